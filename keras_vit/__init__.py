@@ -22,6 +22,7 @@ from keras_vit import segmentation as segmentation
 from keras_vit import training as training
 from keras_vit._version import __version__ as __version__
 from keras_vit.costs import cost as cost
+from keras_vit.exporting import export as export
 from keras_vit.models import BiT as BiT
 from keras_vit.models import BiT_R50x1 as BiT_R50x1
 from keras_vit.models import BiT_R50x3 as BiT_R50x3

@@ -23,7 +23,7 @@ TEXTS["recipes/README.md"] = (ROOT / "recipes" / "README.md").read_text()
 SOURCES = {
     "convert": ("keras_vit/convert.py",),
     "report": ("keras_vit/inspection/command_line.py",),
-    "export": ("keras_vit/exporting/command_line.py",),
+    "export": ("keras_vit/exporting.py",),
     "benchmark": ("tools/benchmark.py",),
 }
 BLOCKS = {

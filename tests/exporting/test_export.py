@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.exporting import checking
-from keras_vit.exporting import command_line
-from keras_vit.exporting import formats
+from keras_vit import exporting
 from keras_vit.training.models import build_model
 from tests.models.test_vit import images
 from tests.models.test_vit import randomise
@@ -44,11 +42,11 @@ ELSEWHERE = sorted(NEEDS.keys() - HERE)
 def export(tmp_path, monkeypatch, capsys):
     """Runs the tool in a folder; returns its status and what it prints."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checking, "TIMED_CALLS", 1)
-    monkeypatch.setattr(checking, "NUM_AGREEMENT_IMAGES", 4)
+    monkeypatch.setattr(exporting, "TIMED_CALLS", 1)
+    monkeypatch.setattr(exporting, "NUM_AGREEMENT_IMAGES", 4)
 
     def run(*arguments):
-        status = command_line.main([str(x) for x in arguments])
+        status = exporting.main([str(x) for x in arguments])
         captured = capsys.readouterr()
         return status, captured.out + captured.err
 
@@ -69,7 +67,7 @@ def saved(folder, **arguments):
 
 
 def target_of(name):
-    return pathlib.Path("exported" + formats.FORMATS[name].suffix)
+    return pathlib.Path("exported" + exporting.FORMATS[name].suffix)
 
 
 def require(name):
@@ -88,7 +86,7 @@ def test_exported_model_matches_keras(name, export, tmp_path):
     """The outputs match for any batch size and, where supported, any image
     size."""
     require(name)
-    any_size = BACKEND in formats.FORMATS[name].any_size
+    any_size = BACKEND in exporting.FORMATS[name].any_size
     model = saved(
         tmp_path,
         num_layers=1,
@@ -102,9 +100,9 @@ def test_exported_model_matches_keras(name, export, tmp_path):
     assert status == 0 and "warning" not in printed.lower(), printed
     assert "3 x 8 x 12 x 3" in printed and "latency  batch of 1" in printed
     assert ("1 x 8 x 24 x 3" in printed) == any_size
-    files = map(str, formats.FORMATS[name].files(target))
+    files = map(str, exporting.FORMATS[name].files(target))
     assert left() == sorted([*files, "model.keras"])
-    run = formats.FORMATS[name].reader(target)
+    run = exporting.FORMATS[name].reader(target)
     for shape in ((1, 8, 12), (2, 16, 8) if any_size else (5, 8, 12)):
         x = images(*shape, 3)
         np.testing.assert_allclose(
@@ -148,7 +146,7 @@ def test_onnx_of_a_bit_of_any_size(export):
     status, printed = export("model.keras", "a.onnx", "--batch", 1)
     assert status == 0, printed
     x = images(1, 32, 32, 3)
-    found = formats.FORMATS["onnx"].reader("a.onnx")(x)
+    found = exporting.FORMATS["onnx"].reader("a.onnx")(x)
     expected = model.predict_on_batch(x)
     np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
 
@@ -194,7 +192,7 @@ def test_int8_export_matches_keras(name, export, tmp_path):
     )
     assert status == 0, printed
     assert "int8     same top class on" in printed
-    found = formats.FORMATS[name].reader(target)(images())
+    found = exporting.FORMATS[name].reader(target)(images())
     np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
     logits = model.predict_on_batch(images())
     expected = keras_vit.evaluation.softmax(logits)
@@ -222,7 +220,7 @@ def test_image_size_flag_resamples_positions(export, model):
     assert status == 0 and "checked" not in printed, printed
     other = keras_vit.converters.load("model.keras", input_shape=(16, 16, 3))
     x = images(2, 16, 16, 3)
-    found = formats.FORMATS[name].reader(target)(x)
+    found = exporting.FORMATS[name].reader(target)(x)
     np.testing.assert_allclose(found, other.predict_on_batch(x), atol=1e-4)
 
 
@@ -232,7 +230,7 @@ def test_differing_export_is_removed(export, model, monkeypatch):
     require(name)
     target = target_of(name)
     target.write_text("mine")
-    monkeypatch.setitem(checking.LIMITS, "float32", -1.0)
+    monkeypatch.setitem(exporting.LIMITS, "float32", -1.0)
     status, printed = export("model.keras", target, "--overwrite")
     assert status == 1 and "differs from Keras" in printed
     assert left() == sorted([str(target), "model.keras"])
@@ -252,13 +250,13 @@ def test_a_failed_writer_or_reader_names_other_backends(
     def write(model, path, shape, int8):
         path.write_text("")
 
-    form = formats.FORMATS["onnx"]
+    form = exporting.FORMATS["onnx"]
     for change in (
         {"writers": {**form.writers, "torch": fail}},
         {"writers": {**form.writers, "torch": write}, "reader": unreadable},
     ):
         monkeypatch.setitem(
-            formats.FORMATS, "onnx", dataclasses.replace(form, **change)
+            exporting.FORMATS, "onnx", dataclasses.replace(form, **change)
         )
         status, printed = export("model.keras", "a.onnx")
         assert status == 1 and "symbolic" in printed, printed
@@ -320,13 +318,13 @@ def test_wrong_targets_are_refused(case, export, model):
 )
 def test_wrong_flags_exit_with_2(flags):
     with pytest.raises(SystemExit) as stopped:
-        command_line.main(["model.keras", "a.onnx", *flags])
+        exporting.main(["model.keras", "a.onnx", *flags])
     assert stopped.value.code == 2
 
 
 @pytest.mark.backends("torch")
 def test_formats_and_their_requirements():
-    written = {k: set(x.writers) for k, x in formats.FORMATS.items()}
+    written = {k: set(x.writers) for k, x in exporting.FORMATS.items()}
     assert written == {name: set(needs) for name, needs in NEEDS.items()}
 
 
@@ -339,5 +337,5 @@ def test_help_lists_the_formats(monkeypatch, capsys):
         runpy.run_path(tool, run_name="__main__")
     assert stopped.value.code == 0
     printed = capsys.readouterr().out
-    for name, form in formats.FORMATS.items():
+    for name, form in exporting.FORMATS.items():
         assert name in printed and form.suffix in printed

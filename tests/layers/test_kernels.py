@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_vit import exporting
 from keras_vit import layers
-from keras_vit.exporting import formats
 from keras_vit.layers import _kernels
 from tests.harness import numpy
 
@@ -206,7 +206,7 @@ def test_chunked_attention_is_exported(name, monkeypatch, tmp_path):
     inputs = keras.Input((7, 8))
     layer = layers.MultiHeadAttention(2)
     model = keras.Model(inputs, layer(inputs))
-    form = formats.FORMATS[name]
+    form = exporting.FORMATS[name]
     path = tmp_path / f"model{form.suffix}"
     form.writers[BACKEND](model, path, (None, 7, 8))
     run = form.reader(path)

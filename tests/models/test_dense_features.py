@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.exporting import formats
-from keras_vit.exporting.export import export
+from keras_vit import exporting
 from tests import originals
 from tests.models.test_vit import images
 from tests.models.test_vit import randomise
@@ -243,13 +242,14 @@ def test_other_precisions(kind):
 
 
 BACKEND = keras.config.backend()
-WRITTEN = [name for name, x in formats.FORMATS.items() if BACKEND in x.writers]
+FORMATS = exporting.FORMATS
+WRITTEN = [name for name, x in FORMATS.items() if BACKEND in x.writers]
 
 
 @pytest.mark.suite("tensorflow", "torch")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRITTEN)
-def test_exported(name, tmp_path, monkeypatch):
+def test_exported(name, tmp_path, caplog):
     """At two sizes where the backend can, otherwise at one."""
     if name in ("onnx", "openvino"):
         pytest.importorskip("onnxruntime" if name == "onnx" else name)
@@ -258,13 +258,13 @@ def test_exported(name, tmp_path, monkeypatch):
     model = tiny(num_layers=2)
     randomise(model)
     maps = keras_vit.dense_features(model, blocks=(0, 1))
-    any_size = BACKEND in formats.FORMATS[name].any_size
-    shape = (None, None, None, 3) if any_size else (None, 8, 12, 3)
-    path = tmp_path / f"maps{formats.FORMATS[name].suffix}"
-    lines = []
-    export(maps, path, name, shape, (8, 12), log=lines.append)
-    assert any(line.startswith("checked") for line in lines)
-    run = formats.FORMATS[name].reader(path)
+    any_size = BACKEND in FORMATS[name].any_size
+    path = tmp_path / f"maps{FORMATS[name].suffix}"
+    caplog.set_level("INFO", logger="keras_vit")
+    size = None if any_size else (8, 12)
+    keras_vit.export(maps, path, image_size=size)
+    assert "checked" in caplog.text
+    run = FORMATS[name].reader(path)
     for size in ((8, 12), (16, 8)) if any_size else ((8, 12),):
         x = images(2, *size, 3)
         expected, found = values(maps, x), run(x)

@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit import exporting
 from keras_vit import inspection
 from keras_vit.converters import load
 from keras_vit.converters import save
-from keras_vit.exporting import formats
-from keras_vit.exporting.export import export
 from keras_vit.layers.positions import rotate
 from tests.converters import test_dinov3 as dinov3
 from tests.harness import numpy
@@ -223,16 +222,15 @@ def test_exported(tmp_path):
         pytest.importorskip("onnxruntime")
         pytest.importorskip("onnxscript")
     model = model_of(num_layers=1)
-    any_size = BACKEND in formats.FORMATS[name].any_size
+    any_size = BACKEND in exporting.FORMATS[name].any_size
     if any_size:
         model = tiny(
             **ROPE, num_layers=1, input_shape=(None, None, 3), grid_size=(2, 3)
         )
         randomise(model)
-    shape = (None, None, None, 3) if any_size else (None, 8, 12, 3)
-    path = tmp_path / f"model{formats.FORMATS[name].suffix}"
-    export(model, path, name, shape, (8, 12), log=lambda line: None)
-    run = formats.FORMATS[name].reader(path)
+    path = tmp_path / f"model{exporting.FORMATS[name].suffix}"
+    keras_vit.export(model, path)
+    run = exporting.FORMATS[name].reader(path)
     for size in ((8, 12), (16, 8)) if any_size else ((8, 12),):
         x = images(2, *size, 3)
         expected = model.predict(x, verbose=0)

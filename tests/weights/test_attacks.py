@@ -18,11 +18,11 @@ import pytest
 
 import keras_vit
 from keras_vit import convert
+from keras_vit import exporting
 from keras_vit.data.huggingface import to_pixels
 from keras_vit.data.masks import read_image
 from keras_vit.downloads import cache
 from keras_vit.evaluation import load_classifier
-from keras_vit.exporting import command_line as export
 from keras_vit.inspection import command_line as report
 from keras_vit.inspection import images
 from keras_vit.weights import open_checkpoint
@@ -81,7 +81,7 @@ BUILDERS = {
     "load": keras_vit.converters.load,
     "pretraining.load": keras_vit.pretraining.load,
     "classifier": lambda path: load_classifier(str(path)),
-    "export": program(export.main, "out.onnx"),
+    "export": program(exporting.main, "out.onnx"),
     "hub": program(convert.main, "hub", "--to", "hub"),
     "hub.save": lambda path: keras_vit.hub.save(path, "hub"),
     "report": program(report.main, "--out", "report"),

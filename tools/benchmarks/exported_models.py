@@ -6,8 +6,8 @@ import tempfile
 import numpy as np
 from benchmarks import keras_models
 
-from keras_vit.exporting import export
-from keras_vit.exporting import formats
+import keras_vit
+from keras_vit import exporting
 
 # A format, and whether its weights are int8.
 saved_model = "saved_model", False
@@ -22,18 +22,17 @@ def runs(written, size, batch, what, dtype):
     if what != "inference" or dtype != "float32":
         raise ValueError(f"exported models have no {what} in {dtype} here")
     name, int8 = written
-    form = formats.FORMATS[name]
+    form = exporting.FORMATS[name]
     shape = (batch, size.image_size, size.image_size, 3)
     # The file must stay open: some runtimes read it lazily.
     folder = tempfile.TemporaryDirectory()
     path = pathlib.Path(folder.name) / f"model{form.suffix}"
-    export.export(
+    keras_vit.export(
         keras_models.keras_vit(size),
         path,
         name,
-        shape,
-        shape[1:3],
-        int8=int8,
+        batch_size=batch,
+        int8_weights=int8,
         check=False,
     )
     run = form.reader(path)

@@ -47,8 +47,7 @@ def exported_runs(
     from onnxruntime import quantization
     from onnxruntime.quantization import shape_inference
 
-    from keras_vit.exporting import export
-    from keras_vit.exporting import formats
+    from keras_vit import exporting
 
     class Batches(quantization.CalibrationDataReader):
         def __init__(self) -> None:
@@ -61,11 +60,9 @@ def exported_runs(
         folder / f"ONNX Runtime{name}.onnx"
         for name in ("", " int8 dynamic", " int8 static")
     )
-    size = calibration.shape[1:]
-    export.export(
-        model, path, "onnx", (None, *size), size[:2], check=False, log=str
-    )
-    yield path.stem, formats.read_onnx(path)
+    size = calibration.shape[1:3]
+    exporting.export(model, path, image_size=size, check=False)
+    yield path.stem, exporting.read_onnx(path)
     ready = folder / "ready.onnx"
     shape_inference.quant_pre_process(path, ready, skip_symbolic_shape=True)
     options = {  # as in tools/export.py --int8-weights
@@ -75,9 +72,9 @@ def exported_runs(
         "reduce_range": True,
     }
     quantization.quantize_dynamic(ready, dynamic, **options)
-    yield dynamic.stem, formats.read_onnx(dynamic)
+    yield dynamic.stem, exporting.read_onnx(dynamic)
     quantization.quantize_static(ready, static, Batches(), **options)
-    yield static.stem, formats.read_onnx(static)
+    yield static.stem, exporting.read_onnx(static)
     read = openvino.Core().read_model
     for name, make in {
         "OpenVINO": lambda: read(path),
@@ -87,7 +84,7 @@ def exported_runs(
         target = folder / f"{name}.xml"
         # The default would round the weights to float16.
         openvino.save_model(make(), target, compress_to_fp16=False)
-        yield name, formats.read_openvino(target)
+        yield name, exporting.read_openvino(target)
 
 
 def cpu_milliseconds(run: Runner, images: np.ndarray, rounds: int) -> float:

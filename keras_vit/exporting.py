@@ -1,0 +1,984 @@
+"""Export a model to SavedModel, ONNX, OpenVINO, LiteRT or PyTorch.
+
+  export.py runs/digits digits.onnx
+      the model of a recipe's run for ONNX Runtime
+  export.py vit_b16.keras served/
+      a name without a suffix: a SavedModel for TensorFlow Serving
+  export.py ViT-B_16.npz vit.tflite --int8-weights --batch 1
+      a checkpoint for phones, with dense weights in int8
+  KERAS_BACKEND=torch export.py model.keras model.pt2 --softmax
+      for PyTorch without Keras, with probabilities as outputs
+  export.py vit_b16.keras big.onnx --image-size 384
+      for another image size; position embeddings are resampled
+
+The backend determines what can be written. A .keras file loads under each:
+
+  format       TARGET    tensorflow          jax            torch
+  saved_model  (folder)  any batch and size  any, any       -
+  onnx         .onnx     any batch and size  any batch (a)  any batch (b)
+  openvino     .xml      any batch           any batch (a)  any batch (b)
+  litert       .tflite   any batch and size  -              -
+  torch        .pt2      -                   -              any batch
+
+Where "size" is missing, the image size is fixed. ONNX needs tf2onnx under
+TensorFlow, (a) jax2onnx, (b) onnxscript; in a clone: pip install ".[export]".
+OpenVINO's format is made from ONNX, and has a second file (.bin).
+
+A model whose outputs are a dict, such as one of keras_vit.dense_features, keeps
+their names.
+
+The exported model takes the same images as the Keras model, (batch, height,
+width, channels), preprocessed as in training: for example in [-1, 1]. It is
+written to a temporary file, read back and run on random images, with batches of
+1 and 3 if the batch size is dynamic. If an output differs from Keras's by more
+than 1e-4 (in half precision 5e-2), relative to the largest output if that
+exceeds 1 (with --int8-weights a quarter of the largest), TARGET is not written.
+Finally a batch, of 1 if the batch size is dynamic, is timed with both.
+
+--int8-weights uses Keras's quantize("int8") for SavedModel and .pt2, LiteRT's
+dynamic-range quantization for .tflite, and onnxruntime's dynamic quantization
+for ONNX and OpenVINO. Matrix products are computed in int8, too.
+
+In Python, this is `keras_vit.export`.
+
+Exit status: 0 done, 1 error, 2 wrong usage.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import logging
+import os
+import tempfile
+import timeit
+import warnings
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from typing import TypeAlias
+
+import keras
+import numpy as np
+
+from keras_vit import _program
+from keras_vit import converters
+from keras_vit import downloads
+from keras_vit._checks import one_of
+from keras_vit._logging import logger
+from keras_vit._program import require
+from keras_vit._types import Array
+from keras_vit._types import StrPath
+from keras_vit._types import Tensor
+from keras_vit.inspection import tokens
+from keras_vit.models import Model
+from keras_vit.models import inference_model
+from keras_vit.models import load_keras_file
+from keras_vit.weights.files import resolve_run_folder
+
+__all__ = ["export"]
+
+Outputs: TypeAlias = Array | dict[str, Array]
+# Batch, height, width and channels of images; None where dynamic.
+Shape: TypeAlias = tuple[int | None, int | None, int | None, int]
+# A function that applies an exported model to images.
+Run: TypeAlias = Callable[[Array], Outputs]
+
+# Tolerances by precision, relative to the largest output or, except for int8,
+# to 1 if that is larger.
+LIMITS = {"float32": 1e-4, "float64": 1e-4, "int8": 0.25}
+HALF_LIMIT = 5e-2  # for float16 and bfloat16
+TIMED_CALLS = 10
+NUM_AGREEMENT_IMAGES = 64
+_BATCH_SIZE = 3  # neither 1 nor a power of two
+_DEFAULT_SIZE = (224, 224)  # of the random images, if any size is possible
+_MAX_BYTES = 2**31  # of the buffers of ONNX and LiteRT
+
+
+def export(
+    model: keras.Model | StrPath,
+    path: StrPath,
+    format: str | None = None,
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    batch_size: int | None = None,
+    int8_weights: bool = False,
+    softmax: bool = False,
+    check: bool = True,
+    overwrite: bool = False,
+    layout: str | None = None,
+    **arguments: Any,
+) -> Path:
+    """Exports a model to a file that runs without Keras, and checks it.
+
+    The file is read back and run on random images, of two batch sizes if the
+    batch size is dynamic. It is kept if its outputs equal those of Keras, and
+    both are timed. The logger `keras_vit` reports this at the level INFO.
+
+    Args:
+        model: A `keras.Model` of one input, `(batch, height, width,
+            channels)`, and one output or a dict of outputs, whose names are
+            kept; or the path or URL of a checkpoint, of a `.keras` file, or of
+            the folder of a recipe's run.
+        path: String or path-like. File to write: `.onnx`, `.xml` (OpenVINO,
+            with a second file `.bin`), `.tflite` or `.pt2`; without a suffix,
+            the folder of a SavedModel. It is not changed if anything fails.
+        format: String. `"saved_model"`, `"onnx"`, `"openvino"`, `"litert"` or
+            `"torch"`; None to choose it by the suffix of `path`. The page
+            "Export and serve" lists those of each backend.
+        image_size: Integer, or `(height, width)`, in pixels. Defaults to the
+            model's, which may be dynamic. The position embeddings of a
+            checkpoint are resampled for another one.
+        batch_size: Integer, or None for any batch size.
+        int8_weights: Boolean. Whether to quantize dense weights to int8.
+        softmax: Boolean. Whether to output probabilities instead of logits.
+        check: Boolean. Whether to run the file and compare its outputs: at
+            most 1e-4 apart (5e-2 in half precision), relative to the largest
+            output if that exceeds 1; with `int8_weights` a quarter of the
+            largest.
+        overwrite: Boolean. Whether to replace an existing file or SavedModel.
+        layout: String. Format of a checkpoint, if it cannot be inferred.
+        **arguments: Arguments of `VisionTransformer` that cannot be inferred
+            from a checkpoint, such as `num_heads`.
+
+    Returns:
+        A `pathlib.Path`, `path`.
+
+    Raises:
+        ValueError: If the backend cannot write the format, `path` cannot be
+            written, or the outputs differ.
+
+    Example:
+
+    >>> keras_vit.export("runs/digits", "digits.onnx", softmax=True)
+    """
+    path = Path(path).expanduser()
+    name = _format_of(format, path)
+    form, write = FORMATS[name], writer_of(name)
+    for file in form.files(path):
+        _check_target(file, not form.suffix, overwrite)
+    if isinstance(image_size, int):
+        image_size = image_size, image_size
+    if isinstance(model, keras.Model):
+        whole, sides = _sized(model, image_size)
+    else:
+        logger.info(f"reading  {model}")
+        whole, sides = _load(str(model), layout, arguments, image_size)
+    shape = (batch_size, *sides)
+    if softmax:
+        whole = _with_softmax(whole)
+    logger.info(f"model    {whole.name}: {whole.count_params():,} parameters")
+    _check_representable(name, whole, shape)
+    backend = keras.config.backend()
+    logger.info(
+        f"writing  {name} with {backend}, images "
+        + " x ".join("any" if n is None else str(n) for n in shape)
+    )
+    fast = inference_model(whole)
+    pairs = _expected_outputs(fast, shape) if check else []
+    source = fast
+    if int8_weights and not form.converted:
+        source = inference_model(_quantized(whole))
+    with _replacing(path, form) as temporary:
+        with _explained(f"{backend} could not write", name):
+            write(source, temporary, shape, int8_weights)
+        if check:
+            with _explained(f"{form.program} could not run {backend}'s", name):
+                run = form.reader(temporary)
+                run(pairs[0][0])
+            _check(run, form, fast, pairs, int8_weights)
+    files = path.rglob("*") if path.is_dir() else form.files(path)
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    logger.info(
+        f"wrote    {path} ({size / 1e6:.2f} MB; the weights in float32 are "
+        f"{4 * whole.count_params() / 1e6:.2f})"
+    )
+    return path
+
+
+def _load(
+    path: str,
+    layout: str | None,
+    arguments: dict[str, Any],
+    size: tuple[int, int] | None,
+) -> tuple[keras.Model, tuple[int | None, int | None, int]]:
+    """Returns the model of a checkpoint, or of any .keras file, and the shape
+    of its images, `(height, width, channels)`, None where dynamic."""
+    checkpoint = None
+    try:
+        checkpoint = converters.open_checkpoint(
+            path, layout, arguments.get("num_heads")
+        )
+        model = converters.load(checkpoint, layout, **arguments)
+    except ValueError:
+        local = resolve_run_folder(downloads.fetch_if_remote(path))
+        of_keras = str(local).endswith(".keras")
+        if checkpoint or layout or arguments or not of_keras:
+            raise
+        return _sized(load_keras_file(local), size)
+    height, width, channels = model.inputs[0].shape[1:]
+    if size and None not in (height, width) and size != (height, width):
+        arguments = {**arguments, "input_shape": (*size, channels)}
+        model = converters.load(checkpoint, layout, **arguments)
+    return _sized(model, size)
+
+
+def _sized(
+    model: keras.Model, size: tuple[int, int] | None
+) -> tuple[keras.Model, tuple[int | None, int | None, int]]:
+    """Returns a model that can be exported, and the shape of its images."""
+    try:
+        shapes = [tuple(x.shape) for x in model.inputs]
+        named = len(model.outputs) == 1 or isinstance(model.output, dict)
+    except (AttributeError, TypeError, ValueError, IndexError):
+        shapes, named = [], False
+    if len(shapes) != 1 or len(shapes[0]) != 4 or not named:
+        raise ValueError(
+            "Only models of one input, (batch, height, width, channels), and "
+            "one output, or a dict of outputs, can be exported, and "
+            f"{model.name!r} is not one. Of a model of keras_vit.pretraining, "
+            "export its `encoder`."
+        )
+    _, height, width, channels = shapes[0]
+    if size and None not in (height, width) and size != (height, width):
+        raise ValueError(
+            f"The model {model.name!r} takes only images of {height} x {width} "
+            f"pixels. Received: image_size={size}. Only a checkpoint of "
+            "keras_vit can be loaded for another size."
+        )
+    height, width = size or (height, width)
+    return model, (height, width, channels)
+
+
+def _with_softmax(model: keras.Model) -> keras.Model:
+    """Returns a model with a softmax layer after a model's logits."""
+    output, last = model.outputs[0], model.layers[-1]
+    activation = getattr(last, "activation", None)
+    if activation in (keras.activations.softmax, keras.activations.sigmoid):
+        raise ValueError(
+            f"The model's last layer, {last.name!r}, has the activation "
+            f"{keras.activations.serialize(activation)} already. Export it "
+            "without softmax."
+        )
+    if len(output.shape) != 2 or len(model.outputs) > 1:
+        shapes = ", ".join(str(x.shape) for x in model.outputs)
+        raise ValueError(
+            "Softmax needs a model that outputs logits of shape (batch, "
+            f"classes). Received: output shape {shapes}"
+        )
+    layer = keras.layers.Softmax(name="probabilities")
+    return Model(model.inputs, layer(output), name=model.name)
+
+
+def _quantized(model: keras.Model) -> keras.Model:
+    """Returns a copy of a model with dense weights in int8."""
+    copy = keras.models.clone_model(model)
+    copy.set_weights(model.get_weights())
+    with quiet():  # warnings about layers that cannot be quantized
+        copy.quantize("int8")
+    return copy
+
+
+@contextlib.contextmanager
+def _explained(problem: str, name: str) -> Iterator[None]:
+    """Raises errors of other libraries with the other backends of a format."""
+    try:
+        yield
+    except (ImportError, OSError):
+        raise
+    except Exception as error:  # each library raises other types
+        first = str(error).strip().partition("\n")[0]
+        message = f"{problem} {name}: {type(error).__name__}: {first}"
+        others = sorted(FORMATS[name].writers.keys() - {keras.config.backend()})
+        if others:
+            message += (
+                ". A .keras file is the same for every backend: export it with "
+                + " or ".join(f"KERAS_BACKEND={other}" for other in others)
+                + "."
+            )
+        raise ValueError(message) from error
+
+
+def _random_images(
+    shape: Sequence[int], model: keras.Model, seed: int = 0
+) -> Array:
+    """Returns random images with values in [-1, 1]."""
+    rng = np.random.default_rng(seed)
+    return rng.uniform(-1, 1, shape).astype(model.inputs[0].dtype)
+
+
+def _expected_outputs(
+    model: keras.Model, shape: Shape
+) -> list[tuple[Array, Outputs]]:
+    """Returns pairs of random images and Keras's outputs, of two batch sizes if
+    that is dynamic, and of two widths if the width is."""
+    batch, *sides, channels = shape
+    size = tokens.image_size(model) or _DEFAULT_SIZE
+    sides = [side or other for side, other in zip(sides, size, strict=True)]
+    batches = (1, _BATCH_SIZE) if batch is None else (batch,)
+    shapes = [(count, *sides, channels) for count in batches]
+    if shape[2] is None:
+        shapes.append((shapes[0][0], sides[0], 2 * sides[1], channels))
+    images = [_random_images(shape, model) for shape in shapes]
+    return [(batch, model.predict_on_batch(batch)) for batch in images]
+
+
+def _check(
+    run: Run,
+    form: "Format",
+    model: keras.Model,
+    pairs: list[tuple[Array, Outputs]],
+    int8: bool,
+) -> None:
+    """Compares an exported model with Keras's, and reports the differences and
+    times."""
+    precision = "int8" if int8 else model.layers[-1].compute_dtype
+    differences = [_difference(run, *pair, precision) for pair in pairs]
+    logger.info(f"checked  difference {', '.join(differences)}")
+    if int8:
+        same, total = _agreement(run, model, pairs[-1][0].shape)
+        logger.info(
+            f"int8     same top class on {same} of {total} random images"
+        )
+    images = pairs[0][0]  # both have run on them, so that nothing is compiled
+    logger.info(
+        f"latency  batch of {len(images)}: {_milliseconds(run, images):.2f} ms "
+        f"with {form.program}, "
+        f"{_milliseconds(model.predict_on_batch, images):.2f} ms with Keras on "
+        f"{keras.config.backend()} (best of {TIMED_CALLS})"
+    )
+
+
+def _milliseconds(run: Run, images: Array) -> float:
+    """Returns the time of the fastest of several calls, in milliseconds."""
+    calls = timeit.repeat(lambda: run(images), number=1, repeat=TIMED_CALLS)
+    return 1000 * min(calls)
+
+
+def _by_name(outputs: Outputs) -> dict[str, Array]:
+    """Returns a dict of float32 arrays, with the name "" if there is one."""
+    if not isinstance(outputs, dict):
+        outputs = {"": outputs}
+    elif len(outputs) == 1:
+        outputs = {"": next(iter(outputs.values()))}
+    return {name: np.asarray(x, "float32") for name, x in outputs.items()}
+
+
+def _difference(
+    run: Run, images: Array, outputs: Outputs, precision: str
+) -> str:
+    """Returns the largest difference of an exported model's outputs from
+    Keras's, with the shape of the images, or raises a `ValueError`.
+
+    `precision` is the model's compute dtype, or "int8".
+    """
+    found, outputs = _by_name(run(images)), _by_name(outputs)
+    shape = " x ".join(map(str, images.shape))
+    shapes = [
+        {name: x.shape for name, x in some.items()} for some in (found, outputs)
+    ]
+    if shapes[0] != shapes[1]:
+        theirs, ours = (some.get("", some) for some in shapes)
+        raise ValueError(
+            f"On images of {shape} the exported model gives outputs of shape "
+            f"{theirs}, and Keras {ours}. Nothing was written."
+        )
+    largest = 0.0
+    for name, expected in outputs.items():
+        difference = np.abs(found[name] - expected).max()
+        limit = np.abs(expected).max()
+        if precision != "int8":
+            limit = max(1.0, limit)
+        limit *= LIMITS.get(precision, HALF_LIMIT)
+        if not difference <= limit:  # also for NaN
+            raise ValueError(
+                f"On images of {shape} the exported model differs from Keras "
+                f"by {difference:.2g}{name and f' in {name!r}'}, and "
+                f"{limit:.2g} is allowed. Nothing was written; check=False "
+                "(--no-check) writes it without this comparison."
+            )
+        largest = max(largest, difference)
+    return f"{largest:.1e} at {shape}"
+
+
+def _agreement(
+    run: Run, model: keras.Model, shape: Sequence[int]
+) -> tuple[int, int]:
+    """Returns the number of random images to which both models give the same
+    top class, and that of all."""
+    count = shape[0]
+    same = total = 0
+    while total < NUM_AGREEMENT_IMAGES:
+        images = _random_images(shape, model, seed=total)
+        ours, theirs = map(
+            _by_name, (model.predict_on_batch(images), run(images))
+        )
+        agree = np.ones(count, bool)
+        for name, x in ours.items():
+            best = x.argmax(-1) == theirs[name].argmax(-1)
+            agree &= best.reshape(count, -1).all(-1)
+        same += int(agree.sum())
+        total += count
+    return same, total
+
+
+def _check_target(target: Path, is_folder: bool, overwrite: bool) -> None:
+    """Raises a `ValueError` unless a target can be written, or replaced."""
+    kind = "folder" if is_folder else "file"
+    if target.exists() and target.is_dir() != is_folder:
+        raise ValueError(
+            f"{str(target)!r} exists and is not a {kind}, which this format "
+            "needs. Choose another name."
+        )
+    if target.exists() and not overwrite:
+        raise ValueError(
+            f"{str(target)!r} exists. Choose another name, or replace it with "
+            "overwrite=True (--overwrite)."
+        )
+    if target.is_dir() and any(target.iterdir()):
+        if not (target / "saved_model.pb").is_file():
+            raise ValueError(
+                f"The folder {str(target)!r} is not a SavedModel, and its "
+                "content would be deleted. Choose another name."
+            )
+    folder = target.absolute().parent
+    if not folder.is_dir():
+        raise ValueError(
+            f"There is no folder {str(folder)!r} to write {target.name!r} in. "
+            "Make it first."
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"{target.name!r} cannot be written: {str(folder)!r} is read-only, "
+            "or owned by another user."
+        )
+
+
+@contextlib.contextmanager
+def _replacing(target: Path, form: "Format") -> Iterator[Path]:
+    """Yields a path of the target's name in a temporary folder beside it. If
+    the body succeeds, its files replace those of the target, the first last."""
+    parent = target.absolute().parent
+    with tempfile.TemporaryDirectory(dir=parent, prefix=".export-") as folder:
+        temporary = Path(folder)
+        new = temporary / target.name
+        yield new
+        if target.is_dir():  # a folder cannot replace another one
+            os.replace(target, temporary / "old")
+        for file in reversed(form.files(new)):
+            os.replace(file, parent / file.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """An export format.
+
+    A writer is a function of `(model, path, shape, int8)`: `shape` is the shape
+    of the images, None where dynamic, and `int8` requests the quantization of
+    the format's own converter, if it has one. A reader loads an exported model
+    and returns a function that maps an array of images to an array, or to a
+    dict of arrays by name if the model has several outputs.
+
+    Attributes:
+        suffix: Suffix of the file name; "" for a folder.
+        writers: The writer of each backend.
+        reader: The reader.
+        program: Name of the library that runs the exported model.
+        any_size: Backends that can export dynamic height and width.
+        converted: Whether a converter writes it, which quantizes weights itself
+            and whose files have a limit; otherwise Keras quantizes the model.
+        second: Suffix of a second file, which the format writes next to the
+            first one.
+    """
+
+    suffix: str
+    writers: dict[str, Callable[..., None]]
+    reader: Callable[[Path], Run]
+    program: str
+    any_size: tuple[str, ...] = ()
+    converted: bool = False
+    second: str | None = None
+
+    def files(self, target: Path) -> list[Path]:
+        """Returns the paths of the files or the folder of a target."""
+        second = [target.with_suffix(self.second)] if self.second else []
+        return [target, *second]
+
+
+def _format_of(name: str | None, target: Path) -> str:
+    """Returns the format to write, a key of `FORMATS`, which the suffix of the
+    target decides if `name` is None."""
+    by_suffix = {form.suffix: key for key, form in FORMATS.items()}
+    if name is None and target.suffix not in by_suffix:
+        raise ValueError(
+            "The name must end in "
+            f"{', '.join(filter(None, by_suffix))} or none for a SavedModel, "
+            f"or the format must be given. Received: {str(target)!r}"
+        )
+    name = name or by_suffix[target.suffix]
+    one_of("format", name, FORMATS)
+    # Keras and PyTorch also choose the format by the suffix.
+    if by_suffix.get(target.suffix, "saved_model") != name:
+        raise ValueError(
+            f"The format {name!r} and the name {str(target)!r} contradict each "
+            f"other. The name must end in {FORMATS[name].suffix or 'no suffix'}"
+        )
+    return name
+
+
+def writer_of(name: str) -> Callable[..., None]:
+    """Returns the writer of a format for the current backend."""
+    backend = keras.config.backend()
+    writers = FORMATS[name].writers
+    if backend not in writers:
+        others = " or ".join(sorted(writers))
+        raise ValueError(
+            f"{name} is written with {others}, not with {backend}: run this "
+            f"with KERAS_BACKEND={sorted(writers)[-1]}. Models are the same "
+            "under every backend."
+        )
+    return writers[backend]
+
+
+def _check_representable(name: str, model: keras.Model, shape: Shape) -> None:
+    """Raises a `ValueError` if the backend cannot export images of any size in
+    a format, or if the weights exceed its size limit."""
+    form, backend = FORMATS[name], keras.config.backend()
+    if None in shape[1:3] and backend not in form.any_size:
+        able = " or ".join(f"KERAS_BACKEND={x}" for x in form.any_size)
+        raise ValueError(
+            f"With {backend}, {name} models have one image size: choose it "
+            "with image_size (--image-size)"
+            + (f", or run this with {able}." if able else ".")
+        )
+    size = 4 * model.count_params()
+    if form.converted and size >= _MAX_BYTES:
+        raise ValueError(
+            f"{name} files are limited to 2 GB, and the weights of "
+            f"{model.name!r} take {size / 1e9:.1f}. Write a SavedModel (a name "
+            "without a suffix) or .pt2 instead."
+        )
+
+
+def _write(
+    model: keras.Model, path: Path, shape: Shape, format: str, **options: Any
+) -> None:
+    """Writes a format with `keras.Model.export`."""
+    spec = keras.InputSpec(
+        shape=shape, dtype=model.inputs[0].dtype, name="images"
+    )
+    with quiet():
+        # For ONNX, Keras requires a previous call; a symbolic one is cheap.
+        model(model.inputs)
+        model.export(
+            path,
+            format=format,
+            verbose=False,
+            input_signature=[spec],
+            **options,
+        )
+
+
+def write_saved_model(
+    model: keras.Model, path: Path, shape: Shape, int8: bool = False
+) -> None:
+    """Writes a SavedModel with TensorFlow or jax2tf."""
+    require("tensorflow", "export")
+    options = {}
+    if keras.config.backend() == "jax":
+        # Gradients are not needed, and would require static shapes.
+        options["jax2tf_kwargs"] = {"with_gradient": False}
+    _write(model, path, shape, "tf_saved_model", **options)
+
+
+def write_onnx(
+    model: keras.Model, path: Path, shape: Shape, int8: bool = False
+) -> None:
+    """Writes ONNX with tf2onnx, jax2onnx or PyTorch's dynamo exporter.
+
+    For any batch size, Keras would use PyTorch's former exporter, which cannot
+    write float16.
+    """
+    backend = keras.config.backend()
+    packages = {"tensorflow": "tf2onnx", "jax": "jax2onnx"}
+    require(packages.get(backend, "onnxscript"), "export")
+    if backend == "torch":
+        torch = require("torch", "export")
+        with quiet(), torch.no_grad():
+            torch.onnx.export(
+                *_traced(model, shape),
+                dynamo=True,
+                dynamic_shapes=({0: "batch"} if shape[0] is None else None,),
+                input_names=["images"],
+                verbose=False,
+            ).save(path)
+    else:
+        _write(model, path, shape, "onnx")
+    _finish_onnx(model, path, int8)
+
+
+def write_openvino(
+    model: keras.Model, path: Path, shape: Shape, int8: bool = False
+) -> None:
+    """Writes OpenVINO's format with its reader of ONNX.
+
+    `keras.Model.export(format="openvino")` traces a fixed batch size under
+    PyTorch, and reports its use to OpenVINO's authors.
+    """
+    openvino = require("openvino", "export")
+    onnx = path.with_suffix(".onnx")
+    write_onnx(model, onnx, shape, int8)
+    # `save_model` would round the weights to float16.
+    openvino.serialize(openvino.Core().read_model(onnx), path)
+    onnx.unlink()
+
+
+def write_litert(
+    model: keras.Model, path: Path, shape: Shape, int8: bool = False
+) -> None:
+    """Writes LiteRT with TensorFlow's converter."""
+    import tensorflow as tf
+
+    options = {"optimizations": [tf.lite.Optimize.DEFAULT]} if int8 else {}
+    _write(model, path, shape, "litert", **options)
+
+
+def write_torch_program(
+    model: keras.Model, path: Path, shape: Shape, int8: bool = False
+) -> None:
+    """Writes an exported program of PyTorch.
+
+    Keras's would store the weights twice: as weights and as constants.
+    """
+    torch = require("torch", "export")
+    axes = {0: torch.export.Dim.DYNAMIC} if shape[0] is None else None
+    with quiet(), torch.no_grad():
+        program = torch.export.export(
+            *_traced(model, shape), dynamic_shapes=(axes,), strict=False
+        )
+        torch.export.save(program, path)
+
+
+def _traced(model: keras.Model, shape: Shape) -> tuple[Any, tuple[Tensor]]:
+    """Returns a PyTorch module that calls a model, and images to trace it.
+
+    PyTorch's exporter needs a fixed signature, and that of a Keras model is
+    `(*args, **kwargs)`. The module does not own the model's weights, which
+    would be stored twice.
+    """
+    torch = require("torch", "export")
+
+    class Module(torch.nn.Module):
+        def forward(self, images: Tensor) -> Any:
+            outputs = model(images, training=False)
+            if isinstance(outputs, dict):
+                outputs = {name: outputs[name] for name in sorted(outputs)}
+            return outputs
+
+    # Not 1, as PyTorch would treat an axis of length 1 as static.
+    sizes = [2 if size is None else size for size in shape]
+    images = keras.ops.zeros(sizes, model.inputs[0].dtype)
+    return Module().eval(), (images,)
+
+
+def _finish_onnx(model: keras.Model, path: Path, int8: bool) -> None:
+    """Puts the weights into an ONNX file, gives its outputs the names of the
+    model's, and quantizes it.
+
+    The name of a single output is "output". The converters choose names such
+    as "add_2019", which change with the model and the version.
+    """
+    onnx = require("onnx", "export")
+    file = onnx.load(path)  # with large weights, which have their own file
+    path.with_name(f"{path.name}.data").unlink(missing_ok=True)
+    several = isinstance(model.output, dict)
+    # PyTorch and JAX write the values of a dict in the order of its keys.
+    names = sorted(model.output) if several else ["output"]
+    old = [output.name for output in file.graph.output]
+    new = {} if set(old) == set(names) else dict(zip(old, names, strict=True))
+    for node in file.graph.node:
+        for values in (node.input, node.output):
+            values[:] = [new.get(value, value) for value in values]
+    for output in file.graph.output:
+        output.name = new.get(output.name, output.name)
+    onnx.checker.check_model(file)
+    onnx.save_model(file, path)
+    if int8:
+        _quantize_onnx(path)
+
+
+def _quantize_onnx(path: Path) -> None:
+    """Quantizes dense weights to int8, and activations at run time."""
+    quantization = require("onnxruntime.quantization", "export")
+    shapes = require("onnxruntime.quantization.shape_inference", "export")
+    full = path.with_name(f"{path.stem}-float{path.suffix}")
+    with quiet():
+        # Folds the transpositions of PyTorch's weights into constants, since
+        # only constants are quantized.
+        shapes.quant_pre_process(path, full, skip_symbolic_shape=True)
+        quantization.quantize_dynamic(
+            full,
+            path,
+            op_types_to_quantize=["MatMul", "Gemm"],
+            per_channel=True,
+            weight_type=quantization.QuantType.QInt8,
+            # Products of 8 bits overflow on processors without VNNI.
+            reduce_range=True,
+        )
+    full.unlink()
+
+
+def _outputs(by_name: dict[str, Array]) -> Outputs:
+    """Returns arrays by name, or the array if there is one."""
+    return by_name if len(by_name) > 1 else next(iter(by_name.values()))
+
+
+def read_saved_model(path: Path) -> Run:
+    """Reads a SavedModel."""
+    tf = require("tensorflow", "export")
+    served = tf.saved_model.load(str(path))
+
+    def run(images: Array) -> Outputs:
+        outputs = served.serve(tf.constant(images))
+        return keras.tree.map_structure(np.asarray, outputs)
+
+    return run
+
+
+def read_onnx(path: Path) -> Run:
+    """Reads an ONNX file."""
+    runtime = require("onnxruntime", "export")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    session = runtime.InferenceSession(
+        str(path), options, providers=["CPUExecutionProvider"]
+    )
+    name = session.get_inputs()[0].name
+    names = [output.name for output in session.get_outputs()]
+
+    def run(images: Array) -> Outputs:
+        arrays = session.run(None, {name: images})
+        return _outputs(dict(zip(names, arrays, strict=True)))
+
+    return run
+
+
+def read_openvino(path: Path) -> Run:
+    """Reads OpenVINO's format."""
+    openvino = require("openvino", "export")
+    # Otherwise, CPUs that have bfloat16 compute in it.
+    options = {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(str(path), "CPU", options)
+
+    def run(images: Array) -> Outputs:
+        found = compiled(images)
+        return _outputs({x.get_any_name(): found[x] for x in found})
+
+    return run
+
+
+def read_litert(path: Path) -> Run:
+    """Reads a LiteRT file."""
+    try:
+        litert = require("ai_edge_litert.interpreter", "export")
+    except ImportError:  # older versions of TensorFlow include it
+        litert = require("tensorflow", "export").lite
+    with quiet():  # TensorFlow's interpreter warns that it is deprecated
+        # By default it uses one core, whereas other libraries use all.
+        interpreter = litert.Interpreter(str(path), num_threads=os.cpu_count())
+    served = interpreter.get_signature_runner()
+    (name,) = served.get_input_details()
+
+    def run(images: Array) -> Outputs:
+        return _outputs(served(**{name: images}))
+
+    return run
+
+
+def read_torch_program(path: Path) -> Run:
+    """Reads an exported program of PyTorch."""
+    torch = require("torch", "export")
+    module = torch.export.load(path).module()
+
+    def run(images: Array) -> Outputs:
+        with torch.no_grad():
+            outputs = module(keras.ops.convert_to_tensor(images))
+            return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
+
+    return run
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Suppresses the logs, warnings and printed output of converters."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+FORMATS = {
+    "saved_model": Format(
+        "",
+        dict.fromkeys(("tensorflow", "jax"), write_saved_model),
+        read_saved_model,
+        "TensorFlow",
+        any_size=("tensorflow", "jax"),
+    ),
+    "onnx": Format(
+        ".onnx",
+        dict.fromkeys(("tensorflow", "jax", "torch"), write_onnx),
+        read_onnx,
+        "onnxruntime",
+        any_size=("tensorflow",),
+        converted=True,
+    ),
+    "openvino": Format(
+        ".xml",
+        dict.fromkeys(("tensorflow", "jax", "torch"), write_openvino),
+        read_openvino,
+        "OpenVINO",
+        # Its reader of ONNX finds different shapes of one dense layer in models
+        # of any size ("Argument shapes are inconsistent", openvino 2026.4).
+        any_size=(),
+        converted=True,
+        second=".bin",
+    ),
+    "litert": Format(
+        ".tflite",
+        {"tensorflow": write_litert},
+        read_litert,
+        "LiteRT",
+        any_size=("tensorflow",),
+        converted=True,
+    ),
+    "torch": Format(
+        ".pt2",
+        {"torch": write_torch_program},
+        read_torch_program,
+        "torch.export",
+    ),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command line and returns its exit status."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.image_size and len(arguments.image_size) > 2:
+        parser.error("--image-size takes one number or two.")
+    return _program.run_program(_run, arguments)
+
+
+def _run(a: argparse.Namespace) -> int:
+    """Exports the model and returns the exit status."""
+    export(
+        a.model,
+        a.target,
+        a.format,
+        image_size=a.image_size and (a.image_size[0], a.image_size[-1]),
+        batch_size=a.batch,
+        int8_weights=a.int8_weights,
+        softmax=a.softmax,
+        check=a.check,
+        overwrite=a.overwrite,
+        layout=a.layout,
+        **dict(map(_program.parse_setting, a.set)),
+    )
+    return 0
+
+
+def _count(text: str) -> int:
+    """Parses a whole number above 0."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number above 0. Received: {text!r}"
+        )
+    return int(text)
+
+
+def _batch(text: str) -> int | None:
+    """Parses a batch size."""
+    return None if text == "dynamic" else _count(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
+    parser = _program.Parser(
+        prog="export.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a checkpoint, a .keras file, the folder of a recipe's run or "
+        "of a Hugging Face model, or the URL of one: everything that "
+        "tools/convert.py reads, and any .keras file of one input and one "
+        "output, or outputs with names",
+    )
+    parser.add_argument("target", metavar="TARGET")
+    parser.add_argument(
+        "--format",
+        choices=tuple(FORMATS),
+        help="default: by the suffix of TARGET",
+    )
+    parser.add_argument(
+        "--image-size",
+        metavar=("H", "W"),
+        nargs="+",
+        type=_count,
+        help="height and width in pixels, or one number for both (default: "
+        "the model's; dynamic if the model and the format support it)",
+    )
+    parser.add_argument(
+        "--batch",
+        metavar="N|dynamic",
+        type=_batch,
+        default=None,
+        help="batch size (default: dynamic, any number)",
+    )
+    parser.add_argument(
+        "--int8-weights",
+        action="store_true",
+        help="quantize dense weights to int8, and report the difference",
+    )
+    parser.add_argument(
+        "--softmax",
+        action="store_true",
+        help="output probabilities, for a model that outputs logits",
+    )
+    parser.add_argument(
+        "--check",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compare the exported model with Keras's",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace an existing TARGET"
+    )
+    parser.add_argument(
+        "--from",
+        dest="layout",
+        metavar="LAYOUT",
+        help="format of MODEL, if it cannot be inferred",
+    )
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="an argument of VisionTransformer that cannot be inferred from "
+        "MODEL, such as num_heads=6 or grid_size=(2,8); may be repeated",
+    )
+    return parser
