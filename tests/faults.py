@@ -1,12 +1,9 @@
-"""Long campaigns against training; the suite runs short ones.
+"""Kills processes that train, at random moments; the suite kills a few.
 
-KERAS_BACKEND=jax python -m tests.faults kills 30
-    kill -9 at random moments of runs that save after every step; counts
-    those after which the run ended with the bits of one that was not
-    killed
-KERAS_BACKEND=jax python -m tests.faults memory 2000
-    the memory of the recipe's own loop on digits, with checkpoints and
-    evaluations, every tenth of so many steps
+    KERAS_BACKEND=jax python -m tests.faults 30
+
+Sends `kill -9` to runs that save after every step, as many times, and compares
+the bits at their end with those of a run that was not killed.
 """
 
 import multiprocessing
@@ -63,32 +60,5 @@ def _run(folder, counter):
     run_small.main(folder, [run_small.CountSteps(counter)])
 
 
-def memory(steps):
-    import keras
-
-    from keras_vit.training import models
-    from tests.recipes import programs
-
-    class Memory(keras.callbacks.Callback):
-        done = 0
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.done += 1
-            if self.done % (steps // 10) == 0:
-                kib = pathlib.Path("/proc/self/statm").read_text().split()[1]
-                text = f"memory {self.done} {int(kib) * 4 / 1024:.1f} MiB"
-                print(text, flush=True)
-
-    models.COMPACT["compact-vit"] = programs.SMALL
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        programs.more_callbacks(Memory()),
-    ):
-        programs.run(
-            *("finetune_cifar", "--steps", steps, "--batch-size", 16),
-            *("--checkpoint-every", 50, "--output", f"{folder}/run"),
-        )
-
-
 if __name__ == "__main__":
-    {"kills": kills, "memory": memory}[sys.argv[1]](int(sys.argv[2]))
+    kills(int(sys.argv[1]))

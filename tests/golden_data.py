@@ -160,7 +160,7 @@ for _case in LARGE:
 def _derived(case):
     other, suffix, names = DERIVED[case]
     target = pathlib.Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, target)
+    atexit.register(shutil.rmtree, target, ignore_errors=True)
     for kept in ("io.npz", "config.json"):
         shutil.copyfile(folder(other) / kept, target / kept)
     renamed = {}

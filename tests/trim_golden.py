@@ -51,21 +51,14 @@ def recompress(source, target, dropped):
         if not name.endswith("_f64.npy")
         and name.removesuffix(".npy") not in dropped
     }
-    sizes = {}
-    for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA):
-        temporary = target.with_suffix(f".{method}")
-        # A fixed date: the same arrays give the same file.
-        with zipfile.ZipFile(temporary, "w") as archive:
-            for name, data in entries.items():
-                info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-                info.compress_type = method
-                archive.writestr(info, data, compresslevel=9)
-        sizes[temporary] = temporary.stat().st_size
-    usual, dense = sizes  # the usual one, unless the other is much smaller
-    best = dense if sizes[dense] < 0.9 * sizes[usual] else usual
-    best.replace(target)
-    for temporary in sizes.keys() - {best}:
-        temporary.unlink()
+    temporary = target.with_suffix(".new")
+    # A fixed date: the same arrays give the same file.
+    with zipfile.ZipFile(temporary, "w") as archive:
+        for name, data in entries.items():
+            info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            info.compress_type = zipfile.ZIP_LZMA
+            archive.writestr(info, data)
+    temporary.replace(target)
 
 
 if __name__ == "__main__":

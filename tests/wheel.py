@@ -65,15 +65,8 @@ LOAD = """
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.wheel",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--output", type=pathlib.Path, help="kept distributions"
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.wheel")
+    parser.add_argument("--output", type=pathlib.Path, help="folder to keep")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="keras_vit-wheel-") as temporary:
         folder = pathlib.Path(temporary)
@@ -111,25 +104,20 @@ def run(*command, cwd=None):
 
 
 def check_files(sdist, wheel):
-    """Prints the sizes; raises if a module is missing or a test is included."""
-    expected = {
+    """Raises if a module is missing in a distribution or a test included."""
+    modules = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "keras_vit").rglob("*.py")
     }
     with tarfile.open(sdist) as archive:
-        names = [name.partition("/")[2] for name in archive.getnames()]
-    report("sdist", sdist, names, expected)
+        sources = [name.partition("/")[2] for name in archive.getnames()]
     with zipfile.ZipFile(wheel) as archive:
-        report("wheel", wheel, archive.namelist(), expected)
-
-
-def report(kind, path, names, expected):
-    tests = [name for name in names if name.startswith("tests")]
-    missing = expected - set(names)
-    if tests or missing:
-        raise SystemExit(f"{kind}: missing {missing}, not wanted {tests}")
-    count, size = len(names), path.stat().st_size
-    print(f"{kind}: {path.name}, {size:,} bytes, {count} files")
+        found = {sdist: sources, wheel: archive.namelist()}
+    for path, names in found.items():
+        tests = [name for name in names if name.startswith("tests")]
+        missing = modules - set(names)
+        if tests or missing:
+            raise SystemExit(f"{path}: missing {missing}, not wanted {tests}")
 
 
 if __name__ == "__main__":

@@ -16,15 +16,12 @@ def _on_a_cpu():
         import jax
 
         return jax.default_backend() == "cpu"
-    if BACKEND == "torch":
-        import torch
+    import torch
 
-        return not torch.cuda.is_available()
-    import tensorflow as tf
-
-    return not tf.config.list_physical_devices("GPU")
+    return not torch.cuda.is_available()
 
 
+@pytest.mark.backends("jax", "torch")
 @pytest.mark.slow
 @pytest.mark.skipif(not _on_a_cpu(), reason="was recorded on a CPU")
 @pytest.mark.parametrize("what", operations.WHAT)
