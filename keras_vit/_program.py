@@ -35,8 +35,8 @@ def user_errors() -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (ValueError, OSError, ImportError) as error:
-        raise UserError(str(error)) from error
+    except (ValueError, OSError, ImportError, MemoryError) as error:
+        raise UserError(str(error) or "out of memory") from error
 
 
 def nearest_flag(parser: argparse.ArgumentParser, message: str) -> str:

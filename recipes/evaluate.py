@@ -144,8 +144,11 @@ def main(config):
             for part in parts
         ]
         logits, labels = map(np.concatenate, zip(*pairs, strict=True))
+        several = trained.multi_label and labels.ndim > 1
         probabilities = keras_vit.evaluation.probabilities(
-            trained.model, logits
+            trained.model,
+            logits,
+            "sigmoid" if several else "softmax",
         )
         if trained.loss == "sigmoid" and labels.ndim == 1:
             print(
@@ -156,8 +159,10 @@ def main(config):
     if labels.ndim > 1:  # several labels per image
         rows = np.zeros(probabilities.shape, labels.dtype)
         rows[:, places] = labels
-        if trained.multi_label:
-            results = measure_multi_label(logits, rows, class_names, output)
+        if several:
+            results = measure_multi_label(
+                logits, probabilities, rows, class_names, output
+            )
         else:
             results = {
                 "images": len(rows),
@@ -270,14 +275,15 @@ def measure(probabilities, labels, class_names, config, output):
     return results
 
 
-def measure_multi_label(logits, labels, class_names, output):
+def measure_multi_label(logits, probabilities, labels, class_names, output):
     """Computes the metrics of several classes per image.
 
     It writes per_class.csv, with the average precision of each class, and the
     precision and recall of sigmoids above 0.5.
 
     Args:
-        logits: Array of shape `(images, classes)`.
+        logits: Array of shape `(images, classes)`, the outputs of the model.
+        probabilities: Array of the same shape.
         labels: Array of the same shape, positive where a class applies.
         class_names: List of strings, one per class.
         output: Path of the output folder.
@@ -285,7 +291,7 @@ def measure_multi_label(logits, labels, class_names, output):
     Returns:
         Dict of names and values of the metrics.
     """
-    labels, predicted = labels > 0, logits > 0
+    labels, predicted = labels > 0, probabilities > 0.5
     averages = evaluation.average_precisions(logits, labels)
     rows = []
     for index, name in enumerate(class_names):

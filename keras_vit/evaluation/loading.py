@@ -160,7 +160,9 @@ def load_classifier(
         run_config = {}
     config_path = str(path.with_name("config.json")) if run_config else None
     config, data = run_config.get("config", {}), run_config.get("data", {})
-    image_size = parse_image_size(image_size or config.get("image_size"))
+    image_size = parse_image_size(image_size) or parse_image_size(
+        config.get("image_size"), f"`image_size` in {config_path!r}"
+    )
     # A .keras file may hold any architecture, so that it is checked only
     # against a given name.
     spec = None
@@ -265,7 +267,7 @@ def num_classes_of(trained: LoadedClassifier) -> int:
     Raises:
         ValueError: if the model has no classification head.
     """
-    if head_of(trained.model) is None:
+    if head_of(trained.model) is None or trained.model.output.ndim != 2:
         raise ValueError(
             f"The model {trained.model.name!r} has no classification head. "
             "Train one with recipes/finetune_cifar.py --weights, or evaluate "
@@ -382,8 +384,13 @@ def match_class_names(
             f"{len(wanted)}. {_hint(count, len(wanted))}Evaluate it on what it "
             f"was trained on, or train a head for these: {_train(data)}."
         )
+    if len(known) != count:
+        raise ValueError(
+            f"The model has {count} classes, and {len(known)} have a name: "
+            f"correct {trained.config_path!r}."
+        )
     strange = [name for name in wanted if name not in known]
-    if strange or len(known) != count:
+    if strange:
         shown = ", ".join(map(repr, strange[:_SHOWN]))
         raise ValueError(
             f"The model knows {len(known)} classes by name, such as "

@@ -152,7 +152,9 @@ def _number_or_text(text: str) -> float | str:
         return text
 
 
-def parse_image_size(value: Any) -> int | tuple[int, int] | None:
+def parse_image_size(
+    value: Any, name: str = "--image-size"
+) -> int | tuple[int, int] | None:
     """Returns the value of `--image-size`, such as 64, "64" or "64x48", as an
     integer or, if they differ, `(height, width)`; raises a `ValueError` if it
     is no size."""
@@ -167,8 +169,8 @@ def parse_image_size(value: Any) -> int | tuple[int, int] | None:
         sides = 2 * sides
     if len(sides) != 2 or min(sides) < 1:
         raise ValueError(
-            "--image-size must be 1 or more, such as 64, or height x width, "
-            f"such as 64x48. Received: {value}"
+            f"{name} must be 1 or more, such as 64, or height x width, such as "
+            f"64x48. Received: {value}"
         )
     height, width = sides
     return height if height == width else (height, width)

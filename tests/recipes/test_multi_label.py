@@ -97,6 +97,23 @@ def test_training_is_evaluated_by_average_precision(run, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
+def test_head_that_ends_in_a_sigmoid_has_the_same_results(run, tmp_path):
+    found = []
+    for activation in (None, "sigmoid"):
+        folder = tmp_path / str(activation)
+        folder.mkdir()
+        (folder / "config.json").write_bytes((run / "config.json").read_bytes())
+        keras_vit.converters.load(
+            run / "model.keras", classifier_activation=activation
+        ).save(folder / "model.keras")
+        programs.run("evaluate", "--weights", folder, "--output", folder / "out")
+        with open(folder / "out" / "per_class.csv", newline="") as file:
+            found.append(list(csv.DictReader(file)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.slow
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("top", [None, 1])
 def test_all_likely_classes_are_predicted(run, photos, top, tmp_path):
     flags = () if top is None else ("--top", top)

@@ -72,6 +72,13 @@ def test_config_json_of_other_types_raises(name, value, tmp_path):
         keras_vit.evaluation.load_classifier(run)
 
 
+def test_wrong_image_size_of_a_run_names_its_config(tmp_path):
+    config, data = {"image_size": -8}, {"class_names": ["a", "b", "c"]}
+    run = write(tmp_path / "run", vit(), config=config, data=data)
+    with pytest.raises(ValueError, match="`image_size` in '.*config.json' must"):
+        keras_vit.evaluation.load_classifier(run)
+
+
 def test_deep_or_broken_config_json_raises(tmp_path):
     run = write(tmp_path / "run", vit())
     for text in ("[" * 100_000, "{"):
@@ -215,6 +222,10 @@ def test_classes_are_matched_by_name():
     assert indices.tolist() == [2, 0] and names == ("a", "b", "c")
     with pytest.raises(ValueError, match="1 of the 3 classes .*: 'x'. Name"):
         keras_vit.evaluation.match_class_names(known, load_run_data("abx"))
+    with pytest.raises(ValueError, match="has 2 classes, and 3 have a name"):
+        keras_vit.evaluation.match_class_names(
+            found_for(2, ("a", "b", "c")), load_run_data("ab")
+        )
 
 
 @pytest.mark.backends("torch")
