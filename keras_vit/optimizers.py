@@ -22,10 +22,11 @@ from keras_vit._types import Tensor
 
 # Position embeddings of a block learn at its rate.
 _BLOCK = re.compile(r"(?:block|position_embedding)_(\d+)")
-# Layers before the first block, such as the ResNet of a hybrid.
+# Layers before the first block, such as the ResNet of a hybrid. Relative
+# positions that all blocks share (offsets) are none, as in BEiT.
 _FIRST = re.compile(
     r"(patch_embedding|class_token|distillation_token|register_tokens"
-    r"|mask_token|position_embedding|pre_norm|root_.*|stage_.*)"
+    r"|mask_token|position_embedding(_shared)?|pre_norm|root_.*|stage_.*)"
 )
 
 
@@ -79,6 +80,7 @@ def _depth(path: str, block: int | None, top: int) -> int:
     if block is not None:
         return block + 1
     first = any(_FIRST.fullmatch(part) for part in path.split("/"))
+    first = first and not path.endswith("/offsets")
     return 0 if first else top
 
 

@@ -106,7 +106,9 @@ def test_head_that_ends_in_a_sigmoid_has_the_same_results(run, tmp_path):
         keras_vit.converters.load(
             run / "model.keras", classifier_activation=activation
         ).save(folder / "model.keras")
-        programs.run("evaluate", "--weights", folder, "--output", folder / "out")
+        programs.run(
+            "evaluate", "--weights", folder, "--output", folder / "out"
+        )
         with open(folder / "out" / "per_class.csv", newline="") as file:
             found.append(list(csv.DictReader(file)))
     assert found[0] == found[1]

@@ -74,6 +74,7 @@ def test_layer_decay_multipliers():
     [
         {},
         {"position_placement": "every_layer"},
+        {"position_placement": "every_layer_shared"},
         {"position_embedding": "relative", "class_token": False},
         {"pooling": "map", "representation_size": 8},
         {"num_registers": 2, "distillation": True, "pre_norm": True},
@@ -104,7 +105,9 @@ def test_every_variable_learns_at_the_rate_of_its_depth(options):
         if isinstance(layer, keras_vit.layers.TransformerBlock):
             blocks, last = blocks + 1, layer.name
         of_block = layer.name.rpartition("_")[2]
-        if layer.name.startswith("position_embedding_"):
+        if of_block == "shared":
+            depth = 0
+        elif layer.name.startswith("position_embedding_"):
             depth = int(of_block) + 1
         elif last == layer.name:
             depth = blocks

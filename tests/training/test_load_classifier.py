@@ -75,7 +75,9 @@ def test_config_json_of_other_types_raises(name, value, tmp_path):
 def test_wrong_image_size_of_a_run_names_its_config(tmp_path):
     config, data = {"image_size": -8}, {"class_names": ["a", "b", "c"]}
     run = write(tmp_path / "run", vit(), config=config, data=data)
-    with pytest.raises(ValueError, match="`image_size` in '.*config.json' must"):
+    with pytest.raises(
+        ValueError, match="`image_size` in '.*config.json' must"
+    ):
         keras_vit.evaluation.load_classifier(run)
 
 
