@@ -312,15 +312,6 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
     def from_config(
         cls, config: Config, custom_objects: dict[str, Any] | None = None
     ) -> Self:
-        if "peak_rate" in config:
-            # In the config of an older file, `weight_decay` was already
-            # multiplied by the peak learning rate, in optax's convention.
-            config = dict(config)
-            peak = config.pop("peak_rate")
-            config["weight_decay"] = (config["weight_decay"] or 0.0) / (
-                peak or 1.0
-            )
-            config |= {"convention": "optax", "decay_kernels_only": True}
         if isinstance(config.get("weight_decay"), dict):
             config = dict(config)
             config["weight_decay"] = keras.saving.deserialize_keras_object(

@@ -19,14 +19,11 @@ and the median.
 
 import argparse
 import os
-import sys
 
 from benchmarks import chart
 from benchmarks import converting
 from benchmarks import cost
 from benchmarks import dense
-from benchmarks import importing
-from benchmarks import inference
 from benchmarks import masked
 from benchmarks import memory
 from benchmarks import models
@@ -62,35 +59,17 @@ KINDS = {
         "seconds to import, build, load and compile",
         "rounds",
     ),
-    "import": (
-        lambda a: importing.main(a.rounds),
-        importing,
-        "seconds to import the package",
-        "rounds",
-    ),
     "convert": (
         lambda a: converting.convert(a.rounds),
         converting,
         "seconds and memory of converting B/16 and L/16",
         "rounds",
     ),
-    "inference": (
-        lambda a: inference.against_timm(a.model, a.timm, a.batch, a.rounds),
-        inference,
-        "any model, such as R50ViTB16, compared with timm's",
-        "rounds model timm batch=1",
-    ),
     "pipeline": (
         lambda a: pipeline.main(a.rounds),
         pipeline,
         "images per second from JPEG, with and without RandAugment",
         "rounds",
-    ),
-    "masked-step": (
-        lambda a: masked.step(a.rounds, a.batch),
-        masked,
-        "a training step of MAE and one of masked image modeling",
-        "rounds batch=1",
     ),
     "masked-digits": (
         lambda a: masked.digits(),
@@ -256,10 +235,6 @@ def options():
             metavar="FOLDER", required=True, help="folder of images"
         ),
         "model": dict(default="ViTB16", help="model function of keras_vit"),
-        "timm": dict(
-            default="vit_base_patch16_224",
-            help="the corresponding model of timm",
-        ),
     }
 
 
@@ -304,9 +279,6 @@ def _add(one, name, arguments, single):
 
 
 def main(argv=None):
-    argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0].startswith("--") and argv[0] != "--help":
-        argv = ["import", *argv]  # former versions had this kind only
     arguments = parser().parse_args(argv)
     # Hide TensorFlow's start-up messages.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

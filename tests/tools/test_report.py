@@ -69,18 +69,11 @@ def run(*arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("report.py", marks=pytest.mark.nightly),
-        "inspect.py",  # which runs report.py
-    ],
-)
-def test_program_writes_the_report(name, photos, tmp_path):
+def test_program_writes_the_report(photos, tmp_path):
     """Running it by its path puts the folder of the tools first on Python's
     path."""
     done = subprocess.run(
-        [sys.executable, TOOLS / name, MODEL, photos, "--out", "report"],
+        [sys.executable, TOOLS / "report.py", MODEL, photos, "--out", "report"],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -91,19 +84,6 @@ def test_program_writes_the_report(name, photos, tmp_path):
     assert re.search(r"wrote .*report.html \(\d+ kB\)", done.stdout)
     files = {path.name for path in (tmp_path / "report").iterdir()}
     assert files == {*report.FIGURES, "report.html"}
-
-
-def test_standard_library_inspect_is_not_shadowed():
-    """Neither other tools nor Python itself import tools/inspect.py
-    instead."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(TOOLS)!r})\n"
-        "import inspect, dataclasses\n"
-        "assert inspect.isfunction(dataclasses.field), inspect\n"
-        "assert 'tools' not in inspect.__file__\n"
-        "assert sys.modules['inspect'] is inspect\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 @pytest.mark.slow

@@ -628,51 +628,6 @@ def test_loss_scaling_does_not_change_the_steps(name):
     assert any((a != b).any() for a, b in zip(*ends[0], strict=True))
 
 
-# What `get_config` returned before `weight_decay` had the meaning of Keras.
-OLD_CONFIGS = {
-    "SGD": {
-        "learning_rate": 0.5,
-        "weight_decay": 0.03,
-        "peak_rate": 0.5,
-        "layer_decay": None,
-        "momentum": 0.9,
-        "momentum_dtype": None,
-    },
-    "AdamW": {
-        "learning_rate": 0.5,
-        "weight_decay": 0.03,
-        "peak_rate": 0.5,
-        "layer_decay": None,
-        "beta_1": 0.9,
-        "beta_2": 0.999,
-        "epsilon": 1e-8,
-        "momentum_dtype": "bfloat16",
-    },
-}
-
-
-@pytest.mark.parametrize("name", OLD_CONFIGS)
-def test_configs_of_older_files_are_converted(name):
-    old = keras.saving.deserialize_keras_object(
-        {
-            "module": None,
-            "class_name": name,
-            "config": OLD_CONFIGS[name],
-            "registered_name": f"keras_vit>{name}",
-        }
-    )
-    assert type(old) is getattr(keras_vit.optimizers, name)
-    arguments = {k: v for k, v in OLD_CONFIGS[name].items() if k != "peak_rate"}
-    expected = getattr(keras_vit.optimizers, name)(
-        **arguments | {"weight_decay": 0.03 / 0.5},
-        convention="optax",
-        decay_kernels_only=True,
-    )
-    found, expected = old.get_config(), expected.get_config()
-    found.pop("name"), expected.pop("name")
-    assert found == expected
-
-
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
 def test_unknown_arguments_raise(name):

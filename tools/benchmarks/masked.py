@@ -1,68 +1,19 @@
-"""Masked pre-training: the time of a step, and the accuracy on digits.
+"""Masked pre-training: the accuracy on digits.
 
-`step`: seconds of one training step (forward, backward, update) on the same
-images, of masked image modeling, whose encoder gets all patches, and of MAE,
-which removes 75%: with one decoder block, and with the published eight.
-
-`digits`: the recipe pre-trains on 1,438 digits without labels, one run per
+The recipe pre-trains on 1,438 digits without labels, one run per
 method. Then each encoder, and one from scratch, is trained for the same number
 of steps with 10 labels per class (100 images, other ones for each seed). The
 accuracy is that of the 359 test images.
 """
 
 import pathlib
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 RECIPE = pathlib.Path(__file__).parents[2] / "recipes" / "pretrain_masked.py"
 STEPS, TUNING, BATCH, SEEDS = 1000, 200, 50, 5
 RATES = (1e-3, 3e-3)
-
-
-def step(rounds, batch):
-    import keras
-    import numpy as np
-
-    import keras_vit
-    from keras_vit import pretraining
-
-    def encoder():
-        return keras_vit.ViTTi16(include_top=False)
-
-    def mae(layers):
-        return pretraining.MaskedAutoencoder(
-            encoder(),
-            decoder_hidden_size=128,  # 2/3 of the encoder's, as published
-            decoder_num_layers=layers,
-            decoder_num_heads=4,
-        )
-
-    models = {
-        "all patches": pretraining.MaskedImageModeling(encoder()),
-        "MAE, 1 decoder block": mae(1),
-        "MAE, 8 decoder blocks": mae(8),
-    }
-    images = np.random.default_rng(0).uniform(-1, 1, (batch, 224, 224, 3))
-    images = images.astype("float32")
-    seconds = {name: [] for name in models}
-    for model in models.values():
-        model.compile(keras.optimizers.SGD(1e-3))
-        model.train_on_batch(images)
-    for _ in range(rounds):
-        for name, model in models.items():
-            start = time.perf_counter()
-            model.train_on_batch(images)
-            seconds[name].append(time.perf_counter() - start)
-    whole = statistics.median(seconds["all patches"])
-    for name, times in seconds.items():
-        middle = statistics.median(times)
-        print(
-            f"{name:22} {middle * 1e3:8.1f} ms a step, best "
-            f"{min(times) * 1e3:.1f}, {middle / whole:.3f} of all patches'"
-        )
 
 
 def digits():
