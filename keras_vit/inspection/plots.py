@@ -238,15 +238,19 @@ def plot_position_similarity(similarity: Array, title: str = "") -> "Figure":
     """Plots the similarity of position embeddings (Figure 7, center).
 
     Args:
-        similarity: The output of `position_similarity`. At most 16 rows and
-            columns of patches are shown.
+        similarity: The output of `position_similarity`. Of more than 16
+            rows or columns of patches, 8 are shown.
         title: String.
 
     Returns:
         A `matplotlib.figure.Figure`. The tile in row i and column j compares
         the patch at this position with all patches.
     """
-    rows, columns = map(_evenly_spaced, similarity.shape[:2])
+    # Sixteen maps a side of as many patches have less than a pixel a patch.
+    rows, columns = (
+        _evenly_spaced(count, count if count <= _MAX_TILES else 8)
+        for count in similarity.shape[:2]
+    )
     tiles = similarity[np.ix_(rows, columns)]
     picture, centers_y, centers_x = _mosaic(tiles)
     tall = 3.9 * picture.shape[0] / picture.shape[1]

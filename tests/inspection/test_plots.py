@@ -140,7 +140,7 @@ def test_plot_position_similarity():
     similarity = RNG.uniform(-1, 1, (2, 40, 2, 40))
     figure = inspection.plot_position_similarity(similarity)
     picture = figure.axes[0].images[0].get_array()
-    assert picture.shape == (2 * 7 + 5, 16 * 45 + 5)  # 16 of 40 columns
+    assert picture.shape == (2 * 7 + 5, 8 * 45 + 5)  # 8 of 40 columns
     np.testing.assert_allclose(picture[12:14, -45:-5], similarity[1, -1])
     assert_drawn(figure)
 
