@@ -167,7 +167,7 @@ def test_fine_tuning_at_twice_the_image_size(digits, tmp_path):
     )
     config = read_metadata(output)["config"]
     assert config["image_size"] == 16 and config["patch_size"] == 2
-    assert config["learning_rate"] == pytest.approx(3e-4 * 2**0.5)
+    assert config["learning_rate"] == pytest.approx(7e-4 * 2**0.5)
     model = keras.models.load_model(output / "model.keras")
     assert model.input_shape == (None, 16, 16, 1)
     assert accuracy_of(model, 16) == pytest.approx(
@@ -477,19 +477,19 @@ BIT = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
 @pytest.mark.parametrize(
     ("spec", "settings", "expected"),
     [
-        (VIT, {"batch_size": 32}, ("adamw", 3e-4, 0.75)),
-        (VIT, {}, ("adamw", 3e-4 * 2**0.5, 0.75)),  # batches of 64
-        (VIT, {"batch_size": 512}, ("adamw", 1.2e-3, 0.75)),
+        (VIT, {"batch_size": 32}, ("adamw", 7e-4, 0.5)),
+        (VIT, {}, ("adamw", 7e-4 * 2**0.5, 0.5)),  # batches of 64
+        (VIT, {"batch_size": 512}, ("adamw", 2.8e-3, 0.5)),
         (VIT, {"batch_size": 8, "train": "lora"}, ("adamw", 5e-4, None)),
         (VIT, {"batch_size": 32, "train": "head"}, ("adamw", 3e-3, None)),
-        (HYBRID, {"batch_size": 32}, ("adamw", 3e-4, 0.75)),
+        (HYBRID, {"batch_size": 32}, ("adamw", 7e-4, 0.5)),
         (BIT, {"batch_size": 32}, ("adamw", 3e-4, None)),
         (VIT, {"layer_decay": 1.0}, ("adamw", 3e-4 * 2**0.5, 1.0)),
-        (VIT, {"learning_rate": 0.1}, ("adamw", 0.1, 0.75)),
+        (VIT, {"learning_rate": 0.1}, ("adamw", 0.1, 0.5)),
         (VIT, {"optimizer": "sgd"}, ("sgd", 0.03, None)),
         # The rates of the paper are SGD's.
         (VIT, {"sweep": "paper"}, ("sgd", 0.1, None)),
-        (VIT, {"sweep": "0.1,0.2"}, ("adamw", 0.1, 0.75)),
+        (VIT, {"sweep": "0.1,0.2"}, ("adamw", 0.1, 0.5)),
         # The preset says which optimizer.
         (
             VIT,
