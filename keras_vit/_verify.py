@@ -17,12 +17,12 @@ from keras_vit.config import stride
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit.weights.files.keras import is_keras
-from keras_vit.weights.formats import LAYOUTS
+from keras_vit.weights.formats import FORMATS
 from keras_vit.weights.formats import RESNET_CONSTANTS
-from keras_vit.weights.formats.reference import ReferenceNotInstalled
-from keras_vit.weights.formats.reference import ReferenceUnavailable
+from keras_vit.weights.formats import Format
+from keras_vit.weights.formats.format import ReferenceNotInstalled
+from keras_vit.weights.formats.format import ReferenceUnavailable
 from keras_vit.weights.formats.reference import reference_model
-from keras_vit.weights.writing import FOLDERS
 from keras_vit.weights.writing import write_checkpoint
 
 # Name, largest difference, tolerance, verdict.
@@ -122,16 +122,18 @@ def verify(
             )
             row = f"{name} in {checkpoint.layout}", None, None, "not run"
         rows.append(row)
-    tried = [
-        LAYOUTS[c.layout].reference for c in (old, new) if c.layout in LAYOUTS
-    ]
-    for other in LAYOUTS.values():
-        if not callable(other.reference) or other.reference in tried:
+    # Layouts may share a library, and so the method that runs it.
+    tried = [Format.reference]
+    for checkpoint in (old, new):
+        if checkpoint.layout in FORMATS:
+            tried.append(type(FORMATS[checkpoint.layout]).reference)
+    for other in FORMATS.values():
+        if type(other).reference in tried:
             continue
         row = _run_elsewhere(old, arguments, other.name, output, images, before)
         if row:
             rows.append(row)
-            tried.append(other.reference)  # layouts may share a library
+            tried.append(type(other).reference)
     size = " x ".join(map(str, shape))
     lines = [
         f"{BATCH} random images of {size} (seed {SEED}), {output}, "
@@ -203,7 +205,7 @@ def _run_original(
     name = pathlib.Path(checkpoint.path).name
     try:
         library, run = reference_model(
-            LAYOUTS[checkpoint.layout],
+            FORMATS[checkpoint.layout],
             checkpoint,
             arguments,
             output,
@@ -230,7 +232,7 @@ def _run_elsewhere(
         return None  # a new head
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the temporary file
-        suffix = "" if layout in FOLDERS else ".safetensors"
+        suffix = "" if FORMATS[layout].folder_files else ".safetensors"
         target = pathlib.Path(folder) / f"{layout}{suffix}"
         try:
             write_checkpoint(checkpoint.weights, arguments, target, layout)

@@ -52,11 +52,9 @@ from keras_vit.weights.checkpoint import check_hyperparameters
 from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit.weights.files.keras import is_keras
 from keras_vit.weights.formats import RESNET_CONSTANTS
-from keras_vit.weights.formats import check_layout
 from keras_vit.weights.formats import first_patch_is_possible
-from keras_vit.weights.formats import get_weight_map
 from keras_vit.weights.formats import implied_arguments
-from keras_vit.weights.formats import resolve_variant
+from keras_vit.weights.formats import split
 from keras_vit.weights.infer import drop_pretraining
 from keras_vit.weights.infer import infer_pretraining
 from keras_vit.weights.report import report
@@ -171,8 +169,8 @@ def convert(
     """
     source = pathlib.Path(source).expanduser()
     target = pathlib.Path(target).expanduser()
-    check_layout(layout)
-    check_layout(to)
+    for name in filter(None, (layout, to)):
+        split(name)
     settings = settings or {}
     if is_keras(target):
         _check_keras_target(source, target, to, settings, dtype)
@@ -223,9 +221,11 @@ def convert(
     )
     if not target.suffix:
         return notes  # config.json stores all of this
-    to = resolve_variant(to, arguments)
-    name = to.partition(":")[0]
-    usual = implied_arguments(name, get_weight_map(to, paths), paths)
+    code_base, variant = split(to)
+    if not variant and "resnet_layers" not in arguments:
+        variant = code_base.nearest_variant(arguments)
+    name, weight_map = code_base.name, code_base.weight_map(variant, paths)
+    usual = implied_arguments(name, weight_map, paths)
     if "resnet_layers" in arguments and name == "timm":
         notes.append(
             "note: timm loads the file only into a hybrid or BiT of the same "

@@ -23,8 +23,8 @@ from keras_vit.weights.files.keras import is_keras
 from keras_vit.weights.files.keras import is_pretraining
 from keras_vit.weights.files.keras import layer_configs
 from keras_vit.weights.files.keras import write_metadata
-from keras_vit.weights.formats import check_layout
 from keras_vit.weights.formats import get_weight_map
+from keras_vit.weights.formats import split
 from keras_vit.weights.writing import check_writable
 from keras_vit.weights.writing import write_checkpoint
 
@@ -77,7 +77,8 @@ def load(
 
     >>> model = keras_vit.converters.load("ViT-B_16.npz", classes=10)
     """
-    check_layout(layout)
+    if layout is not None:
+        split(layout)
     if isinstance(path, Checkpoint):
         checkpoint = path
     else:

@@ -30,11 +30,11 @@ from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit.weights.files import class_names_of
 from keras_vit.weights.files import read_config
 from keras_vit.weights.files import write
+from keras_vit.weights.formats import FORMATS
 from keras_vit.weights.formats import check_representable
 from keras_vit.weights.formats import huggingface
-from keras_vit.weights.formats import map_to_write
 from keras_vit.weights.formats import timm
-from keras_vit.weights.formats.reference import ReferenceUnavailable
+from keras_vit.weights.formats.format import ReferenceUnavailable
 from keras_vit.weights.formats.reference import explain_import_error
 from keras_vit.weights.weight_map import to_checkpoint
 from keras_vit.weights.writing import warn_of_activation
@@ -171,7 +171,7 @@ def _write_timm(
     name = _WEIGHTS[TIMM]
     config = timm.hub_config(arguments, *PREPROCESSING[mode], name)
     check_representable(arguments, TIMM)
-    weights, weight_map = map_to_write(TIMM, weights)
+    weights, weight_map = FORMATS[TIMM].map_to_write("", weights)
     heads = (arguments["num_heads"], None)
     write(to_checkpoint(weights, weight_map, heads), folder / name)
     return config

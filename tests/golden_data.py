@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_vit.converters import open_checkpoint
 from keras_vit.weights.files import read
-from keras_vit.weights.formats import LAYOUTS
+from keras_vit.weights.formats import FORMATS
 from tests import containers
 from tests.golden_tables import DERIVED
 from tests.golden_tables import KERAS_HUB as KERAS_HUB
@@ -270,7 +270,7 @@ def arguments(case):
 
 def normalized(case):
     """The case's arrays under the names that are written today."""
-    return LAYOUTS[open_layout(case).partition(":")[0]].normalize(arrays(case))
+    return FORMATS[open_layout(case).partition(":")[0]].normalize(arrays(case))
 
 
 def open_layout(case):

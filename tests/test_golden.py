@@ -11,7 +11,7 @@ from keras_vit.converters import open_checkpoint
 from keras_vit.layers.resampling import resample
 from keras_vit.layers.resampling import resample_embedding
 from keras_vit.models import load_weights
-from keras_vit.weights.formats import LAYOUTS
+from keras_vit.weights.formats import FORMATS
 from keras_vit.weights.formats import detect_layout
 from keras_vit.weights.weight_map import from_checkpoint
 from tests import golden_data
@@ -21,7 +21,7 @@ def build(case):
     layout, _ = golden_data.MODELS[case]
     arrays = golden_data.arrays(case)
     _, weight_map = detect_layout(arrays, layout)
-    arrays = LAYOUTS[layout].normalize(arrays)
+    arrays = FORMATS[layout].normalize(arrays)
     weights = from_checkpoint(arrays, weight_map, heads=3)
     model = keras_vit.VisionTransformer(**golden_data.arguments(case))
     load_weights(model, Checkpoint(case, layout, weight_map, weights, {}))

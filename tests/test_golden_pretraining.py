@@ -9,7 +9,7 @@ from keras_vit import convert as _cli
 from keras_vit import pretraining
 from keras_vit.converters import open_checkpoint
 from keras_vit.weights.files import read
-from keras_vit.weights.formats import LAYOUTS
+from keras_vit.weights.formats import FORMATS
 from tests import golden_data
 
 CASES = golden_data.PRETRAINING
@@ -65,7 +65,7 @@ def test_keras_file_round_trip(case, tmp_path):
     assert checkpoint.arguments()["pretraining"] == kind
     target = tmp_path / ("back" + golden_data.weights_path(case).suffix)
     _cli.convert(middle, target, to=f"{layout}:{variant}")
-    arrays = LAYOUTS[layout].normalize(golden_data.arrays(case))
+    arrays = FORMATS[layout].normalize(golden_data.arrays(case))
     golden_data.assert_same(read(target), arrays)
 
 

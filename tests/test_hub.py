@@ -114,7 +114,7 @@ def test_libraries_without_the_model_are_left_out(tmp_path):
     run = make_run(tmp_path / "run", pooling="map", class_token=False)
     missing = hub.save(run, tmp_path / "folder")
     assert missing["timm"] is None
-    assert "pooling 'map'" in missing["transformers"]
+    assert "pooling='map'" in missing["transformers"]
     assert not (tmp_path / "folder/transformers.safetensors").exists()
     card = (tmp_path / "folder/README.md").read_text()
     assert "There is no file for transformers" in card

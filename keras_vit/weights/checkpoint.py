@@ -101,8 +101,8 @@ class Checkpoint:
         if self.released_mode:
             return self.released_mode
         stored = _stored_mode(self.path)
-        if stored is None and self.layout in formats.LAYOUTS:
-            stored = formats.LAYOUTS[self.layout].preprocess_mode
+        if stored is None and self.layout in formats.FORMATS:
+            stored = formats.FORMATS[self.layout].preprocess_mode
             variant = self.weight_map.variant
             if stored is None and variant.startswith(_NORMALIZED_FAMILIES):
                 stored = "torch"
@@ -111,8 +111,8 @@ class Checkpoint:
     @property
     def patch_resampling(self) -> str:
         """The method by which a patch embedding of the code base is resized."""
-        layout = formats.LAYOUTS.get(self.layout)
-        return layout.patch_resampling if layout else "bicubic_antialias"
+        code_base = formats.FORMATS.get(self.layout, formats.Format)
+        return code_base.patch_resampling
 
     @property
     def stride(self) -> int:
@@ -178,7 +178,7 @@ class Checkpoint:
                 implied = formats.implied_arguments(
                     self.layout, self.weight_map, shapes
                 )
-                layout = formats.LAYOUTS[self.layout]
+                layout = formats.FORMATS[self.layout]
                 prefixes = layout.possible_prefixes(self.weight_map.variant)
                 # Derived from the name of timm's architecture only, so it is
                 # checked against the shapes.
@@ -249,23 +249,21 @@ def open_checkpoint(
     config, found = {}, {}
     try:
         name, weight_map = formats.detect_layout(arrays, layout)
-        left_out = formats.LAYOUTS[name].left_out(arrays)
-        normalized = formats.LAYOUTS[name].normalize(arrays)
+        code_base = formats.FORMATS[name]
+        left_out = code_base.left_out(arrays)
+        normalized = code_base.normalize(arrays)
         file_keys = formats.file_keys(arrays, normalized)
         arrays = normalized
         if not decoder:
             arrays = _drop_decoder(arrays, weight_map)
-        if formats.LAYOUTS[name].config_key:
-            names = formats.LAYOUTS[name].config_files
-            found = (read_config(path, file) for file in names)
+        if code_base.config_key:
+            found = (read_config(path, file) for file in code_base.config_files)
             found = next(filter(None, found), {})
             config = formats.read_config_arguments(found, name)
         heads = infer.infer_num_heads(
             arrays,
             weight_map,
-            num_heads
-            or config.get("num_heads")
-            or formats.LAYOUTS[name].num_heads,
+            num_heads or config.get("num_heads") or code_base.num_heads,
         )
         decoder_heads = config.pop("decoder_num_heads", None)
         decoder_heads = infer.infer_decoder_num_heads(
@@ -274,12 +272,11 @@ def open_checkpoint(
         weights = from_checkpoint(
             arrays, weight_map, (heads, decoder_heads), file_keys
         )
-        weights, config = formats.LAYOUTS[name].after_reading(
+        weights, config = code_base.after_reading(
             weights, config, weight_map.variant
         )
-        check_config = formats.LAYOUTS[name].check_config
-        if check_config and formats.is_config_of(found, name):
-            check_config(found, weights)
+        if formats.is_config_of(found, name):
+            code_base.check_config(found, weights)
     except ValueError as error:
         wanted = f" the layout {layout!r}" if layout else " a known layout"
         raise ValueError(
@@ -354,7 +351,8 @@ def _open_keras(
     path: StrPath, layout: str | None, finite: bool, decoder: bool
 ) -> Checkpoint:
     """Reads a file of Keras's, whose arguments a layout may imply."""
-    formats.check_layout(layout)
+    if layout is not None:
+        formats.split(layout)
     weights, stored, build_arguments = read_keras(existing_path(path), finite)
     if not decoder:
         weights = infer.drop_pretraining(weights)

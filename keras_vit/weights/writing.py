@@ -11,18 +11,12 @@ from keras_vit._types import Config
 from keras_vit._warnings import warn
 from keras_vit.weights.files import SUFFIXES
 from keras_vit.weights.files import write
-from keras_vit.weights.formats import LAYOUTS
 from keras_vit.weights.formats import check_representable
-from keras_vit.weights.formats import huggingface
-from keras_vit.weights.formats import keras_hub
-from keras_vit.weights.formats import map_to_write
-from keras_vit.weights.formats import resolve_variant
-from keras_vit.weights.formats.layout import Checkpoint
+from keras_vit.weights.formats import split
+from keras_vit.weights.formats.format import Checkpoint
 from keras_vit.weights.infer import warn_if_heads_ambiguous
 from keras_vit.weights.weight_map import to_checkpoint
 
-# Code bases whose models are folders of weights and JSON files.
-FOLDERS = {"huggingface": huggingface, "keras_hub": keras_hub}
 DTYPES = {
     "float32": np.float32,
     "float16": np.float16,
@@ -48,21 +42,18 @@ def write_checkpoint(
     file type cannot store the weights.
     """
     check_writable(target, layout)
-    name = layout.partition(":")[0]
-    nearest_variant = LAYOUTS[name].nearest_variant
-    if layout == name and nearest_variant and "resnet_layers" not in arguments:
-        layout = f"{name}:{nearest_variant(arguments)}"
-    layout = resolve_variant(layout, arguments)
-    check_representable(arguments, layout)
-    name, _, variant = layout.partition(":")
-    weights = LAYOUTS[name].before_writing(weights, arguments, variant)
-    folder = target.suffix == ""
+    code_base, variant = split(layout)
+    name, folder = code_base.name, target.suffix == ""
+    if not variant and "resnet_layers" not in arguments:
+        variant = code_base.nearest_variant(arguments)
+    check_representable(arguments, f"{name}:{variant}", folder)
+    weights = code_base.before_writing(weights, arguments, variant)
     if folder:
         stored = str(next(iter(weights.values())).dtype)
-        configs = FOLDERS[name].folder_configs(
-            arguments, layout, dtype or stored, source, preprocess_mode
+        configs = code_base.folder_configs(
+            arguments, variant, dtype or stored, source, preprocess_mode
         )
-        _check_folder(target, FOLDERS[name].FOLDER_FILES, overwrite)
+        _check_folder(target, code_base.folder_files, overwrite)
     elif arguments.get("position_embedding") == "learned":
         _warn_if_grid_is_ambiguous(arguments["grid_size"], target)
     first_patch = arguments.get("pooling") == "first_patch"
@@ -75,15 +66,15 @@ def write_checkpoint(
         )
     if name != "keras_hub":  # its config.json stores it
         warn_of_activation(arguments, target)
-    weights, dialect = map_to_write(layout, weights)
+    weights, weight_map = code_base.map_to_write(variant, weights)
     if not folder and "hidden_size" in arguments:
-        warn_if_heads_ambiguous(arguments, dialect, target)
+        warn_if_heads_ambiguous(arguments, weight_map, target)
     heads = (arguments["num_heads"], arguments.get("decoder_num_heads"))
-    arrays = to_checkpoint(weights, dialect, heads)
-    arrays = LAYOUTS[name].to_file(arrays)
+    arrays = to_checkpoint(weights, weight_map, heads)
+    arrays = code_base.to_file(arrays)
     to = None if dtype is None else np.dtype(DTYPES[dtype])
     if folder:
-        FOLDERS[name].write_folder(target, arrays, configs, overwrite, to)
+        code_base.write_folder(target, arrays, configs, overwrite, to)
     else:
         write(arrays, target, overwrite, to)
 
@@ -108,7 +99,7 @@ def check_writable(target: pathlib.Path, layout: str) -> None:
             f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or be a folder's. "
             f"Received: {str(target)!r}"
         )
-    if target.suffix == "" and layout.partition(":")[0] not in FOLDERS:
+    if target.suffix == "" and not split(layout)[0].folder_files:
         raise ValueError(
             f"{str(target)!r} has no suffix, so that it is a folder, which "
             'only layout="huggingface" and layout="keras_hub" (--to '

@@ -23,11 +23,15 @@ TOOL = pathlib.Path(__file__).parents[2] / "tools" / "convert.py"
 @pytest.mark.parametrize(
     "case,layout,reason",
     [
-        ("vit_jax_gap", "torchvision", "without a class token"),
-        ("big_vision_tok", "vit_jax", "positions for 'none'"),
-        ("timm_reg_ls_qknorm", "vit_jax", "positions for 'none'"),
-        ("timm_map", "torchvision", "without a class token"),
-        ("facebook_mae_finetuned_gap", "vit_jax", "'gap' with a class token"),
+        ("vit_jax_gap", "torchvision", "class_token=False"),
+        ("big_vision_tok", "vit_jax", "position_prefix='none'"),
+        ("timm_reg_ls_qknorm", "vit_jax", "position_prefix='none'"),
+        ("timm_map", "torchvision", "class_token=False"),
+        (
+            "facebook_mae_finetuned_gap",
+            "vit_jax",
+            "pooling=.gap. .it has",
+        ),
         ("timm_pre_norm", "vit_jax", "no place for:\n  pre_norm/beta"),
     ],
 )

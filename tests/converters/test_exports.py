@@ -107,7 +107,7 @@ def test_original_model_matches_after_loading(name, tmp_path):
 def test_huggingface_layout_refuses_registers_with_positions(tmp_path):
     model = made("timm-registers-positioned")
     path = tmp_path / "model.safetensors"
-    with pytest.raises(ValueError, match="positions for 'all'"):
+    with pytest.raises(ValueError, match="position_prefix='all'"):
         keras_vit.converters.save(model, path, "huggingface")
     assert not path.exists()
 

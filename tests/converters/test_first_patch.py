@@ -109,7 +109,7 @@ def test_ambiguous_pooling_is_reported_when_converting(tmp_path):
     (note, *_) = _cli.convert(source, target, to="timm")
     assert "--set pooling=first_patch" in note
     settings = {"pooling": "first_patch"}
-    with pytest.raises(ValueError, match="pooling 'first_patch'"):
+    with pytest.raises(ValueError, match="pooling='first_patch'"):
         _cli.convert(source, tmp_path / "b.pth", to="timm", settings=settings)
     _cli.convert(source, tmp_path / "a.keras", settings=settings)
     model = load(tmp_path / "a.keras")
@@ -121,7 +121,7 @@ def test_ambiguous_pooling_is_reported_when_converting(tmp_path):
     "layout", ["vit_jax", "timm", "mae", "huggingface", "torchvision"]
 )
 def test_other_layouts_refuse_first_patch_pooling(layout, tmp_path):
-    with pytest.raises(ValueError, match="pooling 'first_patch'"):
+    with pytest.raises(ValueError, match="pooling='first_patch'"):
         save(build(class_token=True), tmp_path / "a.safetensors", layout)
 
 

@@ -197,11 +197,11 @@ def test_other_backbones_and_missing_files_are_refused(vit):
 @pytest.mark.parametrize(
     "options,words",
     [
-        ({"activation": "gelu_tanh"}, "activation 'gelu_tanh'"),
-        ({"class_token": True, "pooling": "gap"}, "pooling 'gap'"),
-        ({"qkv_bias": False}, "attention without biases"),
-        ({"num_registers": 2}, "more than one register token"),
-        ({"layer_scale": 1.0}, "a head, which keras-hub's DINOv2 has not"),
+        ({"activation": "gelu_tanh"}, "activation='gelu_tanh'"),
+        ({"class_token": True, "pooling": "gap"}, "pooling='gap'"),
+        ({"qkv_bias": False}, "qkv_bias=False"),
+        ({"num_registers": 2}, "num_registers=2"),
+        ({"layer_scale": 1.0}, "classes=3"),
         ({"pre_norm": True}, "pre_norm/gamma"),
         ({"position_embedding": "sincos2d"}, "sincos2d"),
     ],

@@ -11,7 +11,7 @@ from keras_vit import convert as _cli
 from keras_vit.converters import load
 from keras_vit.converters import save
 from keras_vit.weights.files import read
-from keras_vit.weights.formats import LAYOUTS
+from keras_vit.weights.formats import FORMATS
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -43,7 +43,7 @@ def build(**arguments):
     return model
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("options", [{}, DINOV2])
 def test_mask_token_never_hinders_writing(layout, options, tmp_path):
     with warnings.catch_warnings():

@@ -9,7 +9,7 @@ import pytest
 from keras_vit import convert as _cli
 from keras_vit.converters import open_checkpoint
 from keras_vit.weights.files import read
-from keras_vit.weights.formats import LAYOUTS
+from keras_vit.weights.formats import FORMATS
 from keras_vit.weights.formats import check_representable
 from keras_vit.weights.formats import detect_layout
 from keras_vit.weights.formats import get_weight_map
@@ -173,7 +173,7 @@ def _grid(case, checkpoint):
 @pytest.mark.parametrize("case", CASES)
 def test_supported_layouts_match_the_table(case):
     held = []
-    for layout in LAYOUTS:
+    for layout in FORMATS:
         try:
             _written(case, layout)
         except ValueError as error:
@@ -210,7 +210,7 @@ def test_layout_round_trip(case, layout):
 def test_variant_round_trip(case):
     checkpoint, arguments = opened(case)
     for layout in HELD[case].split():
-        for weight_map in LAYOUTS[layout].maps:
+        for weight_map in FORMATS[layout].maps:
             if weight_map.unmapped_paths(checkpoint.weights):
                 name = f"{layout}:{weight_map.variant}"
                 assert name in (

@@ -13,7 +13,7 @@ from keras_vit.converters import describe
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
-from keras_vit.weights.formats import LAYOUTS
+from keras_vit.weights.formats import FORMATS
 from tests.harness import numpy
 
 SIZES = {
@@ -165,12 +165,12 @@ def test_unsupported_positions_are_refused_by_other_layouts(
     kind, placement, tmp_path
 ):
     model = build(kind, placement, input_shape=(8, 8, 3))
-    named = kind if kind in ("learned_2d", "relative") else placement
-    for layout in LAYOUTS:
+    named = f"{kind}|{placement}"
+    for layout in FORMATS:
         if layout == "bit":  # of ResNets alone
             continue
         with pytest.raises(
-            ValueError, match=f"{layout}.*no place for.*{named}"
+            ValueError, match=f"{layout}.*cannot hold.*({named})"
         ):
             save(model, tmp_path / "model.npz", layout)
     assert not list(tmp_path.iterdir())

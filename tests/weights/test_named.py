@@ -19,7 +19,7 @@ from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
 from keras_vit.models.variants import variant_builder
 from keras_vit.weights import resolve_weights
-from keras_vit.weights.formats import LAYOUTS
+from keras_vit.weights.formats import FORMATS
 from keras_vit.weights.formats import RESNET_CONSTANTS
 from keras_vit.weights.released import ALIASES
 from keras_vit.weights.released import RELEASED
@@ -363,7 +363,7 @@ def test_row_of_the_weights_table(variant, tag):
     # The name of a cached file says which of them it is.
     assert len({source.name for source, _ in row.files}) == len(row.files)
     for source, layout in row.files:
-        assert layout in LAYOUTS
+        assert layout in FORMATS
         assert re.fullmatch(r"|sha256:[0-9a-f]{8}", source.digest)
         parts = urllib.parse.urlparse(source.address)
         assert parts.scheme in ("https", "hf")

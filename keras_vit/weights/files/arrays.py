@@ -79,12 +79,14 @@ def write(
     """Writes arrays to a file of the type that its suffix names, completely or
     not at all."""
     path = pathlib.Path(path).expanduser()
-    if path.suffix not in SUFFIXES:
+    if path.name not in PRESET_FILES and path.suffix not in SUFFIXES:
         raise ValueError(
             f"The file's name must end in {', '.join(SUFFIXES)}. Received: "
             f"{str(path)!r}"
         )
-    writer = FILE_TYPES[path.suffix][1]
+    writer = hdf5.write_layers
+    if path.name not in PRESET_FILES:
+        writer = FILE_TYPES[path.suffix][1]
     with atomic_write(path, overwrite) as temporary:
         writer(_converted(arrays, path, dtype), pathlib.Path(temporary))
 

@@ -101,12 +101,12 @@ def read_layers(path: pathlib.Path) -> tuple[dict[str, Array], list[str]]:
     return arrays, problems
 
 
-def write_layers(path: pathlib.Path, arrays: dict[str, Array]) -> None:
+def write_layers(items: archives.NamedArrays, path: pathlib.Path) -> None:
     """Writes arrays, as `read_layers` returns them, to a `.weights.h5` file."""
     import h5py
 
     with h5py.File(path, "w") as root:
-        for key, array in arrays.items():
+        for key, array in items:
             layer, _, number = key.rpartition("/")
             group = root.require_group(f"layers/{layer}/vars")
             dataset = group.create_dataset(number, data=np.asarray(array))

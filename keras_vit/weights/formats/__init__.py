@@ -1,116 +1,62 @@
-"""The supported checkpoint layouts, one module per code base."""
+"""The supported code bases, one class each."""
 
 from collections.abc import Collection
-from collections.abc import Iterator
 
 from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._warnings import warn
 from keras_vit.weights import infer
 from keras_vit.weights.formats import google
-from keras_vit.weights.formats.dinov3 import DINOV3
-from keras_vit.weights.formats.google import BIG_VISION
-from keras_vit.weights.formats.google import BIT
-from keras_vit.weights.formats.google import VIT_JAX
-from keras_vit.weights.formats.huggingface import HUGGINGFACE
-from keras_vit.weights.formats.keras_hub import KERAS_HUB
-from keras_vit.weights.formats.layout import Layout as Layout
-from keras_vit.weights.formats.meta import DINO
-from keras_vit.weights.formats.meta import DINOV2
-from keras_vit.weights.formats.meta import MAE
-from keras_vit.weights.formats.meta import MOCOV3
-from keras_vit.weights.formats.timm import TIMM
-from keras_vit.weights.formats.torchvision import TORCHVISION
+from keras_vit.weights.formats import meta
+from keras_vit.weights.formats.dinov3 import Dinov3
+from keras_vit.weights.formats.format import Format as Format
+from keras_vit.weights.formats.huggingface import HuggingFace
+from keras_vit.weights.formats.keras_hub import KerasHub
+from keras_vit.weights.formats.timm import Timm
+from keras_vit.weights.formats.torchvision import Torchvision
 from keras_vit.weights.weight_map import WeightMap
 
-LAYOUTS = {
-    layout.name: layout
-    for layout in (
-        VIT_JAX,
-        BIG_VISION,
-        TIMM,
-        HUGGINGFACE,
-        TORCHVISION,
-        DINOV2,
-        DINOV3,
-        MAE,
-        DINO,
-        MOCOV3,
-        BIT,
-        KERAS_HUB,
+FORMATS: dict[str, Format] = {
+    code_base.name: code_base()
+    for code_base in (
+        google.VitJax,
+        google.BigVision,
+        Timm,
+        HuggingFace,
+        Torchvision,
+        meta.Dinov2,
+        Dinov3,
+        meta.Mae,
+        meta.Dino,
+        meta.Mocov3,
+        google.Bit,
+        KerasHub,
     )
 }
-
 # Constants of ResNets that cannot be inferred from arrays, by code base.
 RESNET_CONSTANTS = {
     "vit_jax": google.VIT_JAX_CONSTANTS,
     "bit": google.BIT_CONSTANTS,
 }
-_MASK_TOKEN = "mask_token/tokens"
 
 
-def check_layout(layout: str | None) -> None:
-    """Raises a `ValueError` if a layout is unknown."""
-    name = (layout or "").partition(":")[0]
-    if layout is not None and name not in LAYOUTS:
+def split(layout: str) -> tuple[Format, str]:
+    """Returns the code base and the variant of a `layout`, "name" or
+    "name:variant", or raises a `ValueError` if it is unknown."""
+    name, _, variant = layout.partition(":")
+    if name not in FORMATS:
         raise ValueError(
-            f"`layout` must be one of {', '.join(map(repr, LAYOUTS))}. "
+            f"`layout` must be one of {', '.join(map(repr, FORMATS))}. "
             f"Received: layout={layout!r}"
         )
+    return FORMATS[name], variant
 
 
 def get_weight_map(layout: str, weights: Collection[str] = ()) -> WeightMap:
-    """Returns the `WeightMap` of a layout, `"name"` or `"name:variant"`.
-
-    Without a variant, it is the first that has a key for every weight, or else
-    the first.
-    """
-    check_layout(layout)
-    name, _, variant = layout.partition(":")
-    maps = LAYOUTS[name].maps
-    if not variant:
-        complete = (m for m in maps if not m.unmapped_paths(weights))
-        return next(complete, maps[0])
-    for weight_map in maps:
-        if weight_map.variant == variant:
-            return weight_map
-    variants = [repr(m.variant) for m in maps if m.variant]
-    raise ValueError(
-        f"The variants of the layout {name!r} are "
-        f"{', '.join(variants) or 'none'}. Received: layout={layout!r}"
-    )
-
-
-def map_to_write(layout: str, weights: dict) -> tuple[dict, WeightMap]:
-    """Returns weights and the `WeightMap` that writes them.
-
-    A mask token that has no place is left out with a warning: it replaces
-    patches in pre-training only, and code bases without it drop it, too.
-    """
-    weight_map = get_weight_map(layout, weights)
-    if _MASK_TOKEN in weight_map.unmapped_paths(weights):
-        warn(
-            f"The layout {layout!r} has no mask token, which has no effect on "
-            "outputs: it is left out."
-        )
-        weights = {k: v for k, v in weights.items() if k != _MASK_TOKEN}
-        weight_map = get_weight_map(layout, weights)
-    return weights, weight_map
-
-
-def resolve_variant(layout: str, arguments: Config) -> str:
-    """Returns a layout with the variant of a model with rotary positions, if
-    the code base has such models."""
-    name, _, variant = layout.partition(":")
-    variants = LAYOUTS[name].rotary_variants
-    if variant or not variants or not _is_rotary(arguments):
-        return layout
-    variant = variants[arguments["activation"] == "swiglu"]
-    return f"{name}:{variant}" if variant else name
-
-
-def _is_rotary(arguments: Config) -> bool:
-    return arguments.get("position_embedding") == "rope"
+    """Returns the `WeightMap` of a layout, `"name"` or `"name:variant"`, as
+    `Format.weight_map`."""
+    code_base, variant = split(layout)
+    return code_base.weight_map(variant, weights)
 
 
 def detect_layout(
@@ -118,17 +64,19 @@ def detect_layout(
 ) -> tuple[str, WeightMap]:
     """Returns the name and the map of the layout that keys fit; a given
     layout is the only candidate."""
-    check_layout(layout)
-    name, _, variant = (layout or "").partition(":")
+    name, variant = "", ""
+    if layout is not None:
+        code_base, variant = split(layout)
+        name = code_base.name
     matches: dict[str, WeightMap] = {}
     nearest: tuple[int, str, WeightMap | None, list[str]]
     nearest = (len(arrays) + 1, "", None, [])
-    for candidate in [name] if name else LAYOUTS:
-        marker = LAYOUTS[candidate].marker
-        normalized = LAYOUTS[candidate].normalize(arrays)
+    for candidate in [name] if name else FORMATS:
+        marker = FORMATS[candidate].marker
+        normalized = FORMATS[candidate].normalize(arrays)
         if marker and not name and marker not in normalized:
             continue
-        for weight_map in LAYOUTS[candidate].maps:
+        for weight_map in FORMATS[candidate].maps:
             if variant and weight_map.variant != variant:
                 continue
             unmapped = weight_map.unmapped_keys(normalized)
@@ -163,7 +111,7 @@ def detect_layout(
         raise ValueError(
             "The keys fit no layout. The first are: "
             f"{', '.join(sorted(arrays)[:5])}. Known layouts: "
-            f"{', '.join(LAYOUTS)}."
+            f"{', '.join(FORMATS)}."
         )
     lines = "\n".join(f"  {key}" for key in sorted(unmapped))
     raise ValueError(
@@ -186,16 +134,14 @@ def implied_arguments(
     layout: str, weight_map: WeightMap, paths: Collection[str]
 ) -> Config:
     """Returns the model arguments that are constants of a code base."""
-    code_base = LAYOUTS[layout.partition(":")[0]]
-    variant = weight_map.variant
-    family = infer.family(paths)
+    code_base, _ = split(layout)
+    variant, family = weight_map.variant, infer.family(paths)
     if family == "bit":
-        _, constants = code_base.resnets.get(variant, BIT.resnets[""])
+        default = google.Bit.resnets[""]
+        _, constants = code_base.resnets.get(variant, default)
         return dict(constants)
-    arguments = {**code_base.arguments, **code_base.implied(variant, paths)}
-    if family == "hybrid":
-        arguments.update(code_base.stem)
-    return arguments
+    stem = code_base.stem if family == "hybrid" else {}
+    return {**code_base.implied(variant, paths), **stem}
 
 
 def read_config_arguments(config: Config, layout: str) -> Config:
@@ -204,8 +150,8 @@ def read_config_arguments(config: Config, layout: str) -> Config:
     A config.json of another code base is ignored with a warning.
     """
     if is_config_of(config, layout):
-        return LAYOUTS[layout].read_config(config)
-    for other in LAYOUTS:
+        return FORMATS[layout].read_config(config)
+    for other in FORMATS:
         if is_config_of(config, other):
             warn(
                 f"The config.json in the checkpoint's folder is ignored: it is "
@@ -217,102 +163,35 @@ def read_config_arguments(config: Config, layout: str) -> Config:
 
 def is_config_of(config: Config, layout: str) -> bool:
     """Returns whether a config.json was written by a layout's code base."""
-    return layout in LAYOUTS and LAYOUTS[layout].config_key in config
+    return layout in FORMATS and FORMATS[layout].config_key in config
 
 
-def check_representable(arguments: Config, layout: str) -> None:
+def check_representable(
+    arguments: Config, layout: str, folder: bool = False
+) -> None:
     """Raises a `ValueError` if a layout cannot represent a model.
 
     This checks arguments that do not show in the arrays: the layout's code
     would load the weights and compute other outputs. Weights that the layout
     has no key for are reported when they are converted.
     """
-    name, _, variant = layout.partition(":")
-    code_base = LAYOUTS[name]
+    code_base, variant = split(layout)
+    reasons = []
     if "hidden_size" not in arguments:
         versions = [version for version, _ in code_base.resnets.values()]
         if arguments["preactivation"] not in versions:
-            version = "v2" if arguments["preactivation"] else "v1"
-            raise ValueError(
-                f"The layout {name!r} cannot hold the model: a ResNet "
-                f"{version} without a Vision Transformer. The layout 'bit' can."
-            )
-        return
-    if not variant and code_base.nearest_variant:
-        variant = code_base.nearest_variant(arguments)
-    reasons = [
-        *_block_reasons(arguments, code_base),
-        *_position_reasons(arguments, code_base, variant),
-        *_pooling_reasons(arguments, code_base),
-        *code_base.unsupported(arguments, variant),
-    ]
+            reasons = ["a ResNet alone, which 'bit' can hold"]
+    elif "resnet_layers" in arguments and not code_base.has_hybrids():
+        able = [repr(name) for name, x in FORMATS.items() if x.has_hybrids()]
+        reasons = [f"it has no hybrids, which {' and '.join(able)} have"]
+    else:
+        variant = variant or code_base.nearest_variant(arguments)
+        reasons = list(code_base.refusals(arguments, variant, folder))
     if reasons:
         raise ValueError(
-            f"The layout {name!r} cannot hold the model: {'; '.join(reasons)}."
+            f"The layout {code_base.name!r} cannot hold the model: "
+            f"{'; '.join(reasons)}."
         )
-
-
-def _block_reasons(arguments: Config, layout: Layout) -> Iterator[str]:
-    if "block" in arguments:
-        yield f"blocks of the class {arguments['block']!r}"
-    if "resnet_layers" in arguments and not _has_hybrids(layout):
-        able = [repr(name) for name in LAYOUTS if _has_hybrids(LAYOUTS[name])]
-        yield (
-            "it has no hybrids of a ResNet and a Vision Transformer, which "
-            f"{' and '.join(able)} have"
-        )
-
-
-def _has_hybrids(layout: Layout) -> bool:
-    parts = ("root_conv/kernel", "block_0/mlp/dense_1/kernel")
-    return any(not x.unmapped_paths(parts) for x in layout.maps)
-
-
-def _position_reasons(
-    arguments: Config, layout: Layout, variant: str
-) -> Iterator[str]:
-    mode = arguments["position_embedding"]
-    placement = arguments.get("position_placement", "stem")
-    if variant in layout.rotary_variants:
-        if _is_rotary(arguments):
-            gated = arguments["activation"] == "swiglu"
-            if variant != layout.rotary_variants[gated]:
-                yield f"activation {arguments['activation']!r} in {variant!r}"
-            return
-        yield "a model without rotary positions"
-    if arguments["qkv_bias"] and not arguments.get("key_bias", True):
-        yield "queries and values with a bias and keys without one"
-    if mode not in ("learned", "sincos2d", "none"):
-        yield f"it has no place for {mode} positions"
-    elif placement != "stem":
-        yield f"it has no place for positions in {placement}"
-    elif mode == "sincos2d" and not layout.fixed_positions:
-        yield "fixed positions (sincos2d)"
-    if mode != "learned":
-        return
-    prefix = arguments["position_prefix"]
-    possible = layout.possible_prefixes(variant)
-    counts = [infer.num_tokens_with_position(p, arguments) for p in possible]
-    if infer.num_tokens_with_position(prefix, arguments) not in counts:
-        yield (
-            f"positions for {prefix!r} of the tokens before the patches; it "
-            f"has them for {possible[0]!r}"
-        )
-
-
-def _pooling_reasons(arguments: Config, layout: Layout) -> Iterator[str]:
-    pooling, class_token = arguments["pooling"], arguments["class_token"]
-    if layout.needs_class_token and not class_token:
-        yield "a model without a class token"
-    # Whether each pooling is tied to a class token, even without a head.
-    decided = None not in layout.poolings.values()
-    if not (arguments["classes"] or decided):
-        return
-    if pooling not in layout.poolings or (
-        decided and layout.poolings[pooling] != class_token
-    ):
-        token = f" {'with' if class_token else 'without'} a class token"
-        yield f"pooling {pooling!r}" + (token if decided else "")
 
 
 def first_patch_is_possible(layout: str, arguments: Config) -> bool:
@@ -321,7 +200,7 @@ def first_patch_is_possible(layout: str, arguments: Config) -> bool:
     big_vision's `pool_type="0"`, which takes the first patch, has the same
     arrays as `pool_type="gap"`, so that it is inferred as `"gap"`.
     """
-    code_base = LAYOUTS.get(layout.partition(":")[0])
+    code_base = FORMATS.get(layout.partition(":")[0])
     return (
         (code_base is None or "first_patch" in code_base.poolings)
         and arguments.get("pooling") == "gap"

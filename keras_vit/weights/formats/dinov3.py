@@ -14,10 +14,11 @@ from keras_vit._types import Config
 from keras_vit._warnings import warn
 from keras_vit.weights.files import read
 from keras_vit.weights.formats import eva
-from keras_vit.weights.formats.layout import Checkpoint
-from keras_vit.weights.formats.layout import Layout
-from keras_vit.weights.formats.layout import Reference
-from keras_vit.weights.formats.reference import ReferenceUnavailable
+from keras_vit.weights.formats.format import Checkpoint
+from keras_vit.weights.formats.format import Format
+from keras_vit.weights.formats.format import Reference
+from keras_vit.weights.formats.format import ReferenceUnavailable
+from keras_vit.weights.formats.format import Values
 from keras_vit.weights.formats.rotary import BASE
 from keras_vit.weights.formats.rotary import GATED
 from keras_vit.weights.formats.rotary import PERIODS
@@ -57,32 +58,6 @@ def _map(variant: str, first: tuple[str, ...], second: str) -> WeightMap:
     return WeightMap(variant, types, layers, published_heads=PUBLISHED_HEADS)
 
 
-def _after_reading(
-    weights: dict[str, Array], stored: Config, variant: str
-) -> tuple[dict[str, Array], Config]:
-    """Removes the biases of keys that a mask of zeros switches off."""
-    weights, stored = dict(weights), dict(stored)
-    for path in [path for path in weights if path.endswith(_BIAS_MASK)]:
-        key = path.replace(_BIAS_MASK, "key/bias")
-        mask, bias = weights.pop(path), weights.pop(key, None)
-        if bias is None or not np.array_equal(
-            mask, _mask(bias.size, mask.dtype)
-        ):
-            raise ValueError(
-                "`attn.qkv.bias_mask` must be ones for queries and values and "
-                f"zeros for keys. Received: {mask} for {path}"
-            )
-        if np.any(bias):
-            warn(
-                f"{key} is not zero, and has no effect since `attn.qkv."
-                "bias_mask` is: it is left out."
-            )
-    periods = weights.get(PERIODS)
-    if periods is not None and periods.ndim == 1 and periods.size > 1:
-        stored["rope_base"] = _base(periods)
-    return weights, stored
-
-
 def _base(periods: Array) -> float:
     """Returns the base of periods, which may be rounded to bfloat16."""
     count = periods.size
@@ -100,62 +75,84 @@ def _mask(size: int, dtype: np.dtype) -> Array:
     return np.repeat(np.array([1, 0, 1], dtype), size)
 
 
-def _before_writing(
-    weights: dict[str, Array], arguments: Config, variant: str
-) -> dict[str, Array]:
-    """Adds what Meta's files have in addition, which has no effect."""
-    weights = add_mask_token(weights)
-    for path in [path for path in weights if path.endswith("query/bias")]:
-        key = path.replace("query/", "key/")
-        if key not in weights:
-            weights[key] = np.zeros_like(weights[path])
-            weights[path.replace("query/bias", _BIAS_MASK)] = _mask(
-                weights[path].size, weights[path].dtype
-            )
-    return weights
+class Dinov3(Format):
+    """facebookresearch/dinov3."""
 
-
-def _unsupported(arguments: Config, variant: str) -> list[str]:
-    if arguments["activation"] not in ("gelu", "swiglu"):
-        return [f"activation {arguments['activation']!r}"]
-    return []
-
-
-def _reference(
-    checkpoint: Checkpoint, arguments: Config, output: str
-) -> Reference:
-    """Runs timm, which reads these files. Meta's code is not on PyPI."""
-    import torch
-    from timm.models.eva import checkpoint_filter_fn
-
-    model = eva.build(arguments)
-    state = {
-        key: torch.tensor(np.asarray(array, "float32"))
-        for key, array in read(checkpoint.path).items()
-    }
-    periods = state["rope_embed.periods"].numpy()
-    computed = rotary_periods(arguments["rope_base"], 4 * periods.size)
-    if not np.allclose(periods, computed, rtol=1e-6):
-        raise ReferenceUnavailable(
-            "timm computes the periods of rotary positions, and the file has "
-            "others"
-        )
-    if "storage_tokens" not in state:
-        raise ReferenceUnavailable("timm reads these files with registers only")
-    model.load_state_dict(checkpoint_filter_fn(state, model), strict=True)
-    return eva.run_of(model.eval(), output)
-
-
-DINOV3 = Layout(
-    "dinov3",
-    (_map("", ("fc1",), "fc2"), _map("gated", ("w1", "w2"), "w3")),
+    name = "dinov3"
+    maps = (_map("", ("fc1",), "fc2"), _map("gated", ("w1", "w2"), "w3"))
     # Its models were trained with random scales, as its hub builds them.
-    arguments={"activation": "gelu", "norm_epsilon": 1e-5, "rope_rescale": 2.0},
-    marker="rope_embed.periods",
-    needs_class_token=True,
-    rotary_variants=("", "gated"),
-    after_reading=_after_reading,
-    before_writing=_before_writing,
-    unsupported=_unsupported,
-    reference=_reference,
-)
+    arguments = {
+        "activation": "gelu",
+        "norm_epsilon": 1e-5,
+        "rope_rescale": 2.0,
+    }
+    marker = "rope_embed.periods"
+    rotary_variants = ("", "gated")
+
+    def values(self, arguments: Config, variant: str, folder: bool) -> Values:
+        return {"class_token": (True,), "activation": ("gelu", "swiglu")}
+
+    def after_reading(
+        self, weights: dict[str, Array], stored: Config, variant: str
+    ) -> tuple[dict[str, Array], Config]:
+        """Removes the biases of keys that a mask of zeros switches off."""
+        weights, stored = dict(weights), dict(stored)
+        for path in [path for path in weights if path.endswith(_BIAS_MASK)]:
+            key = path.replace(_BIAS_MASK, "key/bias")
+            mask, bias = weights.pop(path), weights.pop(key, None)
+            if bias is None or not np.array_equal(
+                mask, _mask(bias.size, mask.dtype)
+            ):
+                raise ValueError(
+                    "`attn.qkv.bias_mask` must be ones for queries and values, "
+                    f"zeros for keys. Received: {mask} for {path}"
+                )
+            if np.any(bias):
+                warn(
+                    f"{key} is not zero, and has no effect since `attn.qkv."
+                    "bias_mask` is: it is left out."
+                )
+        periods = weights.get(PERIODS)
+        if periods is not None and periods.ndim == 1 and periods.size > 1:
+            stored["rope_base"] = _base(periods)
+        return weights, stored
+
+    def before_writing(
+        self, weights: dict[str, Array], arguments: Config, variant: str
+    ) -> dict[str, Array]:
+        """Adds what Meta's files have in addition, which has no effect."""
+        weights = add_mask_token(weights)
+        for path in [path for path in weights if path.endswith("query/bias")]:
+            key = path.replace("query/", "key/")
+            if key not in weights:
+                weights[key] = np.zeros_like(weights[path])
+                weights[path.replace("query/bias", _BIAS_MASK)] = _mask(
+                    weights[path].size, weights[path].dtype
+                )
+        return weights
+
+    def reference(
+        self, checkpoint: Checkpoint, arguments: Config, output: str
+    ) -> Reference:
+        """Runs timm, which reads these files. Meta's code is not on PyPI."""
+        import torch
+        from timm.models.eva import checkpoint_filter_fn
+
+        model = eva.build(arguments)
+        state = {
+            key: torch.tensor(np.asarray(array, "float32"))
+            for key, array in read(checkpoint.path).items()
+        }
+        periods = state["rope_embed.periods"].numpy()
+        computed = rotary_periods(arguments["rope_base"], 4 * periods.size)
+        if not np.allclose(periods, computed, rtol=1e-6):
+            raise ReferenceUnavailable(
+                "timm computes the periods of rotary positions, and the file "
+                "has others"
+            )
+        if "storage_tokens" not in state:
+            raise ReferenceUnavailable(
+                "timm reads these files with registers only"
+            )
+        model.load_state_dict(checkpoint_filter_fn(state, model), strict=True)
+        return eva.run_of(model.eval(), output)

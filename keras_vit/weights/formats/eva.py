@@ -6,12 +6,12 @@ https://github.com/huggingface/pytorch-image-models, timm/models/eva.py
 import functools
 from typing import Any
 
-from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit.weights.formats import rotary
-from keras_vit.weights.formats.layout import Checkpoint
-from keras_vit.weights.formats.layout import Reference
-from keras_vit.weights.formats.reference import ReferenceUnavailable
+from keras_vit.weights.formats.format import Checkpoint
+from keras_vit.weights.formats.format import Reference
+from keras_vit.weights.formats.format import ReferenceUnavailable
+from keras_vit.weights.formats.format import Values
 from keras_vit.weights.formats.reference import image_size
 from keras_vit.weights.formats.reference import load_state_dict
 from keras_vit.weights.weight_map import TORCH
@@ -59,47 +59,23 @@ MAPS = (_map(VARIANTS[0], ("fc1",)), _map(VARIANTS[1], ("fc1_g", "fc1_x")))
 ARGUMENTS = {"norm_epsilon": 1e-5, "rope_base": rotary.BASE}
 
 
-def after_reading(
-    weights: dict[str, Array], stored: Config, variant: str
-) -> tuple[dict[str, Array], Config]:
-    """Adds the periods, which timm computes."""
-    if variant in VARIANTS:
-        weights = rotary.add_periods(weights, stored)
-    return weights, stored
-
-
-def before_writing(
-    weights: dict[str, Array], arguments: Config, variant: str
-) -> dict[str, Array]:
-    """Removes the periods, which timm does not have."""
-    if variant not in VARIANTS:
-        return weights
-    return rotary.drop_periods(weights, arguments, "timm")
-
-
-def unsupported(arguments: Config, variant: str) -> list[str]:
-    """Lists why timm cannot represent a model, as `Layout.unsupported`."""
-    if variant not in VARIANTS:
-        return []
-    reasons = []
-    if arguments["activation"] not in ("gelu", "swiglu"):
-        reasons.append(f"activation {arguments['activation']!r}")
-    if arguments["qkv_bias"] and arguments["key_bias"]:
-        reasons.append("a bias of the keys")
-    return reasons
+def values(arguments: Config) -> Values:
+    """Returns the values of arguments, as `Format.values`."""
+    biases = (False,) if arguments["qkv_bias"] else (True, False)
+    return {"activation": ("gelu", "swiglu"), "key_bias": biases}
 
 
 def reference(
     checkpoint: Checkpoint, arguments: Config, output: str
 ) -> Reference:
-    """Builds a checkpoint's model in timm, as `Layout.reference`."""
+    """Builds a checkpoint's model in timm, as `Format.reference`."""
     model = build(arguments)
     load_state_dict(model, checkpoint)
     return run_of(model, output)
 
 
 def run_of(model: Any, output: str) -> Reference:
-    """Returns the result of `Layout.reference` for a model of timm."""
+    """Returns the result of `Format.reference` for a model of timm."""
     import timm
 
     run = model.forward_features if output == "tokens" else model
@@ -112,8 +88,9 @@ def build(arguments: Config) -> Any:
     from torch.nn import LayerNorm
 
     a = arguments
-    if reasons := unsupported(a, VARIANTS[0]):
-        raise ReferenceUnavailable(f"timm cannot have {', '.join(reasons)}")
+    for name, possible in values(a).items():
+        if a[name] not in possible:
+            raise ReferenceUnavailable(f"timm cannot have {name}={a[name]!r}")
     return Eva(
         img_size=image_size(a),
         patch_size=a["patch_size"],

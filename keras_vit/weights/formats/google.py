@@ -8,8 +8,10 @@ https://github.com/google-research/big_transfer ("bit").
 import re
 
 from keras_vit._types import Array
-from keras_vit.weights.formats.layout import Layout
-from keras_vit.weights.formats.layout import replace_prefix
+from keras_vit._types import Config
+from keras_vit.weights.formats.format import Format
+from keras_vit.weights.formats.format import Values
+from keras_vit.weights.formats.format import replace_prefix
 from keras_vit.weights.weight_map import FLAX
 from keras_vit.weights.weight_map import TENSORFLOW
 from keras_vit.weights.weight_map import Layers
@@ -126,34 +128,6 @@ def _reshape_group_norms(
     }
 
 
-def _normalize_vit_jax(arrays: dict[str, Array]) -> dict[str, Array]:
-    arrays = replace_prefix(arrays, "opt/target/")
-    return _reshape_group_norms(arrays, (1, 1, 1, -1))
-
-
-VIT_JAX = Layout(
-    "vit_jax",
-    tuple(
-        WeightMap(
-            variant,
-            FLAX,
-            (
-                *_resnet_v1("group_norm"),
-                *_encoder(_INPUT_POSITIONS, "encoderblock_{i}", names),
-            ),
-        )
-        for variant, names in (("", _NAMES_2020), ("current", _NAMES))
-    ),
-    arguments=_ARGUMENTS,
-    normalize=_normalize_vit_jax,
-    position_prefixes={"": ("all",)},
-    stem=VIT_JAX_CONSTANTS,
-    poolings={"token": True, "gap": False},
-    preprocess_mode="tf",
-    reference=_NOT_ON_PYPI,
-)
-
-
 def _big_vision(variant: str, block: str) -> WeightMap:
     head = "MAPHead_0"
     return WeightMap(
@@ -170,60 +144,6 @@ def _big_vision(variant: str, block: str) -> WeightMap:
         ),
         prefix="params/",
     )
-
-
-def _text_tower(arrays: dict[str, Array]) -> list[str]:
-    """Lists the keys of the text tower and the loss of SigLIP's files."""
-    if not any(key.startswith("params/img/") for key in arrays):
-        return []
-    text = ("params/txt/", "params/t", "params/b")
-    return [k for k in arrays if k in text[1:] or k.startswith(text[0])]
-
-
-def _normalize_big_vision(arrays: dict[str, Array]) -> dict[str, Array]:
-    """Renames keys as big_vision's `fix_old_checkpoints` does.
-
-    Also removes the prefixes of an optimizer's target and of SigLIP's image
-    tower, and its text tower.
-    """
-    dropped = set(_text_tower(arrays))
-    arrays = {key: a for key, a in arrays.items() if key not in dropped}
-    for prefix in ("opt/target/", "params/img/", "params/"):
-        stripped = replace_prefix(arrays, prefix)
-        if stripped is not arrays:
-            arrays = stripped
-            break
-
-    def rename(key: str) -> str:
-        if key in (_INPUT_POSITIONS, "Transformer/pos_embedding"):
-            key = "pos_embedding"
-        if re.match(
-            "probe$|(MultiHeadDotProductAttention|LayerNorm|MlpBlock)_0/", key
-        ):
-            key = f"MAPHead_0/{key}"
-        return key
-
-    return replace_prefix(rename_keys(arrays, rename), "", "params/")
-
-
-BIG_VISION = Layout(
-    "big_vision",
-    (
-        _big_vision("", "encoderblock_{i}"),
-        _big_vision("scan", "encoderblock"),
-    ),
-    arguments=_ARGUMENTS,
-    normalize=_normalize_big_vision,
-    left_out=_text_tower,
-    # In old files, the class token has a position embedding.
-    position_prefixes={"": ("none", "all")},
-    stem=VIT_JAX_CONSTANTS,
-    poolings={"token": True, "gap": False, "first_patch": False, "map": False},
-    fixed_positions=True,
-    patch_resampling="bilinear",  # models/proj/flexi/vit.py
-    preprocess_mode="tf",
-    reference=_NOT_ON_PYPI,
-)
 
 
 def _big_transfer() -> WeightMap:
@@ -274,19 +194,99 @@ def _bit_paper() -> WeightMap:
     )
 
 
-def _normalize_bit(arrays: dict[str, Array]) -> dict[str, Array]:
-    if "conv_root/kernel" in arrays or "root_block/conv_root/kernel" in arrays:
-        arrays = replace_prefix(arrays, "", "params/")
-    if "params/conv_root/kernel" in arrays:
-        arrays = _reshape_group_norms(arrays, (-1,))
-    # In some files, TensorFlow appended a number to the convolutions' names.
-    pattern = re.compile(r"(resnet/.*/standardized_conv2d)_\d+(?=/)")
-    return rename_keys(arrays, lambda key: pattern.sub(r"\1", key))
+class VitJax(Format):
+    """google-research/vision_transformer."""
+
+    name = "vit_jax"
+    maps = tuple(
+        WeightMap(
+            variant,
+            FLAX,
+            (
+                *_resnet_v1("group_norm"),
+                *_encoder(_INPUT_POSITIONS, "encoderblock_{i}", names),
+            ),
+        )
+        for variant, names in (("", _NAMES_2020), ("current", _NAMES))
+    )
+    arguments = _ARGUMENTS
+    stem = VIT_JAX_CONSTANTS
+    position_prefixes = {"": ("all",)}
+    preprocess_mode = "tf"
+    no_reference = _NOT_ON_PYPI
+
+    def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        arrays = replace_prefix(arrays, "opt/target/")
+        return _reshape_group_norms(arrays, (1, 1, 1, -1))
+
+    def values(self, arguments: Config, variant: str, folder: bool) -> Values:
+        token = arguments["class_token"]
+        return {"pooling": ("token",) if token else ("gap",)}
 
 
-BIT = Layout(
-    "bit",
-    (
+class BigVision(Format):
+    """google-research/big_vision."""
+
+    name = "big_vision"
+    maps = (
+        _big_vision("", "encoderblock_{i}"),
+        _big_vision("scan", "encoderblock"),
+    )
+    arguments = _ARGUMENTS
+    stem = VIT_JAX_CONSTANTS
+    # In old files, the class token has a position embedding.
+    position_prefixes = {"": ("none", "all")}
+    poolings = ("token", "gap", "first_patch", "map")
+    patch_resampling = "bilinear"  # models/proj/flexi/vit.py
+    preprocess_mode = "tf"
+    no_reference = _NOT_ON_PYPI
+
+    def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """Renames keys as big_vision's `fix_old_checkpoints` does.
+
+        Also removes the prefixes of an optimizer's target and of SigLIP's image
+        tower, and its text tower.
+        """
+        dropped = set(self.left_out(arrays))
+        arrays = {key: a for key, a in arrays.items() if key not in dropped}
+        for prefix in ("opt/target/", "params/img/", "params/"):
+            stripped = replace_prefix(arrays, prefix)
+            if stripped is not arrays:
+                arrays = stripped
+                break
+
+        def rename(key: str) -> str:
+            if key in (_INPUT_POSITIONS, "Transformer/pos_embedding"):
+                key = "pos_embedding"
+            if re.match(
+                "probe$|(MultiHeadDotProductAttention|LayerNorm|MlpBlock)_0/",
+                key,
+            ):
+                key = f"MAPHead_0/{key}"
+            return key
+
+        return replace_prefix(rename_keys(arrays, rename), "", "params/")
+
+    def left_out(self, arrays: dict[str, Array]) -> list[str]:
+        """Lists the keys of the text tower and the loss of SigLIP's files."""
+        if not any(key.startswith("params/img/") for key in arrays):
+            return []
+        text = ("params/txt/", "params/t", "params/b")
+        return [k for k in arrays if k in text[1:] or k.startswith(text[0])]
+
+    def values(self, arguments: Config, variant: str, folder: bool) -> Values:
+        token = arguments["class_token"]
+        return {
+            "pooling": ("token",) if token else self.poolings[1:],
+            "position_embedding": ("learned", "none", "sincos2d"),
+        }
+
+
+class Bit(Format):
+    """google-research/big_transfer, and big_vision's ResNets."""
+
+    name = "bit"
+    maps = (
         _big_transfer(),  # ResNet v2
         WeightMap(  # ResNet v1
             "v1",
@@ -296,12 +296,22 @@ BIT = Layout(
             required=("params/conv_root/kernel",),
         ),
         _bit_paper(),  # ResNet v2
-    ),
-    normalize=_normalize_bit,
-    resnets={
+    )
+    resnets = {
         "": (True, BIT_CONSTANTS),
         "v1": (False, VIT_JAX_CONSTANTS),
         "bit_paper": (True, BIT_PAPER_CONSTANTS),
-    },
-    preprocess_mode="tf",
-)
+    }
+    preprocess_mode = "tf"
+
+    def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        if (
+            "conv_root/kernel" in arrays
+            or "root_block/conv_root/kernel" in arrays
+        ):
+            arrays = replace_prefix(arrays, "", "params/")
+        if "params/conv_root/kernel" in arrays:
+            arrays = _reshape_group_norms(arrays, (-1,))
+        # In some files, TensorFlow has numbered the convolutions' names.
+        pattern = re.compile(r"(resnet/.*/standardized_conv2d)_\d+(?=/)")
+        return rename_keys(arrays, lambda key: pattern.sub(r"\1", key))

@@ -6,11 +6,11 @@ https://github.com/huggingface/transformers. A folder contains what
 `from_pretrained` loads: the weights, config.json and preprocessor_config.json.
 """
 
-import json
 import pathlib
 import re
 import tempfile
 from collections.abc import Collection
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,20 +20,20 @@ from keras_vit._published import PREPROCESSING
 from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import Tensor
-from keras_vit.weights.files import atomic_write
 from keras_vit.weights.files import class_names_of
 from keras_vit.weights.files import read
 from keras_vit.weights.files import read_config
-from keras_vit.weights.files import write
 from keras_vit.weights.formats import huggingface_dinov3 as dinov3
 from keras_vit.weights.formats import siglip_clip
+from keras_vit.weights.formats.format import Checkpoint
+from keras_vit.weights.formats.format import Format
+from keras_vit.weights.formats.format import Reference
+from keras_vit.weights.formats.format import ReferenceUnavailable
+from keras_vit.weights.formats.format import Values
 from keras_vit.weights.formats.huggingface_config import check_config
+from keras_vit.weights.formats.huggingface_config import hidden_act
 from keras_vit.weights.formats.huggingface_config import read_arguments
-from keras_vit.weights.formats.layout import Checkpoint
-from keras_vit.weights.formats.layout import Layout
-from keras_vit.weights.formats.layout import Reference
 from keras_vit.weights.formats.meta import mae_decoder
-from keras_vit.weights.formats.reference import ReferenceUnavailable
 from keras_vit.weights.formats.timm import QKV
 from keras_vit.weights.weight_map import TORCH
 from keras_vit.weights.weight_map import Layers
@@ -181,45 +181,6 @@ def _rename(key: str) -> str:
     return key
 
 
-def _normalize(arrays: dict[str, Array]) -> dict[str, Array]:
-    arrays = rename_keys(siglip_clip.normalize(arrays), _rename)
-    # The gate and input projections of DINOv2's SwiGLU, which transformers 5
-    # stores separately.
-    gates = [key for key in arrays if ".mlp.gate_proj." in key]
-    for gate in gates:
-        if gate.startswith("layer."):  # DINOv3, which has no older names
-            continue
-        parts = (gate, gate.replace("gate_proj", "up_proj"))
-        joined = gate.replace("gate_proj", "weights_in")
-        found = [arrays[key] for key in parts if key in arrays]
-        shapes = {array.shape for array in found}
-        whole = len(found) == 2 and len(shapes) == 1 and () not in shapes
-        if joined not in arrays and whole:
-            arrays[joined] = np.concatenate([arrays.pop(k) for k in parts])
-    return arrays
-
-
-def _implied(variant: str, paths: Collection[str]) -> Config:
-    if variant in dinov3.VARIANTS:
-        return dinov3.ARGUMENTS
-    if variant in siglip_clip.VARIANTS:
-        return siglip_clip.implied(paths)
-    if not variant.startswith("dinov2"):
-        return {}
-    implied: Config = {"norm_epsilon": 1e-6}
-    if "register_tokens/tokens" in paths:
-        implied["resampling"] = "bicubic_antialias"
-    return implied
-
-
-# Activations and their names in config.json.
-_ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_tanh": "gelu_pytorch_tanh",
-    "quick_gelu": "quick_gelu",
-    "relu": "relu",
-    "swiglu": "gelu",  # a separate class there, which ignores the value
-}
 JSON_FILES = ("config.json", "preprocessor_config.json")
 FOLDER_FILES = ("model.safetensors", *JSON_FILES)
 # variant: (model type, class without a head, class with a head)
@@ -242,80 +203,15 @@ _CLASSES = {
 }
 
 
-def nearest_variant(arguments: Config) -> str:
-    """Returns the variant of the transformers model that fits best.
+def _is_deit(arguments: Config) -> bool:
+    return arguments["distillation"] or arguments["num_registers"] == 1
 
-    Keys of models without a head have no prefix, so these are separate
-    variants.
-    """
+
+def _model_config(arguments: Config, variant: str) -> Config:
     a = arguments
-    if a["position_embedding"] == "rope":
-        return dinov3.VARIANTS[a["activation"] == "swiglu"]
-    if a.get("pretraining") in ("mae", "mim"):
-        return a["pretraining"]
-    if tower := siglip_clip.nearest_variant(a):
-        return tower
-    swiglu = "-swiglu" if a["activation"] == "swiglu" else ""
-    headless = a["classes"] is None
-    if a["layer_scale"] is not None:
-        if headless:
-            return f"dinov2-bare{swiglu}"
-        return f"dinov2{'-reg' if a['num_registers'] else ''}{swiglu}"
-    if headless:
-        return "deit-bare" if a["num_registers"] == 1 else "vit"
-    if a["distillation"]:
-        return "deit-teacher"
-    return "deit" if a["num_registers"] == 1 else ""
-
-
-def folder_configs(
-    arguments: Config,
-    layout: str,
-    dtype: str,
-    source: Checkpoint | None = None,
-    preprocess_mode: str | None = None,
-) -> dict[str, Config]:
-    """Returns the contents of a folder's two JSON files."""
-    old = {} if source is None else read_config(source.path)
-    config = {**_model_config(arguments, layout), "dtype": dtype}
-    projected = layout.endswith(siglip_clip.PROJECTED)
-    if arguments["classes"] is not None and not projected:
-        config |= _labels(old, arguments["classes"])
-        config |= problem_type(old, arguments.get("classifier_activation"))
-    size = config.get("vision_config", config)["image_size"]
-    height = size if isinstance(size, int) else size[0]
-    preprocessor = _preprocessor_config(
-        arguments, source, old, preprocess_mode, height
-    )
-    return {FOLDER_FILES[1]: config, FOLDER_FILES[2]: preprocessor}
-
-
-def write_folder(
-    folder: pathlib.Path,
-    arrays: dict[str, Array],
-    configs: dict[str, Config],
-    overwrite: bool = False,
-    dtype: np.dtype | None = None,
-) -> None:
-    """Writes the weights and the JSON files of a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write(arrays, folder / FOLDER_FILES[0], overwrite, dtype)
-    for name, content in configs.items():
-        with atomic_write(folder / name, overwrite) as temporary:
-            pathlib.Path(temporary).write_text(json.dumps(content, indent=2))
-
-
-def _model_config(arguments: Config, layout: str) -> Config:
-    a = arguments
-    if layout.partition(":")[2] in dinov3.VARIANTS:
+    if variant in dinov3.VARIANTS:
         return dinov3.model_config(a)
-    variant = layout.partition(":")[2].removesuffix("-swiglu")
-    problems = _unrepresentable(a, variant)
-    if problems:
-        raise ValueError(
-            "transformers has no model with this architecture: "
-            f"{'; '.join(problems)}."
-        )
+    variant = variant.removesuffix("-swiglu")
     if variant in ("vit", "deit-bare"):
         variant = "deit" if _is_deit(a) else ""
     elif variant == "dinov2-bare":
@@ -325,7 +221,7 @@ def _model_config(arguments: Config, layout: str) -> Config:
         "hidden_size": a["hidden_size"],
         "num_hidden_layers": a["num_layers"],
         "num_attention_heads": a["num_heads"],
-        "hidden_act": _ACTIVATIONS[a["activation"]],
+        "hidden_act": hidden_act(a["activation"]),
         "layer_norm_eps": a["norm_epsilon"],
         "image_size": a["grid_size"][0] * patch_size,
         "patch_size": patch_size,
@@ -367,66 +263,6 @@ def _model_config(arguments: Config, layout: str) -> Config:
             "norm_pix_loss": a.get("norm_pixels", True),
         }
     return config
-
-
-def _is_deit(arguments: Config) -> bool:
-    return arguments["distillation"] or arguments["num_registers"] == 1
-
-
-def _unrepresentable(arguments: Config, variant: str) -> list[str]:
-    """Lists the reasons why no model of transformers has an architecture."""
-    a = arguments
-    grid, (rows, columns) = a["grid_size"], a["patch_size"]
-    problems = []
-    known = (*_CLASSES, "vit", "deit-bare", "dinov2-bare")
-    if variant not in (*known, *siglip_clip.VARIANTS):
-        problems.append(
-            f"its files have no names of {variant!r}; write layout "
-            "'huggingface'"
-        )
-    if rows != columns or grid is None or grid[0] != grid[1]:
-        problems.append(
-            "patches and grid must be square; they are "
-            f"{rows} x {columns} and "
-            + (f"{grid[0]} x {grid[1]}" if grid else "unknown")
-        )
-    if a["channels"] != 3:
-        problems.append(
-            f"its image processor takes 3 channels, not {a['channels']}"
-        )
-    if a["activation"] not in _ACTIVATIONS:
-        problems.append(f"activation {a['activation']!r}")
-    if variant in siglip_clip.VARIANTS:
-        return problems + _unsupported(a, variant)
-    dinov2 = variant.startswith("dinov2")
-    if dinov2 != (a["layer_scale"] is not None):
-        problems.append("layer scale is DINOv2's, which always has it")
-    pooling = "token_gap" if dinov2 else "token"
-    if a["classes"] and a["pooling"] != pooling:
-        problems.append(f"its head reads {pooling!r} and not {a['pooling']!r}")
-    if dinov2 and _mlp_ratio(a) is None:
-        problems.append(
-            f"an MLP of {a['mlp_dim']}, which no whole `mlp_ratio` gives"
-        )
-    if not dinov2 and a["activation"] == "swiglu":
-        problems.append("activation 'swiglu'")
-    if not dinov2 and a["num_registers"] > 1:
-        problems.append("register tokens are DINOv2's")
-    return problems + _unsupported(a, variant)
-
-
-def _unsupported(arguments: Config, variant: str) -> list[str]:
-    reasons, pooling = [], arguments["pooling"]
-    if variant in siglip_clip.VARIANTS:
-        reasons += siglip_clip.unsupported(arguments)
-    else:
-        if not arguments["class_token"]:
-            reasons.append("a model without a class token")
-        if arguments["classes"] and pooling not in ("token", "token_gap"):
-            reasons.append(f"pooling {pooling!r}")
-    if arguments["classes"] and arguments["representation_size"]:
-        reasons.append("it has no layer `pre_logits` before a head")
-    return reasons
 
 
 def _mlp_ratio(arguments: Config) -> int | None:
@@ -526,78 +362,209 @@ def output_of(outputs: Any, name: str) -> Tensor:
     return getattr(outputs, names.get(name, name))
 
 
-def _reference(
-    checkpoint: Checkpoint, arguments: Config, output: str
-) -> Reference:
-    import torch
-    import transformers
+class HuggingFace(Format):
+    """huggingface/transformers."""
 
-    if output == "tokens" and arguments["pre_norm"]:
-        raise ReferenceUnavailable("its tokens are those before the last norm")
-    path = pathlib.Path(checkpoint.path)
-    with tempfile.TemporaryDirectory() as folder:
-        if not path.is_dir():
-            path = pathlib.Path(folder)
-            layout = f"huggingface:{nearest_variant(arguments)}"
-            try:
-                configs = folder_configs(
-                    arguments, layout, "float32", checkpoint
-                )
-            except ValueError as error:
-                raise ReferenceUnavailable(str(error)) from error
-            arrays = read(checkpoint.path)
-            write_folder(path, arrays, configs, overwrite=True)
-        config = transformers.AutoConfig.from_pretrained(path)
-        names: list[str] = config.architectures or []
-        classes = [
-            getattr(transformers, siglip_clip.TOWERS.get(name, name), None)
-            for name in names
-        ]
-        if not classes or classes[0] is None:
-            raise ReferenceUnavailable(
-                "config.json names no model of transformers"
-            )
-        if names[0] in siglip_clip.TOWERS:
-            width = getattr(config, "projection_dim", None)
-            config = config.vision_config
-            if width is not None:  # the tower's own may be another
-                config.projection_dim = width
-        model = classes[0].from_pretrained(
-            path, config=config, dtype=torch.float32
-        )
-        model.eval()
-
-    def run(batch: Tensor) -> Tensor:
-        return output_of(model(batch), output)
-
-    return f"transformers {transformers.__version__}", run
-
-
-HUGGINGFACE = Layout(
-    "huggingface",
-    (*_MAPS, *siglip_clip.MAPS, *dinov3.MAPS),
-    arguments={
+    name = "huggingface"
+    maps = (*_MAPS, *siglip_clip.MAPS, *dinov3.MAPS)
+    arguments = {
         "activation": "gelu",
         "norm_epsilon": 1e-12,
         "resampling": "bicubic",
-    },
-    normalize=_normalize,
-    position_prefixes={
+    }
+    position_prefixes = {
         "": ("class",),
         # Includes the distillation token, which is a register token here.
         "deit": ("all",),
         "deit-bare": ("all",),
-    },
-    implied=_implied,
-    to_file=siglip_clip.to_file,
-    left_out=siglip_clip.left_out,
-    nearest_variant=nearest_variant,
-    rotary_variants=dinov3.VARIANTS,
-    after_reading=dinov3.after_reading,
-    before_writing=dinov3.before_writing,
-    unsupported=_unsupported,
-    config_key="model_type",
-    read_config=read_arguments,
-    check_config=check_config,
-    reference=_reference,
-)
+    }
+    rotary_variants = dinov3.VARIANTS
+    config_key = "model_type"
+    folder_files = FOLDER_FILES
+
+    def implied(self, variant: str, paths: Collection[str]) -> Config:
+        if variant in dinov3.VARIANTS:
+            return {**self.arguments, **dinov3.ARGUMENTS}
+        if variant in siglip_clip.VARIANTS:
+            return {**self.arguments, **siglip_clip.implied(paths)}
+        if not variant.startswith("dinov2"):
+            return self.arguments
+        implied = {**self.arguments, "norm_epsilon": 1e-6}
+        if "register_tokens/tokens" in paths:
+            implied["resampling"] = "bicubic_antialias"
+        return implied
+
+    def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        arrays = rename_keys(siglip_clip.normalize(arrays), _rename)
+        # transformers 5 stores the gate and input projections of DINOv2's
+        # SwiGLU separately.
+        gates = [key for key in arrays if ".mlp.gate_proj." in key]
+        for gate in gates:
+            if gate.startswith("layer."):  # DINOv3, which has no older names
+                continue
+            parts = (gate, gate.replace("gate_proj", "up_proj"))
+            joined = gate.replace("gate_proj", "weights_in")
+            found = [arrays[key] for key in parts if key in arrays]
+            shapes = {array.shape for array in found}
+            whole = len(found) == 2 and len(shapes) == 1 and () not in shapes
+            if joined not in arrays and whole:
+                arrays[joined] = np.concatenate([arrays.pop(k) for k in parts])
+        return arrays
+
+    def left_out(self, arrays: dict[str, Array]) -> list[str]:
+        return siglip_clip.left_out(arrays)
+
+    def to_file(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        return siglip_clip.to_file(arrays)
+
+    def read_config(self, config: Config) -> Config:
+        return read_arguments(config)
+
+    def check_config(self, config: Config, weights: dict[str, Array]) -> None:
+        check_config(config, weights)
+
+    def after_reading(
+        self, weights: dict[str, Array], stored: Config, variant: str
+    ) -> tuple[dict[str, Array], Config]:
+        return dinov3.after_reading(weights, stored, variant)
+
+    def nearest_variant(self, arguments: Config) -> str:
+        """Returns the variant of the transformers model that fits best.
+
+        Keys of models without a head have no prefix, so these are separate
+        variants.
+        """
+        a = arguments
+        if a["position_embedding"] == "rope":
+            return dinov3.VARIANTS[a["activation"] == "swiglu"]
+        if a.get("pretraining") in ("mae", "mim"):
+            return a["pretraining"]
+        if tower := siglip_clip.nearest_variant(a):
+            return tower
+        swiglu = "-swiglu" if a["activation"] == "swiglu" else ""
+        headless = a["classes"] is None
+        if a["layer_scale"] is not None:
+            if headless:
+                return f"dinov2-bare{swiglu}"
+            return f"dinov2{'-reg' if a['num_registers'] else ''}{swiglu}"
+        if headless:
+            return "deit-bare" if a["num_registers"] == 1 else "vit"
+        if a["distillation"]:
+            return "deit-teacher"
+        return "deit" if a["num_registers"] == 1 else ""
+
+    def values(self, arguments: Config, variant: str, folder: bool) -> Values:
+        a, dinov2 = arguments, variant.startswith("dinov2")
+        if variant in dinov3.VARIANTS:
+            return dinov3.values(a) if folder else {"class_token": (True,)}
+        values: Values = {"channels": (3,)} if folder else {}
+        if a["classes"]:
+            values["representation_size"] = (None,)
+        if variant in siglip_clip.VARIANTS:
+            return values | siglip_clip.values(a)
+        values["class_token"] = (True,)
+        if a["classes"]:
+            values["pooling"] = ("token", "token_gap")
+            if folder:
+                values["pooling"] = ("token_gap",) if dinov2 else ("token",)
+        if folder and not dinov2:
+            values |= {"layer_scale": (None,), "num_registers": (0, 1)}
+        return values
+
+    def problems(
+        self, arguments: Config, variant: str, folder: bool
+    ) -> Iterator[str]:
+        a, dinov2 = arguments, variant.startswith("dinov2")
+        if not folder or variant in dinov3.VARIANTS:
+            return
+        sides = {*a["patch_size"]}, {*(a["grid_size"] or (1, 2))}
+        if max(map(len, sides)) > 1:
+            yield (
+                f"patch_size={a['patch_size']}, grid_size={a['grid_size']}, "
+                "since its patches and grids are square"
+            )
+        gated = a["activation"] == "swiglu"
+        if gated != variant.endswith("swiglu") or not (
+            gated or hidden_act(a["activation"])
+        ):
+            yield f"activation={a['activation']!r}"
+        if dinov2 and (a["layer_scale"] is None or _mlp_ratio(a) is None):
+            yield (
+                f"layer_scale={a['layer_scale']}, mlp_dim={a['mlp_dim']}, "
+                "since DINOv2 has layer scale and a whole `mlp_ratio`"
+            )
+
+    def before_writing(
+        self, weights: dict[str, Array], arguments: Config, variant: str
+    ) -> dict[str, Array]:
+        return dinov3.before_writing(weights, arguments, variant)
+
+    def folder_configs(
+        self,
+        arguments: Config,
+        variant: str,
+        dtype: str,
+        source: Checkpoint | None = None,
+        preprocess_mode: str | None = None,
+    ) -> dict[str, Config]:
+        """Returns the contents of a folder's two JSON files."""
+        old = {} if source is None else read_config(source.path)
+        config = {**_model_config(arguments, variant), "dtype": dtype}
+        projected = variant == siglip_clip.PROJECTED
+        if arguments["classes"] is not None and not projected:
+            config |= _labels(old, arguments["classes"])
+            config |= problem_type(old, arguments.get("classifier_activation"))
+        size = config.get("vision_config", config)["image_size"]
+        height = size if isinstance(size, int) else size[0]
+        preprocessor = _preprocessor_config(
+            arguments, source, old, preprocess_mode, height
+        )
+        return {FOLDER_FILES[1]: config, FOLDER_FILES[2]: preprocessor}
+
+    def reference(
+        self, checkpoint: Checkpoint, arguments: Config, output: str
+    ) -> Reference:
+        import torch
+        import transformers
+
+        if output == "tokens" and arguments["pre_norm"]:
+            raise ReferenceUnavailable(
+                "its tokens are those before the last norm"
+            )
+        path = pathlib.Path(checkpoint.path)
+        with tempfile.TemporaryDirectory() as folder:
+            if not path.is_dir():
+                path = pathlib.Path(folder)
+                variant = self.nearest_variant(arguments)
+                problems = list(self.refusals(arguments, variant, True))
+                if problems:
+                    raise ReferenceUnavailable("; ".join(problems))
+                configs = self.folder_configs(
+                    arguments, variant, "float32", checkpoint
+                )
+                arrays = read(checkpoint.path)
+                self.write_folder(path, arrays, configs, overwrite=True)
+            config = transformers.AutoConfig.from_pretrained(path)
+            names: list[str] = config.architectures or []
+            classes = [
+                getattr(transformers, siglip_clip.TOWERS.get(name, name), None)
+                for name in names
+            ]
+            if not classes or classes[0] is None:
+                raise ReferenceUnavailable(
+                    "config.json names no model of transformers"
+                )
+            if names[0] in siglip_clip.TOWERS:
+                width = getattr(config, "projection_dim", None)
+                config = config.vision_config
+                if width is not None:  # the tower's own may be another
+                    config.projection_dim = width
+            model = classes[0].from_pretrained(
+                path, config=config, dtype=torch.float32
+            )
+            model.eval()
+
+        def run(batch: Tensor) -> Tensor:
+            return output_of(model(batch), output)
+
+        return f"transformers {transformers.__version__}", run

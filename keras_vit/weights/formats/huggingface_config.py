@@ -23,6 +23,16 @@ ACTIVATIONS = {
     "mish": "mish",
     "tanh": "tanh",
 }
+
+
+def hidden_act(activation: str) -> str | None:
+    """Returns the `hidden_act` of an activation; None if there is none."""
+    if activation == "swiglu":
+        return "gelu"  # of a separate class, which ignores the value
+    found = (name for name, x in ACTIVATIONS.items() if x == activation)
+    return next(found, None)
+
+
 DINOV3 = "dinov3_vit"
 # Argument: key of config.json, and the argument's value for null.
 ROPE_CHANGES = {

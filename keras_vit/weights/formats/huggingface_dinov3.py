@@ -10,14 +10,15 @@ import numpy as np
 from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit.weights.formats import rotary
+from keras_vit.weights.formats.format import Values
 from keras_vit.weights.formats.huggingface_config import DINOV3
 from keras_vit.weights.formats.huggingface_config import ROPE_CHANGES
+from keras_vit.weights.formats.huggingface_config import hidden_act
 from keras_vit.weights.weight_map import TORCH
 from keras_vit.weights.weight_map import WeightMap
 
 VARIANTS = ("dinov3", "dinov3-gated")
 ARGUMENTS = {"norm_epsilon": 1e-5, "rope_base": rotary.BASE}
-_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 _REGISTERS = "register_tokens/tokens"
 
 
@@ -83,21 +84,22 @@ def before_writing(
     return {_REGISTERS: empty, **rotary.add_mask_token(weights)}
 
 
+def values(arguments: Config) -> Values:
+    """Returns the values of arguments in a folder, as `Format.values`."""
+    return {
+        "class_token": (True,),
+        "classes": (None,),
+        "layer_scale": (arguments["layer_scale"] or 1.0,),
+        "patch_bias": (True,),
+        "final_norm": ("before_pooling",),
+        "activation": ("gelu", "gelu_tanh", "swiglu"),
+    }
+
+
 def model_config(arguments: Config) -> Config:
     """Returns the config.json of a model."""
     a = arguments
     gated = a["activation"] == "swiglu"
-    problems = {
-        "a classifier, of which transformers has none": a["classes"],
-        "no layer scale": a["layer_scale"] is None,
-        "no bias of the patch embedding": not a["patch_bias"],
-        "no norm after the last block": a["final_norm"] != "before_pooling",
-        f"activation {a['activation']!r}": not gated
-        and a["activation"] not in _ACTIVATIONS,
-    }
-    if any(problems.values()):
-        found = "; ".join(text for text, is_one in problems.items() if is_one)
-        raise ValueError(f"transformers' DINOv3 cannot have: {found}.")
     rows, columns = a["patch_size"]
     multiple = math.lcm(rows, columns)
     bias = a["qkv_bias"]
@@ -108,7 +110,7 @@ def model_config(arguments: Config) -> Config:
         "intermediate_size": a["mlp_dim"],
         "num_hidden_layers": a["num_layers"],
         "num_attention_heads": a["num_heads"],
-        "hidden_act": "silu" if gated else _ACTIVATIONS[a["activation"]],
+        "hidden_act": "silu" if gated else hidden_act(a["activation"]),
         "use_gated_mlp": gated,
         "layer_norm_eps": a["norm_epsilon"],
         "rope_theta": a["rope_base"],

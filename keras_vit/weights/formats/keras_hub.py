@@ -8,10 +8,10 @@ the model computes with and trains, and are read; keras-hub resamples the former
 when it loads a file.
 """
 
-import json
 import pathlib
 import re
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,11 @@ from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import Tensor
 from keras_vit.weights.files import PRESET_FILES
-from keras_vit.weights.files import atomic_write
-from keras_vit.weights.files import hdf5
-from keras_vit.weights.formats.layout import Checkpoint
-from keras_vit.weights.formats.layout import Layout
-from keras_vit.weights.formats.layout import Reference
-from keras_vit.weights.formats.reference import ReferenceUnavailable
+from keras_vit.weights.formats.format import Checkpoint
+from keras_vit.weights.formats.format import Format
+from keras_vit.weights.formats.format import Reference
+from keras_vit.weights.formats.format import ReferenceUnavailable
+from keras_vit.weights.formats.format import Values
 from keras_vit.weights.formats.reference import image_size
 from keras_vit.weights.weight_map import IDENTITY
 from keras_vit.weights.weight_map import Layers
@@ -159,80 +158,11 @@ _NUMBERED = re.compile(rf"{_DINOV2}/\d+")
 _DENSE = re.compile(r"task/dense(_\d+)?(?=/)")
 
 
-def _normalize(arrays: dict[str, Array]) -> dict[str, Array]:
-    """Numbers the first block, and names what Keras numbers."""
-    heads = sorted({m[0] for m in map(_DENSE.match, arrays) if m})
-    names = dict(zip(heads[::-1], ("predictions", "pre_logits"), strict=False))
-    names = {dense: f"task/{name}" for dense, name in names.items()}
-    numbered = sorted(filter(_NUMBERED.fullmatch, arrays))
-    if len(numbered) >= 3:
-        first, *others, positions, dropped = numbered
-        names[first] = f"{_DINOV2}/cls_token"
-        for key in others:
-            kind = (
-                "mask_token" if np.ndim(arrays[key]) == 2 else "register_tokens"
-            )
-            names[key] = f"{_DINOV2}/{kind}"
-        names[positions] = f"{_DINOV2}/position_embeddings"
-        arrays = {key: a for key, a in arrays.items() if key != dropped}
-
-    def rename(key: str) -> str:
-        key = _FIRST.sub(r"\1_0", key)
-        start = _DENSE.match(key)
-        if start:
-            return key.replace(start[0], names.get(start[0], start[0]), 1)
-        return names.get(key, key)
-
-    return rename_keys(arrays, rename)
-
-
-def _to_file(arrays: dict[str, Array]) -> dict[str, Array]:
-    """Undoes `_normalize`."""
-    heads = [
-        h for h in ("pre_logits", "predictions") if f"task/{h}/0" in arrays
-    ]
-    names = {
-        f"task/{head}": f"task/dense{f'_{i}' * (i > 0)}"
-        for i, head in enumerate(heads)
-    }
-    tokens = (
-        "cls_token",
-        "mask_token",
-        "register_tokens",
-        "position_embeddings",
-    )
-    stored = [f"{_DINOV2}/{t}" for t in tokens if f"{_DINOV2}/{t}" in arrays]
-    found = {}
-    for key, array in arrays.items():
-        if key in stored:
-            found[f"{_DINOV2}/{stored.index(key)}"] = array
-            if key == stored[-1]:
-                found[f"{_DINOV2}/{len(stored)}"] = array
-            continue
-        layer, _, number = key.rpartition("/")
-        layer = re.sub(r"(encoder_block|dinov2_layer)_0(?=/)", r"\1", layer)
-        found[f"{names.get(layer, layer)}/{number}"] = array
-    return found
-
-
 _CLASSES = {  # name in keras-hub: variant, its folder there
     "ViT": ("vit", "vit"),
     "DeiT": ("deit", "deit"),
     "DINOV2": ("dinov2", "dinov2"),
 }
-
-
-def _read_config(config: Config) -> Config:
-    """Returns the arguments that task.json or config.json imply."""
-    try:
-        task = config["config"] if "backbone" in config["config"] else None
-        backbone = config if task is None else task["backbone"]
-        return _arguments(backbone["class_name"], backbone["config"], task)
-    except (LookupError, TypeError, AttributeError, ZeroDivisionError) as error:
-        raise ValueError(
-            "its config is not that of a keras-hub ViT, DeiT or DINOv2 "
-            f"({type(error).__name__}: {error})"
-        ) from error
 
 
 def _arguments(name: str, options: Config, task: Config | None) -> Config:
@@ -284,48 +214,6 @@ def _arguments(name: str, options: Config, task: Config | None) -> Config:
     }
 
 
-def nearest_variant(arguments: Config) -> str:
-    """Returns the variant of the keras-hub model that fits best."""
-    if arguments["layer_scale"] is not None:
-        return "dinov2" + "-swiglu" * (arguments["activation"] == "swiglu")
-    return "deit" if arguments["num_registers"] else "vit"
-
-
-def _unsupported(arguments: Config, variant: str) -> list[str]:
-    a, dinov2 = arguments, variant.startswith("dinov2")
-    (rows, columns), grid = a["patch_size"], a["grid_size"]
-    token = a["class_token"]
-    pooling = {True: ("token",), False: ("gap", "first_patch")}[token]
-    swiglu = "swiglu" * variant.endswith("swiglu") or "gelu"
-    checks = {
-        f"activation {a['activation']!r}": a["activation"] == swiglu,
-        "attention without biases": a["qkv_bias"],
-        f"final_norm={a['final_norm']!r}": a["final_norm"] == "before_pooling",
-        "unknown grid of positions": grid is not None,
-        "no learned positions": a["position_embedding"] == "learned",
-        f"pooling {a['pooling']!r}": not a["classes"]
-        or a["pooling"] in pooling,
-    }
-    if variant == "vit":
-        dense = a["representation_size"]
-        checks["a layer `pre_logits` without a head"] = (
-            not dense or a["classes"]
-        )
-    else:
-        checks["no class token"] = token
-        checks["no bias of the patches"] = a["patch_bias"]
-        checks["a layer `pre_logits`"] = not a["representation_size"]
-    if variant == "deit":
-        checks["more than one register token"] = a["num_registers"] == 1
-    if dinov2:
-        checks["a head, which keras-hub's DINOv2 has not"] = not a["classes"]
-        checks["norm_epsilon other than 1e-6"] = a["norm_epsilon"] == 1e-6
-        square = rows == columns and (not grid or grid[0] == grid[1])
-        checks["patches or a grid that are not square"] = square
-        checks[f"mlp_dim={a['mlp_dim']}"] = _intermediate_dim(a) is not None
-    return [reason for reason, holds in checks.items() if not holds]
-
-
 def _intermediate_dim(arguments: Config) -> int | None:
     """Returns the width from which an MLP is made, None if there is none.
 
@@ -352,94 +240,6 @@ def _serialized(name: str, module: str, config: Config) -> Config:
     }
 
 
-def folder_configs(
-    arguments: Config,
-    layout: str,
-    dtype: str,
-    source: Checkpoint | None = None,
-    preprocess_mode: str | None = None,
-) -> dict[str, Config]:
-    """Returns the contents of a preset's JSON files."""
-    a, variant = arguments, layout.partition(":")[2].removesuffix("-swiglu")
-    name, folder = next(
-        (n, f) for n, (v, f) in _CLASSES.items() if v == variant
-    )
-    image = (*image_size(a), a["channels"])
-    policy = {"module": "keras", "class_name": "DTypePolicy"}
-    policy |= {"config": {"name": dtype}, "registered_name": None}
-    options = {
-        "name": f"{folder}_backbone",
-        "trainable": True,
-        "dtype": policy,
-        "image_shape": image,
-        "patch_size": a["patch_size"],
-        "num_layers": a["num_layers"],
-        "num_heads": a["num_heads"],
-        "hidden_dim": a["hidden_size"],
-    }
-    if variant == "dinov2":
-        options |= {
-            "patch_size": a["patch_size"][0],
-            "intermediate_dim": _intermediate_dim(a),
-            "num_register_tokens": a["num_registers"],
-            "use_mask_token": a["mask_token"],
-            "use_swiglu_ffn": a["activation"] == "swiglu",
-            "position_embedding_shape": image,
-            "antialias_in_interpolation": a["resampling"]
-            == "bicubic_antialias",
-        }
-    else:
-        width = "mlp_dim" if variant == "vit" else "intermediate_dim"
-        options |= {
-            width: a["mlp_dim"],
-            "layer_norm_epsilon": a["norm_epsilon"],
-        }
-    if variant == "vit":
-        options["use_class_token"] = a["class_token"]
-        options["use_patch_bias"] = a["patch_bias"]
-    backbone = _serialized(
-        f"{name}Backbone", f"{folder}.{folder}_backbone", options
-    )
-    configs = {"config.json": backbone}
-    mode = preprocess_mode or (source and source.preprocess_mode)
-    preprocessor = None
-    if mode:
-        mean, std = map(np.array, PREPROCESSING[mode])
-        converter = {
-            "image_size": image[:2],
-            "crop_to_aspect_ratio": False,
-            "scale": (1 / 255 / std).tolist(),
-            "offset": (-mean / std).tolist(),
-        }
-        module = f"{folder}.{folder}_image_converter"
-        converter = _serialized(f"{name}ImageConverter", module, converter)
-        configs["image_converter.json"] = converter
-        module = f"{folder}.{folder}_image_classifier_preprocessor"
-        preprocessor = _serialized(
-            f"{name}ImageClassifierPreprocessor",
-            module,
-            {"image_converter": converter},
-        )
-    if not a["classes"]:
-        return configs
-    if preprocessor:
-        configs["preprocessor.json"] = preprocessor
-    task = {
-        "backbone": backbone,
-        "preprocessor": preprocessor,
-        "name": f"{folder}_image_classifier",
-        "num_classes": a["classes"],
-        "pooling": "gap" if a["pooling"] == "gap" else "token",
-        "activation": a.get("classifier_activation"),
-        "dropout": 0.0,
-    }
-    if variant == "vit":
-        task["intermediate_dim"] = a["representation_size"]
-    module = f"{folder}.{folder}_image_classifier"
-    configs["task.json"] = _serialized(f"{name}ImageClassifier", module, task)
-    return configs
-
-
 def mean_and_std(
     converter: Config,
 ) -> tuple[list[float] | None, list[float] | None]:
@@ -463,84 +263,274 @@ FOLDER_FILES = (
 )
 
 
-def write_folder(
-    folder: pathlib.Path,
-    arrays: dict[str, Array],
-    configs: dict[str, Config],
-    overwrite: bool = False,
-    dtype: np.dtype | None = None,
-) -> None:
-    """Writes the weights and the JSON files of a preset."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if dtype is not None:
-        arrays = {k: a.astype(dtype, copy=False) for k, a in arrays.items()}
-    task = {k[5:]: a for k, a in arrays.items() if k.startswith("task/")}
-    model = {k: a for k, a in arrays.items() if not k.startswith("task/")}
-    for name, part in zip(PRESET_FILES, (model, task), strict=True):
-        if part:
-            with atomic_write(folder / name, overwrite) as temporary:
-                hdf5.write_layers(pathlib.Path(temporary), part)
-    for name, content in configs.items():
-        with atomic_write(folder / name, overwrite) as temporary:
-            pathlib.Path(temporary).write_text(json.dumps(content, indent=2))
-    for name in FOLDER_FILES:  # of a replaced preset
-        if name not in configs and name not in PRESET_FILES[: 1 + bool(task)]:
-            (folder / name).unlink(missing_ok=True)
+class KerasHub(Format):
+    """keras-team/keras-hub."""
 
-
-def _reference(
-    checkpoint: Checkpoint, arguments: Config, output: str
-) -> Reference:
-    """Builds a checkpoint's model in keras-hub, as `Layout.reference`."""
-    if not pathlib.Path(checkpoint.path).is_dir():
-        raise ReferenceUnavailable("keras-hub reads presets, which are folders")
-    if output == "pooled":
-        raise ReferenceUnavailable("its backbones return all tokens")
-    import keras
-    import keras_hub
-    import torch
-
-    library: Any = keras_hub  # pyright finds no `models` in it
-
-    path = str(checkpoint.path)
-    if output == "tokens":
-        model = library.models.Backbone.from_preset(path)
-    else:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the optimizer's state
-            model = library.models.ImageClassifier.from_preset(path)
-        model.output_dense.activation = keras.activations.linear
-
-    def run(batch: Tensor) -> Tensor:
-        images = batch.permute(0, 2, 3, 1).numpy()
-        if isinstance(model.input, dict):
-            images = {"images": images}
-        outputs = model(images, training=False)
-        return torch.tensor(keras.ops.convert_to_numpy(outputs))
-
-    return f"keras-hub {library.__version__}", run
-
-
-KERAS_HUB = Layout(
-    "keras_hub",
-    _MAPS,
-    arguments={
+    name = "keras_hub"
+    maps = _MAPS
+    arguments = {
         "activation": "gelu",
         "norm_epsilon": 1e-6,
         "resampling": "bicubic",
-    },
-    normalize=_normalize,
-    to_file=_to_file,
-    position_prefixes={
+    }
+    position_prefixes = {
         "": ("all",),
         "dinov2": ("class",),
         "dinov2-swiglu": ("class",),
-    },
-    poolings=dict.fromkeys(("token", "gap", "first_patch")),
-    nearest_variant=nearest_variant,
-    unsupported=_unsupported,
-    config_key="registered_name",
-    config_files=("task.json", "config.json"),
-    read_config=_read_config,
-    reference=_reference,
-)
+    }
+    config_files = ("task.json", "config.json")
+    config_key = "registered_name"
+    folder_files = FOLDER_FILES
+
+    def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """Numbers the first block, and names what Keras numbers."""
+        heads = sorted({m[0] for m in map(_DENSE.match, arrays) if m})
+        names = dict(
+            zip(heads[::-1], ("predictions", "pre_logits"), strict=False)
+        )
+        names = {dense: f"task/{name}" for dense, name in names.items()}
+        numbered = sorted(filter(_NUMBERED.fullmatch, arrays))
+        if len(numbered) >= 3:
+            first, *others, positions, dropped = numbered
+            names[first] = f"{_DINOV2}/cls_token"
+            for key in others:
+                kind = (
+                    "mask_token"
+                    if np.ndim(arrays[key]) == 2
+                    else "register_tokens"
+                )
+                names[key] = f"{_DINOV2}/{kind}"
+            names[positions] = f"{_DINOV2}/position_embeddings"
+            arrays = {key: a for key, a in arrays.items() if key != dropped}
+
+        def rename(key: str) -> str:
+            key = _FIRST.sub(r"\1_0", key)
+            start = _DENSE.match(key)
+            if start:
+                return key.replace(start[0], names.get(start[0], start[0]), 1)
+            return names.get(key, key)
+
+        return rename_keys(arrays, rename)
+
+    def to_file(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """Undoes `_normalize`."""
+        heads = [
+            h for h in ("pre_logits", "predictions") if f"task/{h}/0" in arrays
+        ]
+        names = {
+            f"task/{head}": f"task/dense{f'_{i}' * (i > 0)}"
+            for i, head in enumerate(heads)
+        }
+        tokens = (
+            "cls_token",
+            "mask_token",
+            "register_tokens",
+            "position_embeddings",
+        )
+        stored = [
+            f"{_DINOV2}/{t}" for t in tokens if f"{_DINOV2}/{t}" in arrays
+        ]
+        found = {}
+        for key, array in arrays.items():
+            if key in stored:
+                found[f"{_DINOV2}/{stored.index(key)}"] = array
+                if key == stored[-1]:
+                    found[f"{_DINOV2}/{len(stored)}"] = array
+                continue
+            layer, _, number = key.rpartition("/")
+            layer = re.sub(r"(encoder_block|dinov2_layer)_0(?=/)", r"\1", layer)
+            found[f"{names.get(layer, layer)}/{number}"] = array
+        return found
+
+    def read_config(self, config: Config) -> Config:
+        """Returns the arguments that task.json or config.json imply."""
+        try:
+            task = config["config"] if "backbone" in config["config"] else None
+            backbone = config if task is None else task["backbone"]
+            return _arguments(backbone["class_name"], backbone["config"], task)
+        except (
+            LookupError,
+            TypeError,
+            AttributeError,
+            ZeroDivisionError,
+        ) as error:
+            raise ValueError(
+                "its config is not that of a keras-hub ViT, DeiT or DINOv2 "
+                f"({type(error).__name__}: {error})"
+            ) from error
+
+    def nearest_variant(self, arguments: Config) -> str:
+        """Returns the variant of the keras-hub model that fits best."""
+        if arguments["layer_scale"] is not None:
+            return "dinov2" + "-swiglu" * (arguments["activation"] == "swiglu")
+        return "deit" if arguments["num_registers"] else "vit"
+
+    def values(self, arguments: Config, variant: str, folder: bool) -> Values:
+        a, dinov2 = arguments, variant.startswith("dinov2")
+        gated = variant.endswith("swiglu")
+        values: Values = {
+            "activation": ("swiglu",) if gated else ("gelu",),
+            "qkv_bias": (True,),
+            "final_norm": ("before_pooling",),
+            "position_embedding": ("learned",),
+        }
+        if a["classes"]:
+            token = a["class_token"]
+            values["pooling"] = ("token",) if token else ("gap", "first_patch")
+        if variant != "vit":
+            values |= {
+                "class_token": (True,),
+                "patch_bias": (True,),
+                "representation_size": (None,),
+            }
+        elif not a["classes"]:
+            values["representation_size"] = (None,)
+        if variant == "deit":
+            values["num_registers"] = (1,)
+        if dinov2:
+            values |= {"classes": (None,), "norm_epsilon": (1e-6,)}
+        return values
+
+    def problems(
+        self, arguments: Config, variant: str, folder: bool
+    ) -> Iterator[str]:
+        a, grid = arguments, arguments["grid_size"]
+        if grid is None:
+            yield "grid_size=None"
+        elif variant.startswith("dinov2"):
+            if len({*a["patch_size"]}) > 1 or len({*grid}) > 1:
+                yield f"patch_size={a['patch_size']}, grid_size={grid}"
+            if _intermediate_dim(a) is None:
+                yield f"mlp_dim={a['mlp_dim']}"
+
+    def folder_configs(
+        self,
+        arguments: Config,
+        variant: str,
+        dtype: str,
+        source: Checkpoint | None = None,
+        preprocess_mode: str | None = None,
+    ) -> dict[str, Config]:
+        """Returns the contents of a preset's JSON files."""
+        a, variant = arguments, variant.removesuffix("-swiglu")
+        name, folder = next(
+            (n, f) for n, (v, f) in _CLASSES.items() if v == variant
+        )
+        image = (*image_size(a), a["channels"])
+        policy = {"module": "keras", "class_name": "DTypePolicy"}
+        policy |= {"config": {"name": dtype}, "registered_name": None}
+        options = {
+            "name": f"{folder}_backbone",
+            "trainable": True,
+            "dtype": policy,
+            "image_shape": image,
+            "patch_size": a["patch_size"],
+            "num_layers": a["num_layers"],
+            "num_heads": a["num_heads"],
+            "hidden_dim": a["hidden_size"],
+        }
+        if variant == "dinov2":
+            options |= {
+                "patch_size": a["patch_size"][0],
+                "intermediate_dim": _intermediate_dim(a),
+                "num_register_tokens": a["num_registers"],
+                "use_mask_token": a["mask_token"],
+                "use_swiglu_ffn": a["activation"] == "swiglu",
+                "position_embedding_shape": image,
+                "antialias_in_interpolation": a["resampling"]
+                == "bicubic_antialias",
+            }
+        else:
+            width = "mlp_dim" if variant == "vit" else "intermediate_dim"
+            options |= {
+                width: a["mlp_dim"],
+                "layer_norm_epsilon": a["norm_epsilon"],
+            }
+        if variant == "vit":
+            options["use_class_token"] = a["class_token"]
+            options["use_patch_bias"] = a["patch_bias"]
+        backbone = _serialized(
+            f"{name}Backbone", f"{folder}.{folder}_backbone", options
+        )
+        configs = {"config.json": backbone}
+        mode = preprocess_mode or (source and source.preprocess_mode)
+        preprocessor = None
+        if mode:
+            mean, std = map(np.array, PREPROCESSING[mode])
+            converter = {
+                "image_size": image[:2],
+                "crop_to_aspect_ratio": False,
+                "scale": (1 / 255 / std).tolist(),
+                "offset": (-mean / std).tolist(),
+            }
+            module = f"{folder}.{folder}_image_converter"
+            converter = _serialized(f"{name}ImageConverter", module, converter)
+            configs["image_converter.json"] = converter
+            module = f"{folder}.{folder}_image_classifier_preprocessor"
+            preprocessor = _serialized(
+                f"{name}ImageClassifierPreprocessor",
+                module,
+                {"image_converter": converter},
+            )
+        if not a["classes"]:
+            return configs
+        if preprocessor:
+            configs["preprocessor.json"] = preprocessor
+        task = {
+            "backbone": backbone,
+            "preprocessor": preprocessor,
+            "name": f"{folder}_image_classifier",
+            "num_classes": a["classes"],
+            "pooling": "gap" if a["pooling"] == "gap" else "token",
+            "activation": a.get("classifier_activation"),
+            "dropout": 0.0,
+        }
+        if variant == "vit":
+            task["intermediate_dim"] = a["representation_size"]
+        module = f"{folder}.{folder}_image_classifier"
+        configs["task.json"] = _serialized(
+            f"{name}ImageClassifier", module, task
+        )
+        return configs
+
+    def weight_files(
+        self, arrays: dict[str, Array]
+    ) -> dict[str, dict[str, Array]]:
+        task = {k[5:]: a for k, a in arrays.items() if k.startswith("task/")}
+        model = {k: a for k, a in arrays.items() if not k.startswith("task/")}
+        parts = zip(PRESET_FILES, (model, task), strict=True)
+        return {name: part for name, part in parts if part}
+
+    def reference(
+        self, checkpoint: Checkpoint, arguments: Config, output: str
+    ) -> Reference:
+        """Builds a checkpoint's model in keras-hub, as `Format.reference`."""
+        if not pathlib.Path(checkpoint.path).is_dir():
+            raise ReferenceUnavailable(
+                "keras-hub reads presets, which are folders"
+            )
+        if output == "pooled":
+            raise ReferenceUnavailable("its backbones return all tokens")
+        import keras
+        import keras_hub
+        import torch
+
+        library: Any = keras_hub  # pyright finds no `models` in it
+
+        path = str(checkpoint.path)
+        if output == "tokens":
+            model = library.models.Backbone.from_preset(path)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about the optimizer's state
+                model = library.models.ImageClassifier.from_preset(path)
+            model.output_dense.activation = keras.activations.linear
+
+        def run(batch: Tensor) -> Tensor:
+            images = batch.permute(0, 2, 3, 1).numpy()
+            if isinstance(model.input, dict):
+                images = {"images": images}
+            outputs = model(images, training=False)
+            return torch.tensor(keras.ops.convert_to_numpy(outputs))
+
+        return f"keras-hub {library.__version__}", run

@@ -13,13 +13,23 @@ from collections.abc import Iterator
 
 from keras_vit._types import Config
 from keras_vit.weights.formats import timm
-from keras_vit.weights.formats.layout import Layout
-from keras_vit.weights.formats.layout import replace_layers
+from keras_vit.weights.formats.format import Format
+from keras_vit.weights.formats.format import Values
+from keras_vit.weights.formats.format import replace_layers
 from keras_vit.weights.weight_map import TORCH
 from keras_vit.weights.weight_map import Layer
 from keras_vit.weights.weight_map import Layers
 from keras_vit.weights.weight_map import Names
 from keras_vit.weights.weight_map import WeightMap
+
+
+def _arguments(resampling: str) -> Config:
+    return {
+        "activation": "gelu",
+        "norm_epsilon": 1e-6,
+        "resampling": resampling,
+    }
+
 
 # Layers of timm's ViT that Meta's does not have.
 _TIMM_ONLY = (
@@ -41,39 +51,6 @@ def _dinov2(
     )
     mask = ("mask_token/tokens", "mask_token", "vector")
     return WeightMap(variant, TORCH, (*layers, mask))
-
-
-def _dinov2_implied(variant: str, paths: Collection[str]) -> Config:
-    """Returns the resampling of models with registers; {} for other models."""
-    if "register_tokens/tokens" in paths:
-        return {"resampling": "bicubic_antialias"}
-    return {}
-
-
-def _dinov2_unsupported(arguments: Config, variant: str) -> list[str]:
-    swiglu = arguments["activation"] == "swiglu"
-    if swiglu == (variant == "swiglu"):
-        return []
-    remedy = "write" if swiglu else "that is not"
-    return [f"activation {arguments['activation']!r}; {remedy} 'dinov2:swiglu'"]
-
-
-DINOV2 = Layout(
-    "dinov2",
-    (_dinov2(""), _dinov2("swiglu", ("w12", "w3"))),
-    arguments={
-        "activation": "gelu",
-        "norm_epsilon": 1e-6,
-        "resampling": "bicubic_offset",
-    },
-    marker="mask_token",
-    position_prefixes={"": ("class",)},
-    implied=_dinov2_implied,
-    needs_class_token=True,
-    unsupported=_dinov2_unsupported,
-    preprocess_mode="torch",
-    reference="the original code is not on PyPI",
-)
 
 
 def mae_decoder(
@@ -115,26 +92,6 @@ def mae_decoder(
 _MAE = replace_layers(
     timm.encoder(), without=(*_TIMM_ONLY, "register", "block_{i}/scale")
 )
-MAE = Layout(
-    "mae",
-    (
-        WeightMap(
-            "",
-            TORCH,
-            (*_MAE, *mae_decoder(_MAE, "blocks.", "decoder_blocks.")),
-        ),
-    ),
-    arguments={
-        "activation": "gelu",
-        "norm_epsilon": 1e-6,
-        "resampling": "bicubic",
-    },
-    marker="decoder_embed.weight",  # without it, the layout is "timm"
-    position_prefixes={"": ("all",)},
-    needs_class_token=True,
-    preprocess_mode="torch",
-    reference=timm.reference,
-)
 
 
 def _with_prefixes(layers: Iterable[Layer], path: str, key: str) -> Layers:
@@ -166,10 +123,65 @@ def _moco_head(num_layers: int) -> Iterator[Layer]:
         yield f"norm_{i + 1}/*", f"{3 * i + 1}.*", "batch_norm"
 
 
-# The teacher is the encoder to use, and has no prefix in keras_vit's paths.
-DINO = Layout(
-    "dino",
-    (
+class _Meta(Format):
+    """What Meta's code bases share."""
+
+    position_prefixes = {"": ("all",)}
+    preprocess_mode = "torch"
+    no_reference = "the original code is not on PyPI"
+
+    def values(self, arguments: Config, variant: str, folder: bool) -> Values:
+        return {"class_token": (True,)}
+
+
+class Dinov2(_Meta):
+    """facebookresearch/dinov2."""
+
+    name = "dinov2"
+    maps = (_dinov2(""), _dinov2("swiglu", ("w12", "w3")))
+    arguments = _arguments("bicubic_offset")
+    marker = "mask_token"
+    position_prefixes = {"": ("class",)}
+
+    def implied(self, variant: str, paths: Collection[str]) -> Config:
+        if "register_tokens/tokens" in paths:
+            return _arguments("bicubic_antialias")
+        return self.arguments
+
+    def nearest_variant(self, arguments: Config) -> str:
+        return "swiglu" if arguments["activation"] == "swiglu" else ""
+
+    def problems(
+        self, arguments: Config, variant: str, folder: bool
+    ) -> Iterator[str]:
+        if variant != self.nearest_variant(arguments):
+            yield f"activation={arguments['activation']!r} in {variant!r}"
+
+
+class Mae(_Meta):
+    """facebookresearch/mae."""
+
+    name = "mae"
+    maps = (
+        WeightMap(
+            "",
+            TORCH,
+            (*_MAE, *mae_decoder(_MAE, "blocks.", "decoder_blocks.")),
+        ),
+    )
+    arguments = _arguments("bicubic")
+    marker = "decoder_embed.weight"  # without it, the layout is "timm"
+    reference = timm.Timm.reference
+
+
+class Dino(_Meta):
+    """The training of facebookresearch/dino.
+
+    The teacher is the encoder to use, and has no prefix in keras_vit's paths.
+    """
+
+    name = "dino"
+    maps = (
         WeightMap(
             "",
             TORCH,
@@ -187,21 +199,16 @@ DINO = Layout(
                 ("center", "dino_loss.center", "row"),
             ),
         ),
-    ),
-    arguments={
-        "activation": "gelu",
-        "norm_epsilon": 1e-6,
-        "resampling": "bicubic_offset",
-    },
-    marker="teacher.backbone.cls_token",
-    position_prefixes={"": ("all",)},
-    needs_class_token=True,
-    preprocess_mode="torch",
-    reference="the original code is not on PyPI",
-)
-MOCOV3 = Layout(
-    "mocov3",
-    (
+    )
+    arguments = _arguments("bicubic_offset")
+    marker = "teacher.backbone.cls_token"
+
+
+class Mocov3(_Meta):
+    """facebookresearch/moco-v3."""
+
+    name = "mocov3"
+    maps = (
         WeightMap(
             "",
             TORCH,
@@ -219,17 +226,8 @@ MOCOV3 = Layout(
                 *_with_prefixes(_moco_head(2), "prediction/", "predictor."),
             ),
         ),
-    ),
-    arguments={
-        "activation": "gelu",
-        "norm_epsilon": 1e-6,
-        "resampling": "bicubic",
-    },
-    marker="base_encoder.cls_token",
-    position_prefixes={"": ("all",)},
-    needs_class_token=True,
+    )
+    arguments = _arguments("bicubic")
+    marker = "base_encoder.cls_token"
     # ViT-S/16 has heads of 32 channels, ViT-B/16 of 64.
-    num_heads=12,
-    preprocess_mode="torch",
-    reference="the original code is not on PyPI",
-)
+    num_heads = 12

@@ -1,6 +1,6 @@
 """Helpers to run a checkpoint in its original library (`--verify`).
 
-`Layout.reference` is a function that takes a `Checkpoint`, the arguments of
+`Format.reference` is a function that takes a `Checkpoint`, the arguments of
 `VisionTransformer` and the name of an output ("logits", "pooled" or "tokens").
 It returns the library's name and version, and a function of a PyTorch batch of
 shape `(batch, channels, height, width)`. Libraries are imported inside
@@ -15,20 +15,14 @@ import numpy as np
 from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit.weights.files import read
-from keras_vit.weights.formats.layout import Checkpoint
-from keras_vit.weights.formats.layout import Layout
-
-
-class ReferenceUnavailable(Exception):
-    """Raised if the reference library cannot run a checkpoint."""
-
-
-class ReferenceNotInstalled(ReferenceUnavailable):
-    """Raised if the reference library is not installed, or does not work."""
+from keras_vit.weights.formats.format import Checkpoint
+from keras_vit.weights.formats.format import Format
+from keras_vit.weights.formats.format import ReferenceNotInstalled
+from keras_vit.weights.formats.format import ReferenceUnavailable
 
 
 def reference_model(
-    layout: Layout,
+    code_base: Format,
     checkpoint: Checkpoint,
     arguments: Config,
     output: str,
@@ -37,8 +31,6 @@ def reference_model(
     """Builds the checkpoint's model in its original library, and returns the
     library's name and version, and a function of images
     `(batch, height, width, channels)`."""
-    if not callable(layout.reference):
-        raise ReferenceUnavailable(layout.reference)
     if "resnet_layers" in arguments:
         raise ReferenceUnavailable(
             "ResNets and hybrids are not built there from a file"
@@ -54,7 +46,7 @@ def reference_model(
     try:
         import torch
 
-        name, run = layout.reference(checkpoint, arguments, output)
+        name, run = code_base.reference(checkpoint, arguments, output)
     except (ImportError, RuntimeError) as error:
         raise ReferenceNotInstalled(explain_import_error(error)) from error
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from keras_vit._types import Array
 from keras_vit._types import Config
-from keras_vit.weights.formats.layout import replace_prefix
+from keras_vit.weights.formats.format import Values
+from keras_vit.weights.formats.format import replace_prefix
 from keras_vit.weights.formats.timm import mlp
 from keras_vit.weights.weight_map import TORCH
 from keras_vit.weights.weight_map import Layers
@@ -112,7 +113,7 @@ def left_out(arrays: dict[str, Array]) -> list[str]:
 
 
 def normalize(arrays: dict[str, Array]) -> dict[str, Array]:
-    """Returns the arrays of an image tower, as `Layout.normalize`.
+    """Returns the arrays of an image tower, as `Format.normalize`.
 
     The projection of CLIP gets the bias that it has in other code bases.
     """
@@ -156,29 +157,19 @@ def nearest_variant(arguments: Config) -> str | None:
     return CLASSIFIER if arguments["classes"] else TOWER
 
 
-def unsupported(arguments: Config) -> list[str]:
-    """Lists the reasons why a model is neither CLIP's tower nor SigLIP's."""
+def values(arguments: Config) -> Values:
+    """Returns the values of arguments of CLIP's tower (with a norm before the
+    blocks) or of SigLIP's, as `Format.values`."""
     a, clip = arguments, arguments["pre_norm"]
-    name = "CLIP" if clip else "SigLIP"
-    reasons = []
-    if a["class_token"] != clip:
-        reasons.append(f"{name} has {'a' if clip else 'no'} class token")
-    if a["patch_bias"] == clip:
-        reasons.append(
-            f"{name}'s patch embedding has {'no' if clip else 'a'} bias"
-        )
-    if not a["qkv_bias"]:
-        reasons.append(f"{name}'s attention has biases")
-    if a["final_norm"] != "before_pooling":
-        reasons.append(f"{name} has a norm before the pooling")
-    pooling = "token" if clip else "gap"
-    if a["classes"] and a["pooling"] != pooling:
-        reasons.append(
-            f"pooling {a['pooling']!r}, as {name}'s head reads {pooling!r}"
-        )
-    if a["activation"] == "swiglu":
-        reasons.append("activation 'swiglu'")
-    return reasons
+    values: Values = {
+        "class_token": (clip,),
+        "patch_bias": (not clip,),
+        "qkv_bias": (True,),
+        "final_norm": ("before_pooling",),
+    }
+    if a["classes"]:
+        values["pooling"] = ("token",) if clip else ("gap",)
+    return values
 
 
 def model_config(arguments: Config, common: Config) -> Config:

@@ -7,12 +7,15 @@ import functools
 import re
 from collections.abc import Collection
 
+from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit.weights.formats import eva
-from keras_vit.weights.formats.layout import Checkpoint
-from keras_vit.weights.formats.layout import Layout
-from keras_vit.weights.formats.layout import Reference
-from keras_vit.weights.formats.reference import ReferenceUnavailable
+from keras_vit.weights.formats import rotary
+from keras_vit.weights.formats.format import Checkpoint
+from keras_vit.weights.formats.format import Format
+from keras_vit.weights.formats.format import Reference
+from keras_vit.weights.formats.format import ReferenceUnavailable
+from keras_vit.weights.formats.format import Values
 from keras_vit.weights.formats.reference import image_size
 from keras_vit.weights.formats.reference import load_state_dict
 from keras_vit.weights.weight_map import TORCH
@@ -141,36 +144,6 @@ _TANH_SIGLIP = re.compile(
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 
 
-def _read_config(config: Config) -> Config:
-    """Returns the arguments that timm's config.json implies."""
-    arguments = {}
-    pooling = config.get("global_pool")
-    if pooling:
-        if str(pooling) not in _POOLINGS:
-            raise ValueError(
-                "'global_pool' in its config.json must be one of "
-                f"{', '.join(map(repr, _POOLINGS))}: this package has no other "
-                f"pooling of timm's. Received: {pooling!r:.100}"
-            )
-        arguments["pooling"] = _POOLINGS[pooling]
-    name = str(config["architecture"])
-    if "quickgelu" in name:
-        arguments["activation"] = "quick_gelu"
-    if _TANH_SIGLIP.match(name):
-        arguments["activation"] = "gelu_tanh"
-    stored = config.get("model_args")
-    if isinstance(stored, dict) and isinstance(stored.get("act_layer"), str):
-        arguments["activation"] = stored["act_layer"]
-    if "_clip_" in name:
-        arguments["norm_epsilon"] = 1e-5
-    # `no_embed_class`, which timm's configs do not store.
-    if name.startswith("deit3_") or "_reg" in name:
-        arguments["position_prefix"] = "none"
-    elif "dinov2" in name:
-        arguments["position_prefix"] = "all"
-    return arguments
-
-
 def model_arguments(arguments: Config) -> Config:
     """Returns the arguments of timm's `VisionTransformer` that JSON can hold.
 
@@ -272,60 +245,104 @@ def hub_config(
     }
 
 
-def reference(
-    checkpoint: Checkpoint, arguments: Config, output: str
-) -> Reference:
-    """Builds a checkpoint's model in timm, as `Layout.reference`."""
-    import timm
-    from timm.layers.create_act import get_act_layer
-    from timm.layers.mlp import SwiGLUPacked
-    from timm.models.deit import VisionTransformerDistilled
-    from timm.models.vision_transformer import VisionTransformer
-    from torch import nn
+class Timm(Format):
+    """huggingface/pytorch-image-models."""
 
-    a = arguments
-    if a["position_embedding"] == "rope":
-        return eva.reference(checkpoint, a, output)
-    swiglu = a["activation"] == "swiglu"
-    options: Config = {"mlp_layer": SwiGLUPacked} if swiglu else {}
-    activation = nn.SiLU if swiglu else get_act_layer(a["activation"])
-    build = (
-        VisionTransformerDistilled if a["distillation"] else VisionTransformer
-    )
-    model = build(
-        **model_arguments(a),
-        norm_layer=functools.partial(nn.LayerNorm, eps=a["norm_epsilon"]),
-        act_layer=activation,
-        weight_init="skip",
-        **options,
-    )
-    deit3_names = {"gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"}
-    load_state_dict(model, checkpoint, deit3_names)
-    run = model.forward_features if output == "tokens" else model
-    return f"timm {timm.__version__}", run
-
-
-def _implied(variant: str, paths: Collection[str]) -> Config:
-    return eva.ARGUMENTS if variant in eva.VARIANTS else {}
-
-
-TIMM = Layout(
-    "timm",
-    _MAPS,
-    arguments={
+    name = "timm"
+    maps = _MAPS
+    arguments = {
         "activation": "gelu",
         "norm_epsilon": 1e-6,
         "resampling": "bicubic_antialias",
-    },
-    position_prefixes={"": ("all", "class", "none"), "deit3": ("none",)},
-    implied=_implied,
-    rotary_variants=eva.VARIANTS,
-    after_reading=eva.after_reading,
-    before_writing=eva.before_writing,
-    unsupported=eva.unsupported,
-    stem=_HYBRID_CONSTANTS,
-    resnets={"bit": (True, _BIT_CONSTANTS)},
-    config_key="architecture",
-    read_config=_read_config,
-    reference=reference,
-)
+    }
+    stem = _HYBRID_CONSTANTS
+    resnets = {"bit": (True, _BIT_CONSTANTS)}
+    position_prefixes = {"": ("all", "class", "none"), "deit3": ("none",)}
+    rotary_variants = eva.VARIANTS
+    config_key = "architecture"
+
+    def implied(self, variant: str, paths: Collection[str]) -> Config:
+        others = eva.ARGUMENTS if variant in eva.VARIANTS else {}
+        return {**self.arguments, **others}
+
+    def values(self, arguments: Config, variant: str, folder: bool) -> Values:
+        return eva.values(arguments) if variant in eva.VARIANTS else {}
+
+    def read_config(self, config: Config) -> Config:
+        """Returns the arguments that timm's config.json implies."""
+        arguments = {}
+        pooling = config.get("global_pool")
+        if pooling:
+            if str(pooling) not in _POOLINGS:
+                raise ValueError(
+                    "'global_pool' in its config.json must be one of "
+                    f"{', '.join(map(repr, _POOLINGS))}: this package has no "
+                    f"other pooling of timm's. Received: {pooling!r:.100}"
+                )
+            arguments["pooling"] = _POOLINGS[pooling]
+        name = str(config["architecture"])
+        if "quickgelu" in name:
+            arguments["activation"] = "quick_gelu"
+        if _TANH_SIGLIP.match(name):
+            arguments["activation"] = "gelu_tanh"
+        stored = config.get("model_args")
+        if isinstance(stored, dict) and isinstance(
+            stored.get("act_layer"), str
+        ):
+            arguments["activation"] = stored["act_layer"]
+        if "_clip_" in name:
+            arguments["norm_epsilon"] = 1e-5
+        # `no_embed_class`, which timm's configs do not store.
+        if name.startswith("deit3_") or "_reg" in name:
+            arguments["position_prefix"] = "none"
+        elif "dinov2" in name:
+            arguments["position_prefix"] = "all"
+        return arguments
+
+    def after_reading(
+        self, weights: dict[str, Array], stored: Config, variant: str
+    ) -> tuple[dict[str, Array], Config]:
+        if variant in eva.VARIANTS:  # timm computes the periods
+            weights = rotary.add_periods(weights, stored)
+        return weights, stored
+
+    def before_writing(
+        self, weights: dict[str, Array], arguments: Config, variant: str
+    ) -> dict[str, Array]:
+        if variant not in eva.VARIANTS:
+            return weights
+        return rotary.drop_periods(weights, arguments, "timm")
+
+    def reference(
+        self, checkpoint: Checkpoint, arguments: Config, output: str
+    ) -> Reference:
+        """Builds a checkpoint's model in timm, as `Format.reference`."""
+        import timm
+        from timm.layers.create_act import get_act_layer
+        from timm.layers.mlp import SwiGLUPacked
+        from timm.models.deit import VisionTransformerDistilled
+        from timm.models.vision_transformer import VisionTransformer
+        from torch import nn
+
+        a = arguments
+        if a["position_embedding"] == "rope":
+            return eva.reference(checkpoint, a, output)
+        swiglu = a["activation"] == "swiglu"
+        options: Config = {"mlp_layer": SwiGLUPacked} if swiglu else {}
+        activation = nn.SiLU if swiglu else get_act_layer(a["activation"])
+        build = (
+            VisionTransformerDistilled
+            if a["distillation"]
+            else VisionTransformer
+        )
+        model = build(
+            **model_arguments(a),
+            norm_layer=functools.partial(nn.LayerNorm, eps=a["norm_epsilon"]),
+            act_layer=activation,
+            weight_init="skip",
+            **options,
+        )
+        deit3_names = {"gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"}
+        load_state_dict(model, checkpoint, deit3_names)
+        run = model.forward_features if output == "tokens" else model
+        return f"timm {timm.__version__}", run

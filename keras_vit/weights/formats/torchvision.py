@@ -6,10 +6,11 @@ import re
 from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import Tensor
-from keras_vit.weights.formats.layout import Checkpoint
-from keras_vit.weights.formats.layout import Layout
-from keras_vit.weights.formats.layout import Reference
-from keras_vit.weights.formats.reference import ReferenceUnavailable
+from keras_vit.weights.formats.format import Checkpoint
+from keras_vit.weights.formats.format import Format
+from keras_vit.weights.formats.format import Reference
+from keras_vit.weights.formats.format import ReferenceUnavailable
+from keras_vit.weights.formats.format import Values
 from keras_vit.weights.formats.reference import image_size
 from keras_vit.weights.formats.reference import load_state_dict
 from keras_vit.weights.formats.timm import QKV
@@ -42,72 +43,71 @@ _LAYERS = (
 )
 
 
-def _normalize(arrays: dict[str, Array]) -> dict[str, Array]:
-    """Renames the MLP layers of files written before torchvision 0.14."""
-    names = {"linear_1": "0", "linear_2": "3"}
-    return rename_keys(
-        arrays,
-        lambda key: re.sub(
-            r"(?<=\.mlp\.)linear_[12](?=\.)", lambda m: names[m[0]], key
-        ),
-    )
+class Torchvision(Format):
+    """pytorch/vision."""
 
-
-def _reference(
-    checkpoint: Checkpoint, arguments: Config, output: str
-) -> Reference:
-    import torch
-    import torchvision
-    from torch import nn
-    from torchvision.models import VisionTransformer
-
-    a = arguments
-    height, width = image_size(a)
-    if height != width or len(set(a["patch_size"])) > 1:
-        raise ReferenceUnavailable(
-            "torchvision takes square patches and images"
-        )
-    if a["channels"] != 3 or a["activation"] not in ("gelu", "gelu_tanh"):
-        raise ReferenceUnavailable("torchvision has 3 channels and GELU")
-    model = VisionTransformer(
-        image_size=height,
-        patch_size=a["patch_size"][0],
-        num_layers=a["num_layers"],
-        num_heads=a["num_heads"],
-        hidden_dim=a["hidden_size"],
-        mlp_dim=a["mlp_dim"],
-        num_classes=a["classes"] or 1,
-        representation_size=a["representation_size"],
-        norm_layer=functools.partial(nn.LayerNorm, eps=a["norm_epsilon"]),
-    )
-    if a["classes"] is None and hasattr(model.heads, "head"):
-        del model.heads.head
-    for module in model.modules():
-        if isinstance(module, nn.GELU) and a["activation"] != "gelu":
-            module.approximate = "tanh"
-    load_state_dict(model, checkpoint)
-
-    def tokens(batch: Tensor) -> Tensor:
-        x = model._process_input(batch)
-        class_token = model.class_token.expand(len(x), -1, -1)
-        return model.encoder(torch.cat([class_token, x], dim=1))
-
-    run = tokens if output == "tokens" else model
-    return f"torchvision {torchvision.__version__}", run
-
-
-TORCHVISION = Layout(
-    "torchvision",
-    (WeightMap("", TORCH, _LAYERS),),
-    arguments={
+    name = "torchvision"
+    maps = (WeightMap("", TORCH, _LAYERS),)
+    arguments = {
         "activation": "gelu",
         "norm_epsilon": 1e-6,
         "resampling": "bicubic_align_corners",
-    },
-    normalize=_normalize,
-    position_prefixes={"": ("all",)},
-    poolings=dict.fromkeys(("token", "token_gap")),
-    needs_class_token=True,
-    preprocess_mode="torch",
-    reference=_reference,
-)
+    }
+    position_prefixes = {"": ("all",)}
+    poolings = ("token", "token_gap")
+    preprocess_mode = "torch"
+
+    def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """Renames the MLP layers of files written before torchvision 0.14."""
+        names = {"linear_1": "0", "linear_2": "3"}
+        return rename_keys(
+            arrays,
+            lambda key: re.sub(
+                r"(?<=\.mlp\.)linear_[12](?=\.)", lambda m: names[m[0]], key
+            ),
+        )
+
+    def values(self, arguments: Config, variant: str, folder: bool) -> Values:
+        return {"class_token": (True,)}
+
+    def reference(
+        self, checkpoint: Checkpoint, arguments: Config, output: str
+    ) -> Reference:
+        import torch
+        import torchvision
+        from torch import nn
+        from torchvision.models import VisionTransformer
+
+        a = arguments
+        height, width = image_size(a)
+        if height != width or len(set(a["patch_size"])) > 1:
+            raise ReferenceUnavailable(
+                "torchvision takes square patches and images"
+            )
+        if a["channels"] != 3 or a["activation"] not in ("gelu", "gelu_tanh"):
+            raise ReferenceUnavailable("torchvision has 3 channels and GELU")
+        model = VisionTransformer(
+            image_size=height,
+            patch_size=a["patch_size"][0],
+            num_layers=a["num_layers"],
+            num_heads=a["num_heads"],
+            hidden_dim=a["hidden_size"],
+            mlp_dim=a["mlp_dim"],
+            num_classes=a["classes"] or 1,
+            representation_size=a["representation_size"],
+            norm_layer=functools.partial(nn.LayerNorm, eps=a["norm_epsilon"]),
+        )
+        if a["classes"] is None and hasattr(model.heads, "head"):
+            del model.heads.head
+        for module in model.modules():
+            if isinstance(module, nn.GELU) and a["activation"] != "gelu":
+                module.approximate = "tanh"
+        load_state_dict(model, checkpoint)
+
+        def tokens(batch: Tensor) -> Tensor:
+            x = model._process_input(batch)
+            class_token = model.class_token.expand(len(x), -1, -1)
+            return model.encoder(torch.cat([class_token, x], dim=1))
+
+        run = tokens if output == "tokens" else model
+        return f"torchvision {torchvision.__version__}", run

@@ -1,0 +1,302 @@
+"""The `Format` class: how one code base stores its models."""
+
+import json
+import pathlib
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+from typing import ClassVar
+from typing import TypeAlias
+
+import numpy as np
+
+from keras_vit._types import Array
+from keras_vit._types import Config
+from keras_vit._types import Tensor
+from keras_vit._warnings import warn
+from keras_vit.weights import infer
+from keras_vit.weights.files import atomic_write
+from keras_vit.weights.files import write
+from keras_vit.weights.infer import POSITION_PREFIXES
+from keras_vit.weights.weight_map import Layers
+from keras_vit.weights.weight_map import Names
+from keras_vit.weights.weight_map import WeightMap
+
+# A `keras_vit.weights.Checkpoint`, whose module imports the formats.
+Checkpoint: TypeAlias = Any
+# Name of a library with its version, and a function of a batch for PyTorch.
+Reference: TypeAlias = tuple[str, Callable[[Tensor], Tensor]]
+# The values of an argument that a code base has; `Format.values`.
+Values: TypeAlias = dict[str, tuple[object, ...]]
+_MASK_TOKEN = "mask_token/tokens"
+_VALUES: Values = {
+    "block": (None,),
+    "position_embedding": ("learned", "none"),
+    "position_placement": ("stem",),
+    "key_bias": (True,),
+}
+
+
+class ReferenceUnavailable(Exception):
+    """Raised if the reference library cannot run a checkpoint."""
+
+
+class ReferenceNotInstalled(ReferenceUnavailable):
+    """Raised if the reference library is not installed, or does not work."""
+
+
+class Format:
+    """The names of a code base's arrays, and the properties of its models.
+
+    A code base is a subclass, which has a name and maps, and overrides what is
+    different. A variant is the name of one of the maps.
+    """
+
+    # The value of the `layout` argument of public functions.
+    name: ClassVar[str]
+    # The first that has a key for every weight is used for writing, unless a
+    # variant is chosen with `layout="name:variant"`.
+    maps: ClassVar[tuple[WeightMap, ...]]
+    # A key that a file must have for this format to be detected.
+    marker: ClassVar[str | None] = None
+    # Arguments that are the same for all of its models, and the constants of
+    # the ResNets of its hybrids and, by variant, of its ResNets alone:
+    # `(preactivation, constants)`.
+    arguments: ClassVar[Config] = {}
+    stem: ClassVar[Config] = {}
+    resnets: ClassVar[dict[str, tuple[bool, Config]]] = {}
+    # The possible values of `position_prefix`, the most likely first, of a
+    # variant, or of all others ("").
+    position_prefixes: ClassVar[dict[str, tuple[str, ...]]]
+    position_prefixes = {"": POSITION_PREFIXES}
+    # The variants with rotary positions: with an MLP of two layers, and with a
+    # gated one. A code base without such models has none.
+    rotary_variants: ClassVar[tuple[str, ...]] = ()
+    poolings: ClassVar[tuple[str, ...]] = ("token", "token_gap", "gap", "map")
+    # How the kernel of the patch embedding is resized; `layers.resampling`.
+    patch_resampling: ClassVar[str] = "bicubic_antialias"
+    # Of all its models; None if they differ.
+    num_heads: ClassVar[int | None] = None
+    preprocess_mode: ClassVar[str | None] = None
+    # JSON files with a model's config, of which the first that exists is read,
+    # and a key by which it is recognized; None if the code base has none.
+    config_files: ClassVar[tuple[str, ...]] = ("config.json",)
+    config_key: ClassVar[str | None] = None
+    # The files of a folder; () if the code base has only files.
+    folder_files: ClassVar[tuple[str, ...]] = ()
+    # Why no library can run its files, unless `reference` is overridden.
+    no_reference: ClassVar[str] = "no library of its own"
+
+    def weight_map(
+        self, variant: str = "", weights: Collection[str] = ()
+    ) -> WeightMap:
+        """Returns the map of a variant; without one, the first that has a key
+        for every weight, or else the first."""
+        if not variant:
+            complete = (m for m in self.maps if not m.unmapped_paths(weights))
+            return next(complete, self.maps[0])
+        for weight_map in self.maps:
+            if weight_map.variant == variant:
+                return weight_map
+        variants = [repr(m.variant) for m in self.maps if m.variant]
+        raise ValueError(
+            f"The variants of the layout {self.name!r} are "
+            f"{', '.join(variants) or 'none'}. Received: variant {variant!r}"
+        )
+
+    def possible_prefixes(self, variant: str) -> tuple[str, ...]:
+        """Returns the possible values of a variant's `position_prefix`."""
+        prefixes = self.position_prefixes
+        return prefixes.get(variant, prefixes[""])
+
+    def implied(self, variant: str, paths: Collection[str]) -> Config:
+        """Returns the arguments that are constants of the code base, for a
+        variant with weights of these paths."""
+        return self.arguments
+
+    def has_hybrids(self) -> bool:
+        """Returns whether a map has a ResNet before a Vision Transformer."""
+        parts = ("root_conv/kernel", "block_0/mlp/dense_1/kernel")
+        return any(not x.unmapped_paths(parts) for x in self.maps)
+
+    # Reading.
+
+    def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """Returns a file's arrays with the names and axes of `maps`, for files
+        of older versions.
+
+        It never raises, leaves unknown arrays unchanged, and keeps the order of
+        the arrays unless it merges some.
+        """
+        return dict(arrays)
+
+    def left_out(self, arrays: dict[str, Array]) -> list[str]:
+        """Lists the keys that `normalize` leaves out, since they are no part of
+        the model, such as a text tower."""
+        return []
+
+    def read_config(self, config: Config) -> Config:
+        """Returns the arguments that a config.json contains."""
+        return {}
+
+    def check_config(self, config: Config, weights: dict[str, Array]) -> None:
+        """Raises a `ValueError` if a config.json is not that of the weights."""
+
+    def after_reading(
+        self, weights: dict[str, Array], stored: Config, variant: str
+    ) -> tuple[dict[str, Array], Config]:
+        """Adds what the code base computes, and removes what has no effect."""
+        return weights, stored
+
+    # Writing.
+
+    def nearest_variant(self, arguments: Config) -> str:
+        """Returns the variant of a model to write if none is chosen; "" for the
+        first that has a key for every weight."""
+        if arguments.get("position_embedding") == "rope":
+            gated = arguments["activation"] == "swiglu"
+            return self.rotary_variants[gated] if self.rotary_variants else ""
+        return ""
+
+    def values(self, arguments: Config, variant: str, folder: bool) -> Values:
+        """Returns the values of arguments that its models may have, of those
+        whose arrays do not show that it has no others."""
+        return {}
+
+    def problems(
+        self, arguments: Config, variant: str, folder: bool
+    ) -> Iterator[str]:
+        """Yields other reasons why a file or a folder cannot be a model's."""
+        yield from ()
+
+    def refusals(
+        self, arguments: Config, variant: str, folder: bool
+    ) -> Iterator[str]:
+        """Yields why its code would compute other outputs than a model, or
+        could not."""
+        a, values = arguments, dict(_VALUES)
+        rotary = variant in self.rotary_variants
+        if rotary:
+            gated = a["activation"] == "swiglu"
+            values = {"position_embedding": ("rope",), "block": (None,)}
+            if variant != self.rotary_variants[gated]:
+                yield f"activation={a['activation']!r} in {variant!r}"
+        elif a["position_embedding"] == "learned":
+            possible = self.possible_prefixes(variant)
+            counts = [infer.num_tokens_with_position(p, a) for p in possible]
+            prefix = a["position_prefix"]
+            if infer.num_tokens_with_position(prefix, a) not in counts:
+                values["position_prefix"] = possible
+        if a["classes"]:
+            values["pooling"] = self.poolings
+        values |= self.values(a, variant, folder)
+        for name, allowed in values.items():
+            if name in a and a[name] not in allowed:
+                others = " or ".join(map(repr, allowed))
+                yield f"{name}={a[name]!r} (it has {others})"
+        yield from self.problems(a, variant, folder)
+
+    def before_writing(
+        self, weights: dict[str, Array], arguments: Config, variant: str
+    ) -> dict[str, Array]:
+        """Returns the weights to write, the inverse of `after_reading`."""
+        return weights
+
+    def map_to_write(
+        self, variant: str, weights: dict[str, Array]
+    ) -> tuple[dict[str, Array], WeightMap]:
+        """Returns weights and the map that writes them.
+
+        A mask token that has no place is left out with a warning: it replaces
+        patches in pre-training only, and code bases without it drop it, too.
+        """
+        weight_map = self.weight_map(variant, weights)
+        if _MASK_TOKEN in weight_map.unmapped_paths(weights):
+            warn(
+                f"The layout {self.name!r} has no mask token, which has no "
+                "effect on outputs: it is left out."
+            )
+            weights = {k: v for k, v in weights.items() if k != _MASK_TOKEN}
+            weight_map = self.weight_map(variant, weights)
+        return weights, weight_map
+
+    def to_file(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """Returns the arrays of a file, the inverse of what `normalize` adds
+        and leaves out, or raises a `ValueError` if a file cannot hold them."""
+        return arrays
+
+    def folder_configs(
+        self,
+        arguments: Config,
+        variant: str,
+        dtype: str,
+        source: Checkpoint | None = None,
+        preprocess_mode: str | None = None,
+    ) -> dict[str, Config]:
+        """Returns the contents of a folder's JSON files."""
+        raise NotImplementedError
+
+    def weight_files(
+        self, arrays: dict[str, Array]
+    ) -> dict[str, dict[str, Array]]:
+        """Returns the arrays of each file of a folder."""
+        return {self.folder_files[0]: arrays}
+
+    def write_folder(
+        self,
+        folder: pathlib.Path,
+        arrays: dict[str, Array],
+        configs: dict[str, Config],
+        overwrite: bool = False,
+        dtype: np.dtype | None = None,
+    ) -> None:
+        """Writes the files of a folder, and removes those of a folder that it
+        replaces."""
+        folder.mkdir(parents=True, exist_ok=True)
+        files = self.weight_files(arrays)
+        for name, part in files.items():
+            write(part, folder / name, overwrite, dtype)
+        for name, content in configs.items():
+            with atomic_write(folder / name, overwrite) as temporary:
+                text = json.dumps(content, indent=2)
+                pathlib.Path(temporary).write_text(text)
+        for name in set(self.folder_files) - files.keys() - configs.keys():
+            (folder / name).unlink(missing_ok=True)
+
+    # The original library, in which `tools/convert.py --verify` runs a file.
+
+    def reference(
+        self, checkpoint: Checkpoint, arguments: Config, output: str
+    ) -> Reference:
+        """Returns the library's name and version, and a function of a PyTorch
+        batch `(batch, channels, height, width)` that returns the "logits",
+        "pooled" or "tokens" of a checkpoint's model.
+
+        Libraries are imported inside, since converting does not need them.
+        """
+        raise ReferenceUnavailable(self.no_reference)
+
+
+def replace_prefix(
+    arrays: dict[str, Array], old: str, new: str = ""
+) -> dict[str, Array]:
+    """Replaces a prefix of keys, if all of them have it."""
+    if not all(key.startswith(old) for key in arrays):
+        return arrays
+    return {new + k.removeprefix(old): array for k, array in arrays.items()}
+
+
+def replace_layers(
+    layers: Layers,
+    renamed: Mapping[Names, str] | None = None,
+    without: tuple[str, ...] = (),
+) -> Layers:
+    """Returns the layers of a `WeightMap` with some renamed or left out."""
+    renamed = renamed or {}
+    return tuple(
+        (path, renamed[key] if key in renamed else key, parameter_type)
+        for path, key, parameter_type in layers
+        if not "".join(path).startswith(tuple(without))
+    )
