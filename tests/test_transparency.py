@@ -108,19 +108,25 @@ def inner_layers(model):
 # All backends
 
 
+@pytest.mark.parametrize(
+    "method",
+    ["call", pytest.param("forward", marks=pytest.mark.backends("torch"))],
+)
 @models
-def test_replaced_call_runs_in_every_layer(make):
+def test_replaced_method_runs_in_every_layer(make, method):
+    """accelerate's `add_hook_to_module` and similar tools replace
+    PyTorch's `forward`."""
     model = make()
     called = set()
 
     def wrap(layer):
-        call = layer.call
+        original = getattr(layer, method)
 
         def wrapped(*arguments, **options):
             called.add(layer.path)
-            return call(*arguments, **options)
+            return original(*arguments, **options)
 
-        layer.call = wrapped
+        setattr(layer, method, wrapped)
 
     for layer in inner_layers(model):
         wrap(layer)
@@ -184,34 +190,6 @@ def test_copied_models_match_and_share_nothing(make, way):
     assert all(np.abs(w).max() > 0 for w in model.get_weights())
 
 
-@keras.saving.register_keras_serializable("tests")
-class Gated(keras_vit.layers.TransformerBlock):
-    """A block whose output is scaled by an additional weight."""
-
-    def build(self, inputs_shape, relative_shape=None):
-        super().build(inputs_shape, relative_shape)
-        self.gate = self.add_weight(shape=(), initializer="ones", name="gate")
-
-    def call(self, inputs, relative=None, training=False):
-        return super().call(inputs, relative, training=training) * self.gate
-
-
-def test_block_subclass_trains_and_is_saved(tmp_path):
-    inputs = keras.Input((6, 16))
-    model = keras.Model(inputs, Gated(2, 32, name="block")(inputs))
-    tokens = RNG.normal(size=(4, 6, 16)).astype("float32")
-    before = numpy(model(tokens))
-    model.get_layer("block").gate.assign(0.5)
-    np.testing.assert_allclose(numpy(model(tokens)), before / 2, rtol=1e-6)
-    model.compile("sgd", "mse")
-    model.fit(tokens, np.zeros_like(tokens), verbose=0)
-    assert float(model.get_layer("block").gate) != 0.5
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert isinstance(loaded.get_layer("block"), Gated)
-    np.testing.assert_array_equal(numpy(loaded(tokens)), numpy(model(tokens)))
-
-
 # PyTorch
 
 
@@ -263,29 +241,6 @@ def gradient_of(model):
     images = torch.tensor(IMAGES, requires_grad=True)
     model(images)[:, 0].sum().backward()
     return images.grad
-
-
-@on_torch
-@models
-def test_replaced_forward_runs_in_every_layer(make):
-    """accelerate's `add_hook_to_module` and similar tools replace
-    `forward`."""
-    model = make()
-    called = set()
-
-    def wrap(layer):
-        forward = layer.forward
-
-        def wrapped(*arguments, **options):
-            called.add(layer.path)
-            return forward(*arguments, **options)
-
-        layer.forward = wrapped
-
-    for layer in inner_layers(model):
-        wrap(layer)
-    model(IMAGES)
-    assert called == {layer.path for layer in inner_layers(model)}
 
 
 # PyTorch has no batching rule for its attention kernel on a CPU: it warns and

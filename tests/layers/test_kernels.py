@@ -1,9 +1,5 @@
 """A backend's own kernels against Keras's operations: values and gradients."""
 
-import os
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -269,21 +265,6 @@ def test_dense_kernels_match_keras(case, policy):
     )
 
 
-def test_dense_layers_support_lora_and_int8():
-    layer = layers.MlpBlock(16)
-    tokens = normal(2, 3, 8)
-    before = ops.convert_to_numpy(layer(tokens))
-    assert isinstance(layer.dense_1, keras.layers.Dense)
-    layer.dense_1.enable_lora(2)
-    shape = layer.dense_1.lora_kernel_b.shape
-    layer.dense_1.lora_kernel_b.assign(RNG.normal(size=shape))
-    assert np.abs(ops.convert_to_numpy(layer(tokens)) - before).max() > 1e-3
-    layer = layers.MlpBlock(16)
-    layer(tokens)
-    layer.dense_1.quantize("int8")
-    assert layer(tokens).shape == tokens.shape
-
-
 # A mean of 100 leaves float32 five digits of what is normalised.
 TOLERANCES = {"float32": 8e-5, "bfloat16": 8e-2, "float16": 8e-3}
 
@@ -374,34 +355,3 @@ def test_selected_kernel_is_logged(
             *[ops.ones((batch, length, 2, 4))] * 3, bias
         )
     assert caplog.messages[0].endswith(f": {expected}")
-
-
-_SHARDED = """
-import jax, numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from keras_vit.layers._kernels import dot_product_attention
-assert jax.device_count() == 4
-sharding = NamedSharding(
-    Mesh(np.array(jax.devices()), ("batch",)), PartitionSpec("batch")
-)
-query = jax.device_put(np.ones((8, 260, 2, 16), "float32"), sharding)
-attention = jax.jit(lambda x: dot_product_attention(x, x, x))
-text = attention.lower(query).compile().as_text()
-found = [name for name in ("all-gather", "all-to-all") if name in text]
-assert not found, found
-assert attention(query).sharding.spec[0] == "batch"
-"""
-
-
-@pytest.mark.slow
-@JAX
-def test_sharded_batch_is_not_gathered():
-    flags = os.environ.get("XLA_FLAGS", "")
-    flags += " --xla_force_host_platform_device_count=4"
-    found = subprocess.run(
-        [sys.executable, "-c", _SHARDED],
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-    )
-    assert found.returncode == 0, found.stderr

@@ -194,53 +194,6 @@ def test_saved_loaded_and_trained(tmp_path):
     assert np.abs(after["block_1"] - before["block_1"]).max() > 1e-5
 
 
-# The extra `test` does not install keras-hub: pip install --no-deps keras-hub
-@pytest.mark.nightly
-@ON_TORCH
-def test_a_classifier_of_keras_hub_stands_on_a_map():
-    models = pytest.importorskip("keras_hub").models
-    encoder = tiny(num_layers=1)
-    maps = keras_vit.dense_features(encoder)
-    model = models.ImageClassifier(maps, num_classes=5, activation="softmax")
-    x = images(2, 12, 8, 3)
-    pooled = values(maps, x).mean((1, 2))
-    kernel, bias = (
-        keras.ops.convert_to_numpy(w) for w in model.output_dense.weights
-    )
-    scores = np.exp(pooled @ kernel + bias)
-    expected = scores / scores.sum(-1, keepdims=True)
-    np.testing.assert_allclose(values(model, x), expected, atol=1e-5)
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    before = values(maps, x)
-    model.fit(x, np.array([0, 3]), verbose=0)
-    assert np.abs(values(maps, x) - before).max() > 1e-6
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param("int8", marks=pytest.mark.slow),
-        "mixed_bfloat16",
-        pytest.param("mixed_float16", marks=ON_TORCH),
-    ],
-)
-def test_other_precisions(kind):
-    model = tiny(hidden_size=48, num_layers=1)
-    maps = keras_vit.dense_features(model)
-    x = images(1, 12, 8, 3)
-    full = values(maps, x)
-    if kind == "int8":
-        maps.quantize("int8")
-        assert model.get_layer("block_0").mlp.dense_1.quantization_mode == kind
-    else:
-        keras.config.set_dtype_policy(kind)
-        half = tiny(hidden_size=48, num_layers=1)
-        half.set_weights(model.get_weights())
-        maps = keras_vit.dense_features(half)
-    found = np.asarray(values(maps, x), "float32")
-    assert 0 < np.abs(found - full).max() / np.abs(full).max() < 0.1
-
-
 BACKEND = keras.config.backend()
 FORMATS = exporting.FORMATS
 WRITTEN = [name for name, x in FORMATS.items() if BACKEND in x.writers]

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import pathlib
+import pickle
 import re
 
 import keras
@@ -10,6 +11,8 @@ import pytest
 
 import keras_vit
 from keras_vit import convert
+from keras_vit.models import BIT_VARIANTS
+from keras_vit.models import VARIANTS
 from keras_vit.models.config import FOREIGN_ARGUMENT_NAMES
 from keras_vit.training import command_line
 
@@ -122,3 +125,26 @@ def test_flag_is_answered_with_the_nearest(parser, flag, nearest, capsys):
         parser(["a", flag] if parser is not recipe else [flag])
     assert error.value.code == 2
     assert f"Did you mean {nearest}?" in capsys.readouterr().err
+
+
+def test_weights_by_position_raise():
+    """The first argument is `include_top`: weights in its place gave a random
+    model."""
+    for given in ("imagenet", 224):
+        with pytest.raises(ValueError, match=f"include_top={given!r}. Give"):
+            keras_vit.ViTTi16(given)
+
+
+def test_error_for_a_file_of_another_size_is_short(tmp_path):
+    sizes = {"input_shape": (16, 16, 3), "num_layers": 2, "classes": 2}
+    keras_vit.converters.save(keras_vit.ViTTi16(**sizes), tmp_path / "a.npz")
+    with pytest.raises(ValueError, match="does not fit") as error:
+        keras_vit.ViTS16(weights=tmp_path / "a.npz", **sizes)
+    message = str(error.value)
+    assert "and " in message and " more" in message and message.count("\n") < 30
+
+
+def test_functions_can_be_pickled():
+    for name in (*VARIANTS, *BIT_VARIANTS):
+        function = getattr(keras_vit, name)
+        assert pickle.loads(pickle.dumps(function)) is function

@@ -252,12 +252,6 @@ def test_missing_arrays_are_listed(tmp_path):
         (hybrid, {"resnet_layers": None}, "resnet_layers=None"),
         (hybrid, {"resnet_layers": (1, 0)}, "resnet_layers=0"),
         (hybrid, {"width_factor": 0.7}, "width_factor=0.7"),
-        (hybrid, {"conv_padding": "SAME"}, "conv_padding='SAME'"),
-        (hybrid, {"pool_padding": "SAME"}, "pool_padding='SAME'"),
-        (hybrid, {"std_epsilon": 0}, "std_epsilon=0"),
-        (hybrid, {"std_epsilon_place": "var"}, "std_epsilon_place='var'"),
-        (bit, {"group_norm_epsilon": 0}, "group_norm_epsilon=0"),
-        (bit, {"preactivation": "no"}, "preactivation='no'"),
         (hybrid, {"move_stage_4": "no"}, "move_stage_4='no'"),
         (bit, {"resnet_layers": None}, "no `weights`"),
         (bit, {"pooling": "token"}, "pooling='token'"),
@@ -268,12 +262,6 @@ def test_missing_arrays_are_listed(tmp_path):
 def test_wrong_arguments_raise(make, change, message):
     with pytest.raises(ValueError, match=message):
         make(**change)
-
-
-@pytest.mark.backends("torch")
-def test_unknown_arguments_raise():
-    with pytest.raises(TypeError, match="no argument 'depth'"):
-        hybrid(depth=3)
 
 
 @pytest.mark.backends("torch")

@@ -165,29 +165,6 @@ def test_dense_features_equal_timms(tmp_path, record_error):
         record_error("dinov3", "dense features", error, dinov3.TOLERANCE)
 
 
-@pytest.mark.slow
-@ON_TORCH
-def test_lora_and_int8(tmp_path):
-    model = model_of(num_layers=1)
-    expected = numpy(model(images()))
-    query = model.get_layer("block_0").attention.query
-    query.enable_lora(2)
-    np.testing.assert_allclose(numpy(model(images())), expected, atol=1e-6)
-    query.lora_kernel_b.assign(np.ones(query.lora_kernel_b.shape))
-    changed = numpy(model(images()))
-    assert np.abs(changed - expected).max() > 1e-4
-    model.save(tmp_path / "lora.keras")
-    again = keras.models.load_model(tmp_path / "lora.keras")
-    np.testing.assert_allclose(numpy(again(images())), changed, atol=1e-5)
-    model = model_of(num_layers=1)
-    expected = numpy(model(images()))
-    model.quantize("int8")
-    found = numpy(model(images()))
-    assert 0 < np.abs(found - expected).max() < 0.2 * np.abs(expected).max()
-    maps = inspection.attention_maps(model, images())
-    np.testing.assert_allclose(maps.sum(axis=-1), 1, atol=1e-5)
-
-
 @ON_TORCH
 def test_saved_with_all_options(tmp_path):
     model = model_of(rope_base=30.0, rope_shift=0.1, rope_rescale=2.0)

@@ -39,27 +39,8 @@ def test_lora_trains_and_merges(tmp_path):
     keras_vit.converters.save(merged, tmp_path / "model.npz")
 
 
-@pytest.mark.parametrize("pooling", ["token", "map"])
-def test_int8_is_close_and_saved(pooling, tmp_path):
-    # Weights as they start, which quantisation is made for, and a head that
-    # is not zero: rounding to 255 steps moves the logits by some percent.
-    model = tiny(hidden_size=48, num_layers=1, pooling=pooling)
-    head = np.random.default_rng(0).normal(size=(48, 5))
-    model.get_layer("head").kernel.assign(head)
-    full = model.predict(images(), verbose=0)
-    model.quantize("int8")
-    attention = model.get_layer("block_0").attention
-    assert attention.query.quantization_mode == "int8"
-    quantised = model.predict(images(), verbose=0)
-    assert 0 < np.abs(quantised - full).max() / np.abs(full).max() < 0.1
-
-    model.save(tmp_path / "model.keras")
-    again = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
-    assert again.get_layer("block_0").mlp.dense_1.quantization_mode == "int8"
-    np.testing.assert_array_equal(quantised, again.predict(images(), verbose=0))
-
-
 QUANTIZATIONS = {
+    "int8": lambda: {"mode": "int8"},
     "int4": lambda: {"mode": "int4"},
     "int8, weights only": lambda: {
         "config": keras.quantizers.Int8QuantizationConfig(
@@ -79,7 +60,7 @@ QUANTIZATIONS = {
 }
 
 
-ON_EVERY_BACKEND = ("int8, another range", "int4, blocks of 16")
+ON_EVERY_BACKEND = ("int8", "int8, another range", "int4, blocks of 16")
 
 
 @pytest.mark.suite("tensorflow", "torch")
@@ -98,8 +79,12 @@ def test_quantized_models_are_saved_and_cloned(name, tmp_path):
     model = tiny(hidden_size=48, num_layers=1, pooling=pooling)
     head = np.random.default_rng(0).normal(size=(48, 5))
     model.get_layer("head").kernel.assign(head)
+    full = model.predict(images(), verbose=0)
     model.quantize(**QUANTIZATIONS[name]())
     expected = model.predict(images(), verbose=0)
+    # Rounding to 255 steps, or to 15, moves the logits by some percent.
+    bound = {"int8": 0.1, "int4": 0.7}[name[:4]]
+    assert 0 < np.abs(expected - full).max() / np.abs(full).max() < bound
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     clone = keras.models.clone_model(model)
