@@ -16,7 +16,7 @@ from keras_vit.weights import open_checkpoint
 from keras_vit.weights import resolve_weights
 from keras_vit.weights.checkpoint import check_hyperparameters
 from keras_vit.weights.infer import is_position_layer
-from keras_vit.weights.weight_map import raise_problems
+from keras_vit.weights.weight_map import assign_all
 
 _HEADS = ("head", "distillation_head")
 _PATCH_KERNEL = "patch_embedding/kernel"
@@ -74,39 +74,20 @@ def load_weights(
         stored, shapes, positions, grid, reuse_head, checkpoint.patch_resampling
     )
 
-    key = checkpoint.key
-    problems = {
-        "Arrays that are missing from the file": [
-            key(path) for path in shapes.keys() - weights.keys() - reinitialized
-        ],
-        "Arrays that the model has no place for": [
-            key(path) for path in weights.keys() - shapes.keys()
-        ],
-        "Arrays of another shape than the model's": [
-            f"{key(path)}: {weights[path].shape} in the file, "
-            f"{shapes[path]} in the model"
-            for path in weights.keys() & shapes.keys() - unresampled.keys()
-            if weights[path].shape != shapes[path]
-        ],
-        # Listed separately, as their shapes may match.
-        "Position embeddings that cannot be fitted to the model": [
-            f"{key(path)}: {reason}" for path, reason in unresampled.items()
-        ],
-    }
-    if any(problems.values()):
+    def intro() -> str:
         blocks = ""
         if block is not TransformerBlock:
             blocks = f", whose blocks are {block.__name__}s"
-        raise_problems(
-            problems,
+        return (
             f"{checkpoint.path!r} does not fit the model {model.name!r}"
             f"{blocks}. It holds {_describe(checkpoint)}; "
-            "`keras_vit.converters.load` builds what a file holds.",
-            most=8,
+            "`keras_vit.converters.load` builds what a file holds."
         )
+
+    assign_all(
+        variables, weights, intro, checkpoint.key, reinitialized, unresampled
+    )
     _warn_of_patch_size(checkpoint, shapes)
-    for path, array in weights.items():
-        variables[path].assign(array)
 
 
 def weights_by_path(model: keras.Model) -> dict[str, keras.Variable]:

@@ -15,7 +15,7 @@ from keras_vit.pretraining.simmim import MaskedImageModeling
 from keras_vit.weights.files.keras import is_momentum_model
 from keras_vit.weights.files.keras import is_pretraining
 from keras_vit.weights.infer import drop_pretraining
-from keras_vit.weights.weight_map import raise_problems
+from keras_vit.weights.weight_map import assign_all
 
 _MODELS = {
     "mae": MaskedAutoencoder,
@@ -148,42 +148,23 @@ def _load_decoder(
     """Assigns all weights outside the encoder, or raises and assigns none; if
     the grid was resized, the decoder keeps the positions computed for the
     model's grid."""
-    variables = model.variables_by_path()
-    shapes = {path: tuple(v.shape) for path, v in variables.items()}
-    if resized:
-        shapes = {k: v for k, v in shapes.items() if not _is_position_layer(k)}
-    required = shapes.keys() - _encoder_weights(shapes).keys()
-    encoder = _encoder_weights(checkpoint.weights).keys()
-    weights = {
-        path: array
-        for path, array in checkpoint.weights.items()
-        if path not in encoder and not (resized and _is_position_layer(path))
-    }
-    key = checkpoint.key
-    raise_problems(
-        {
-            "Arrays that are missing from the file": [
-                key(path) for path in required - weights.keys()
-            ],
-            "Arrays that the model does not have": [
-                key(path) for path in weights.keys() - shapes.keys()
-            ],
-            "Arrays of another shape than the model's": [
-                f"{key(path)}: {weights[path].shape} in the file, "
-                f"{shapes[path]} in the model"
-                for path in weights.keys() & shapes.keys()
-                if weights[path].shape != shapes[path]
-            ],
-        },
-        f"{checkpoint.path!r} does not fit the model {model.name!r}.",
-    )
-    if _POSITIONS in checkpoint.weights and not resized:
+
+    def outside(weights: dict[str, Any]) -> dict[str, Any]:
+        encoder = _encoder_weights(weights)
+        found = {path: x for path, x in weights.items() if path not in encoder}
+        if resized:
+            return {
+                k: x for k, x in found.items() if not k.endswith(_POSITIONS)
+            }
         # The constructor may have replaced the encoder's positions by fixed
         # sines and cosines.
-        weights[_POSITIONS] = checkpoint.weights[_POSITIONS]
-    for path, array in weights.items():
-        variables[path].assign(array)
+        if _POSITIONS in weights:
+            found[_POSITIONS] = weights[_POSITIONS]
+        return found
 
-
-def _is_position_layer(path: str) -> bool:
-    return path.endswith(_POSITIONS)
+    assign_all(
+        outside(model.variables_by_path()),
+        outside(checkpoint.weights),
+        lambda: f"{checkpoint.path!r} does not fit the model {model.name!r}.",
+        checkpoint.key,
+    )

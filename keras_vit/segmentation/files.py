@@ -25,8 +25,8 @@ from keras_vit.weights.formats.eomt import CLASS_WEIGHTS
 from keras_vit.weights.formats.eomt import EOMT
 from keras_vit.weights.formats.eomt import EOMT_GATED
 from keras_vit.weights.formats.eomt import PROBABILITIES
+from keras_vit.weights.weight_map import assign_all
 from keras_vit.weights.weight_map import from_checkpoint
-from keras_vit.weights.weight_map import raise_problems
 from keras_vit.weights.weight_map import to_checkpoint
 
 _FILES = ("model.safetensors", "config.json")
@@ -89,7 +89,11 @@ def load(path: StrPath, masked: bool | None = None) -> keras.Model:
         config.get("num_attention_heads", 16),
     )
     model = _build(config, weights, _is_masked(masked, probabilities))
-    _assign(model, weights, path)
+    assign_all(
+        _variables(model),
+        weights,
+        lambda: f"{str(path)!r} is no EoMT of this package.",
+    )
     for layer, value in zip(_query_masks(model), probabilities, strict=False):
         layer.probability.assign(value)
     if class_weights is not None and class_weights[-1] != np.float32(
@@ -219,31 +223,6 @@ def _variables(model: keras.Model) -> dict[str, keras.Variable]:
         for variable in model.weights
         if not variable.path.endswith("/probability")
     }
-
-
-def _assign(
-    model: keras.Model, weights: dict[str, Array], path: StrPath
-) -> None:
-    variables = _variables(model)
-    raise_problems(
-        {
-            "Weights that are missing from the file": sorted(
-                variables.keys() - weights.keys()
-            ),
-            "Weights that the model does not have": sorted(
-                weights.keys() - variables.keys()
-            ),
-            "Weights of another shape": [
-                f"{name}: {weights[name].shape} in the file, "
-                f"{tuple(variables[name].shape)} in the model"
-                for name in variables.keys() & weights.keys()
-                if weights[name].shape != tuple(variables[name].shape)
-            ],
-        },
-        f"{str(path)!r} is no EoMT of this package.",
-    )
-    for name, array in weights.items():
-        variables[name].assign(array)
 
 
 def _config(model: keras.Model) -> Config:

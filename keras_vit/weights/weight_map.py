@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
+from typing import Any
 from typing import TypeAlias
 
 import numpy as np
@@ -278,6 +279,46 @@ def raise_problems(
             sections.append("\n".join([f"{title}:", *shown]))
     if sections:
         raise ValueError("\n".join([intro, *sections]))
+
+
+def assign_all(
+    variables: Mapping[str, Any],
+    weights: Mapping[str, Array],
+    intro: Callable[[], str],
+    key: Callable[[str], str] = str,
+    kept: Collection[str] = (),
+    unfitting: Mapping[str, str] | None = None,
+) -> None:
+    """Assigns weights to variables of the same paths, all of them or none.
+
+    One `ValueError`, which begins with `intro`, lists by their `key` all that
+    are missing, unknown or of another shape. Variables in `kept` may be
+    missing, and `unfitting` are further reasons by path.
+    """
+    shapes = {path: tuple(v.shape) for path, v in variables.items()}
+    unfitting = unfitting or {}
+    problems = {
+        "Arrays that are missing from the file": [
+            key(path) for path in shapes.keys() - weights.keys() - set(kept)
+        ],
+        "Arrays that the model has no place for": [
+            key(path) for path in weights.keys() - shapes.keys()
+        ],
+        "Arrays of another shape than the model's": [
+            f"{key(path)}: {weights[path].shape} in the file, "
+            f"{shapes[path]} in the model"
+            for path in weights.keys() & shapes.keys() - unfitting.keys()
+            if weights[path].shape != shapes[path]
+        ],
+        # Listed separately, as their shapes may match.
+        "Position embeddings that cannot be fitted to the model": [
+            f"{key(path)}: {reason}" for path, reason in unfitting.items()
+        ],
+    }
+    if any(problems.values()):
+        raise_problems(problems, intro(), most=8)
+    for path, array in weights.items():
+        variables[path].assign(array)
 
 
 def rename_keys(
