@@ -10,6 +10,8 @@ from keras_vit._types import StrPath
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
-def open_image(file: StrPath | IO[bytes]) -> Any:
-    """Opens an image of one of `FORMATS`, as `PIL.Image.open` does."""
-    return require("PIL.Image").open(file, formats=FORMATS)
+def open_image(
+    file: StrPath | IO[bytes], formats: tuple[str, ...] = FORMATS
+) -> Any:
+    """Opens an image of one of the formats, as `PIL.Image.open` does."""
+    return require("PIL.Image").open(file, formats=formats)

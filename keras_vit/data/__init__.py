@@ -1,8 +1,9 @@
-"""Image data sets as `tf.data` pipelines, on every backend.
+"""Image datasets as `tf.data` pipelines, on every backend.
 
 TensorFlow is imported when a pipeline is built, not with this package.
 """
 
+from keras_vit.data._pipeline import find_data_error as find_data_error
 from keras_vit.data._pipeline import parse_image_error as parse_image_error
 from keras_vit.data._pipeline import parse_label_error as parse_label_error
 from keras_vit.data.arrays import from_arrays as from_arrays

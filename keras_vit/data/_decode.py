@@ -38,7 +38,7 @@ def import_tensorflow() -> Any:
 
 def decode(encoded: Tensor, channels: int) -> Tensor:
     """Decodes a string tensor of a JPEG, PNG, BMP or GIF image to uint8
-    `(height, width, channels)`, and returns pixels unchanged.
+    `(height, width, channels)`; pixels keep their type.
 
     A JPEG is rotated and flipped as its EXIF orientation says. Of 16 bits the
     upper 8 are kept, and of an animation the first frame. Alpha is ignored, but
@@ -48,7 +48,7 @@ def decode(encoded: Tensor, channels: int) -> Tensor:
     tf = import_tensorflow()
     encoded = tf.convert_to_tensor(encoded)
     if encoded.dtype != tf.string:
-        return encoded
+        return _with_channels(encoded, channels)
     return tf.cond(
         tf.io.is_jpeg(encoded),
         lambda: apply_exif_orientation(
@@ -85,7 +85,7 @@ def decode_random_area(
         return pixels[top : top + height, left : left + width]
 
     if encoded.dtype != tf.string:
-        return crop_pixels(encoded)
+        return crop_pixels(_with_channels(encoded, channels))
     return tf.cond(
         tf.io.is_jpeg(encoded),
         of_jpeg,
@@ -170,7 +170,7 @@ def sample_resized_crop_window(
 
     Ten attempts sample the area uniformly and the aspect ratio log-uniformly
     from 3/4 to 4/3. If no crop fits the image, it is the largest one at its
-    centre whose aspect ratio is in this range.
+    center whose aspect ratio is in this range.
     """
     tf = import_tensorflow()
     sides = tf.cast(shape[:2], tf.float32)
@@ -188,13 +188,13 @@ def sample_resized_crop_window(
     parts = tf.round(parts)
     fits = tf.reduce_all((parts > 0) & (parts <= sides), axis=1)
     found = tf.reduce_any(fits)
-    centre = tf.stack(
+    center = tf.stack(
         [
             tf.minimum(sides[0], tf.round(sides[1] / low)),
             tf.minimum(sides[1], tf.round(sides[0] * high)),
         ]
     )
-    part = tf.where(found, parts[tf.argmax(tf.cast(fits, tf.int32))], centre)
+    part = tf.where(found, parts[tf.argmax(tf.cast(fits, tf.int32))], center)
     free = sides - part
     at = tf.random.stateless_uniform((2,), second) * (free + 1)
     at = tf.where(found, tf.minimum(tf.floor(at), free), free // 2)
@@ -207,7 +207,7 @@ def _of_jpeg(
     tf = import_tensorflow()
     if channels != 1:
         return read(encoded, channels=channels)
-    # TensorFlow cannot convert CMYK to grey.
+    # TensorFlow cannot convert CMYK to gray.
     found = tf.io.extract_jpeg_shape(encoded)[2]
     return tf.cond(
         (found == 1) | (found == 3),
@@ -217,19 +217,25 @@ def _of_jpeg(
 
 
 def _decode_other(encoded: Tensor, channels: int) -> Tensor:
-    tf = import_tensorflow()
     # TensorFlow refuses to convert some formats: a GIF, a BMP with alpha.
-    pixels = tf.io.decode_image(encoded, expand_animations=False)
-    colours = tf.shape(pixels)[-1] >= 3
+    read = import_tensorflow().io.decode_image
+    return _with_channels(read(encoded, expand_animations=False), channels)
+
+
+def _with_channels(pixels: Tensor, channels: int) -> Tensor:
+    tf = import_tensorflow()
+    if pixels.shape.rank == 3 and pixels.shape[-1] == channels:
+        return pixels
+    has_colors = tf.shape(pixels)[-1] >= 3
     if channels == 1:
         pixels = tf.cond(
-            colours,
+            has_colors,
             lambda: tf.image.rgb_to_grayscale(pixels[..., :3]),
             lambda: pixels[..., :1],
         )
     else:
         pixels = tf.cond(
-            colours,
+            has_colors,
             lambda: pixels[..., :3],
             lambda: tf.repeat(pixels[..., :1], 3, axis=-1),
         )

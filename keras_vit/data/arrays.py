@@ -1,8 +1,7 @@
-"""Data sets of NumPy arrays."""
+"""Datasets of NumPy arrays."""
 
 import pathlib
 from collections.abc import Callable
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +12,8 @@ from keras_vit._types import ArrayLike
 from keras_vit._types import Tensor
 from keras_vit._warnings import warn
 from keras_vit.data._decode import import_tensorflow
-from keras_vit.data._pipeline import listed_source
+from keras_vit.data._pipeline import listed_dataset
 from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.labels import warn_missing_classes
 from keras_vit.data.splits import hold_out_by_path
 from keras_vit.data.splits import parse_holdout
 from keras_vit.data.splits import split_by_path
@@ -51,13 +49,13 @@ def from_arrays(
         labels: Integer array of shape `(count,)` or `(count, 1)`, with values
             from 0 to the number of classes minus 1. If an image may have
             several classes, an array of zeros and ones of shape
-            `(count, classes)`: the data set is then multi-label.
+            `(count, classes)`: the dataset is then multi-label.
         test: `(images, labels)` to evaluate on, in the same form. None
             evaluates on about a fifth of `images`, which are not trained on.
             A hash of an image's index decides, so that appending images moves
             no other one.
         class_names: List of strings. None for "0", "1", ...
-        name: String. Name of the data set.
+        name: String. Name of the dataset.
         holdout: Float in [0, 1). Fraction of the training images to hold out
             for `ImageDataset.validation`, or "paper"; see `load_dataset`.
 
@@ -65,31 +63,34 @@ def from_arrays(
         ValueError: if an array has another shape, dtype or range.
     """
     holdout = parse_holdout(name, holdout)
-    given: dict[str, Any] = {"images": (images, labels)}
-    if test is not None:
-        if not isinstance(test, tuple | list) or len(test) != 2:
+    if test is not None and (
+        not isinstance(test, tuple | list) or len(test) != 2
+    ):
+        raise ValueError(
+            "`test` must be a pair of arrays, (images, labels). Received an "
+            f"object of type {type(test).__name__}."
+        )
+    given = {"images": (images, labels)} | ({"test": test} if test else {})
+    parts = {key: _check_images(key, x) for key, (x, _) in given.items()}
+    arrays = list(parts.values())
+    found = [
+        _check_labels(key, y, len(parts[key])) for key, (_, y) in given.items()
+    ]
+    for what, (one, *others) in (
+        ("channels", [x.shape[-1] for x in arrays]),
+        ("numbers for each label", [(*y.shape[1:], 1)[0] for y in found]),
+    ):
+        if others and others != [one]:
             raise ValueError(
-                "`test` must be a pair of arrays, (images, labels). Received "
-                f"an object of type {type(test).__name__}."
+                f"The training and the test images must have as many {what}. "
+                f"Received: {one} and {others[0]}"
             )
-        given["test"] = tuple(test)
-    sets = {
-        key: (_check_images(key, x), _check_labels(key, y, len(x)))
-        for key, (x, y) in given.items()
-    }
-    _raise_unless_alike(sets)
-    all_labels = np.concatenate([y for _, y in sets.values()])
+    all_labels, count = np.concatenate(found), len(arrays[0])
     names = _class_names(all_labels, class_names)
-    count = len(sets["images"][0])
     indices = np.arange(len(all_labels))
-    splits = split_by_index(
-        all_labels, indices[:count], indices[count:], holdout
-    )
-    warn_missing_classes(name, names, all_labels, splits)
-    sizes = {x.shape[1:3] for x, _ in sets.values()}
+    sizes = {x.shape[1:3] for x in arrays}
     height, width = next(iter(sizes))
-    channels = sets["images"][0].shape[-1]
-    arrays = [x for x, _ in sets.values()]
+    channels = arrays[0].shape[-1]
     is_uint8 = all(x.dtype == np.uint8 for x in arrays)
     dtype = np.dtype("uint8" if is_uint8 else "float32")
 
@@ -98,26 +99,16 @@ def from_arrays(
             return np.asarray(arrays[0][index], dtype)
         return np.asarray(arrays[1][index - count], dtype)
 
-    return ImageDataset(
-        name=name,
-        class_names=names,
+    return listed_dataset(
+        name,
+        names,
+        [f"{key}[{i}]" for key, x in parts.items() for i in range(len(x))],
+        all_labels,
+        split_by_index(all_labels, indices[:count], indices[count:], holdout),
+        image_reader(image, dtype, channels),
+        contents=indices,
         channels=channels,
         image_size=height if len(sizes) == 1 and height == width else None,
-        num_train=len(splits["train"]),
-        num_test=len(splits["test"]),
-        num_validation=len(splits["validation"]),
-        multi_label=all_labels.ndim == 2,
-        source=listed_source(
-            [
-                f"{key}[{i}]"
-                for key, (x, _) in sets.items()
-                for i in range(len(x))
-            ],
-            all_labels,
-            splits,
-            image_reader(image, dtype, channels),
-            contents=indices,
-        ),
     )
 
 
@@ -164,39 +155,32 @@ def split_by_index(
 def _check_images(name: str, images: Any) -> Any:
     if not hasattr(images, "shape"):
         images = np.asarray(images)
-    if len(images.shape) != 4 or images.shape[-1] not in (1, 3):
+    shape = tuple(images.shape)
+    if len(shape) != 4 or shape[-1] not in (1, 3) or 0 in shape:
         raise ValueError(
             f"`{name}` must be of shape (count, height, width, channels) with "
-            f"1 or 3 channels. Received: {tuple(images.shape)}. Images of "
-            "shape (count, height, width) become grey ones by "
+            f"1 or 3 channels, and hold an image or more. Received: {shape}. "
+            "Images of shape (count, height, width) become gray ones by "
             "`images[..., None]`, and those of shape (count, channels, height, "
             "width) fit after `images.transpose(0, 2, 3, 1)`."
         )
-    if 0 in images.shape:
-        raise ValueError(
-            f"`{name}` must hold an image or more. Received an array of shape "
-            f"{tuple(images.shape)}."
-        )
     if images.dtype == np.uint8:
         return images
-    if not np.issubdtype(images.dtype, np.floating):
-        raise ValueError(
-            f"`{name}` must be uint8, or float with values from 0 to 255. "
-            f"Received: {images.dtype}. Integers from 0 to 255 fit after "
-            '`images.astype("uint8")`.'
-        )
     low, high = float(images.min()), float(images.max())
-    if not (low >= 0 and 1 < high <= 255):  # also NaN
-        remedy = "Scale them."
-        if 0 <= low and high <= 1:
-            remedy = "Use `images * 255`."
-        elif -1 <= low and high <= 1:
-            remedy = "Use `(images + 1) * 127.5`."
-        raise ValueError(
-            f"`{name}` must be float with values from 0 to 255. Received "
-            f"values from {low:g} to {high:g}. {remedy}"
-        )
-    return images
+    is_float = np.issubdtype(images.dtype, np.floating)
+    if is_float and low >= 0 and 1 < high <= 255:  # not NaN
+        return images
+    remedy = "Scale them."
+    if not is_float:
+        remedy = 'Integers from 0 to 255 fit after `images.astype("uint8")`.'
+    elif 0 <= low and high <= 1:
+        remedy = "Use `images * 255`."
+    elif -1 <= low and high <= 1:
+        remedy = "Use `(images + 1) * 127.5`."
+    raise ValueError(
+        f"`{name}` must be uint8, or float with values from 0 to 255. Received "
+        f"{images.dtype} with values from {low:g} to {high:g}. {remedy}"
+    )
 
 
 def _check_labels(name: str, labels: ArrayLike, count: int) -> Array:
@@ -209,74 +193,46 @@ def _check_labels(name: str, labels: ArrayLike, count: int) -> Array:
             f"`{name}` must be of shape ({count},), or ({count}, classes) for "
             f"several classes an image. Received: {labels.shape}"
         )
-    if labels.ndim == 2:
-        if not np.isin(labels, (0, 1)).all():
-            raise ValueError(
-                f"`{name}` with several columns must hold zeros and ones. "
-                f"Received: {_first(labels[~np.isin(labels, (0, 1))])}"
-            )
-        labels = labels.astype("float32")
-        if (labels.sum(1) == 1).all():
-            warn(
-                f"Each row of `{name}` has one 1. Rows make a multi-label data "
-                "set; if each image has one class, give `labels.argmax(1)`."
-            )
+    wrong = ~np.isin(labels, (0, 1))
+    if labels.ndim == 1:
+        is_integer = np.issubdtype(labels.dtype, np.integer)
+        wrong = labels < 0 if is_integer else np.full(count, True)
+    if wrong.any():
+        raise ValueError(
+            f"`{name}` must be integers of 0 or more, the number of each "
+            "image's class, or rows of zeros and ones for several classes an "
+            f"image. Received: {labels.dtype}, such as "
+            f"{labels[wrong].tolist()[0]!r}. Names become integers by "
+            "`class_names, labels = "
+            "np.unique(labels, return_inverse=True)`; leave out images without "
+            "a label."
+        )
+    if labels.ndim == 1:
         return labels
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(
-            f"`{name}` must be integers, the number of each image's class. "
-            f"Received: {labels.dtype}, such as {_first(labels)}. Names become "
-            "integers by `class_names, labels = np.unique(labels, "
-            "return_inverse=True)`."
+    if (labels.sum(1) == 1).all():
+        warn(
+            f"Each row of `{name}` has one 1. Rows make a multi-label dataset; "
+            "if each image has one class, give `labels.argmax(1)`."
         )
-    if labels.min() < 0:
-        raise ValueError(
-            f"`{name}` must be 0 or more. Received: {labels.min()}. Leave out "
-            "the images without a label."
-        )
-    return labels
-
-
-def _raise_unless_alike(sets: Mapping[str, tuple[Any, Array]]) -> None:
-    if len(sets) == 1:
-        return
-    for what, of in (
-        ("channels", lambda x, y: x.shape[-1]),
-        ("numbers for each label", lambda x, y: (*y.shape[1:], 1)[0]),
-    ):
-        numbers = [of(x, y) for x, y in sets.values()]
-        if len(set(numbers)) > 1:
-            raise ValueError(
-                f"The training and the test images must have as many {what}. "
-                f"Received: {numbers[0]} and {numbers[1]}"
-            )
+    return labels.astype("float32")
 
 
 def _class_names(
     labels: Array, class_names: Sequence[str] | None
 ) -> tuple[str, ...]:
-    count = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
-    if class_names is None:
-        class_names = tuple(map(str, range(count)))
-    class_names = tuple(map(str, class_names))
-    too_few = len(class_names) < count
-    if too_few or (labels.ndim == 2 and len(class_names) > count):
+    is_multi_label = labels.ndim == 2
+    count = labels.shape[1] if is_multi_label else int(labels.max()) + 1
+    names = tuple(
+        map(str, range(count) if class_names is None else class_names)
+    )
+    if len(names) < count or (is_multi_label and len(names) > count):
         raise ValueError(
             f"The labels are of {count} classes, and `class_names` must hold "
-            f"a name for each. Received: {len(class_names)} names"
+            f"a name for each. Received: {len(names)} names"
         )
-    if len(set(class_names)) < len(class_names):
+    if len(set(names)) < max(len(names), 1 if is_multi_label else 2):
         raise ValueError(
-            "`class_names` must differ from each other. Received: "
-            f"{list(class_names)}"
+            "There must be two classes or more, whose names differ from each "
+            f"other. Received: {', '.join(names)}"
         )
-    if len(class_names) == 1 and labels.ndim == 1:
-        raise ValueError(
-            "There must be two classes or more. Received labels that are all "
-            f"{labels[0]}."
-        )
-    return class_names
-
-
-def _first(values: Array) -> str:
-    return repr(values.ravel()[0].item())
+    return names

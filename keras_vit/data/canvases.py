@@ -12,8 +12,9 @@ import numpy as np
 
 from keras_vit._program import require
 from keras_vit._types import Array
+from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.digits import resize
-from keras_vit.data.segmentation import SegmentationDataset
+from keras_vit.data.segmentation import masked_dataset
 from keras_vit.data.segmentation import resize_image
 from keras_vit.data.splits import stratified_split
 
@@ -33,7 +34,7 @@ TRAIN_PART = 0.7
 
 def digit_canvases(
     size: int = SIZE, num_train: int = NUM_TRAIN, num_test: int = NUM_TEST
-) -> SegmentationDataset:
+) -> ImageDataset:
     """Returns grey images of one or two digits on photographs, and masks.
 
     Class 0 is the background, and class `d + 1` the digit `d`, with a margin
@@ -47,7 +48,7 @@ def digit_canvases(
         image, mask, _ = sources[part].make(rng, size, MOST_DIGITS)
         return image, mask
 
-    return SegmentationDataset(
+    return masked_dataset(
         name="digits",
         class_names=CLASS_NAMES,
         channels=1,

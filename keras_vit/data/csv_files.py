@@ -1,4 +1,4 @@
-"""Data sets that are a CSV file of the paths of images and their labels."""
+"""Datasets that are a CSV file of the paths of images and their labels."""
 
 import csv
 import functools
@@ -14,14 +14,11 @@ import numpy as np
 from keras_vit._types import Array
 from keras_vit._types import StrPath
 from keras_vit._warnings import warn
-from keras_vit.data._image_headers import median_side
-from keras_vit.data._pipeline import listed_source
 from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.folders import read_file
-from keras_vit.data.folders import validate_images
+from keras_vit.data.folders import files_dataset
+from keras_vit.data.image_files import validate_images
 from keras_vit.data.labels import encode_labels
 from keras_vit.data.labels import summarize
-from keras_vit.data.labels import warn_missing_classes
 from keras_vit.data.splits import hold_out_by_path
 from keras_vit.data.splits import parse_holdout
 from keras_vit.data.splits import split_by_path
@@ -63,7 +60,7 @@ def from_csv(
     photos/2.jpg,dog
     ```
 
-    Images of several classes each, or none, make a multi-label data set, whose
+    Images of several classes each, or none, make a multi-label dataset, whose
     labels are rows of zeros and ones. Mixup and cutmix mix these rows as they
     mix those of one class.
 
@@ -142,21 +139,15 @@ def from_csv(
             f"which are those held out: --holdout {holdout:g} is not used."
         )
     _raise_if_contradictory(path, rows, names, values)
-    warn_missing_classes(str(path), class_names, labels, splits)
     _warn_repeated_images(path, names, splits)
-    return ImageDataset(
-        name=path.stem,
-        class_names=class_names,
-        channels=3,
-        image_size=None,
-        median_side=median_side([files[i] for i in splits["train"]]),
-        num_train=len(splits["train"]),
-        num_test=len(splits["test"]),
-        num_validation=len(splits["validation"]),
-        num_skipped=len(bad),
-        num_unverified=0 if skip_bad_images else len(files),
-        multi_label=is_multi_label,
-        source=listed_source(files, labels, splits, read_file),
+    return files_dataset(
+        path.stem,
+        class_names,
+        files,
+        labels,
+        splits,
+        num_skipped=bad,
+        verified=skip_bad_images,
     )
 
 

@@ -1,4 +1,4 @@
-"""A data set of labelled images: its metadata and its batches."""
+"""A dataset of labelled images: its metadata and its batches."""
 
 import dataclasses
 import difflib
@@ -53,11 +53,21 @@ class PipelineOptions:
     crops: MultiCrop | None = None
     # A random patch size in each step.
     patch_sizes: RandomPatchSizes | None = None
+    # The largest factor of the random scale of images with masks; None is 2.
+    scale: float | None = None
 
     def __post_init__(self) -> None:
-        _raise_unless_in("protocol", self.protocol, PROTOCOLS)
-        _raise_unless_in("augment", self.augment, AUGREG)
-        _raise_unless_in("mode", self.mode, MODES)
+        for name, known in (
+            ("protocol", PROTOCOLS),
+            ("augment", AUGREG),
+            ("mode", MODES),
+        ):
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(
+                    f"There is no {name} {value!r}. --{name} takes: "
+                    f"{', '.join(known)}."
+                )
         for name in ("mixup", "cutmix"):
             value = getattr(self, name)
             if not 0 <= value <= 1:  # also not NaN
@@ -66,32 +76,37 @@ class PipelineOptions:
                 )
         if isinstance(self.erase, int | float):
             object.__setattr__(self, "erase", RandomErasing(self.erase))
-        if not isinstance(self.erase, RandomErasing):
-            raise ValueError(
-                "`erase` must be a probability or a `RandomErasing`. Received: "
-                f"{self.erase!r}"
-            )
-        self._check_crops()
         size = height_and_width(self.image_size)
         object.__setattr__(self, "image_size", size)
-        self._check_patch_sizes()
-        for name, least in (("batch_size", 1), ("start", 0)):
-            if getattr(self, name) < least:
+        for name, kind in (
+            ("erase", RandomErasing),
+            ("crops", MultiCrop),
+            ("patch_sizes", RandomPatchSizes),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kind | None):
                 raise ValueError(
-                    f"`{name}` must be {least} or more. Received: "
-                    f"{getattr(self, name)}"
+                    f"`{name}` must be a `{kind.__name__}` of keras_vit.data. "
+                    f"Received: {value!r}"
+                )
+        if self.crops is not None:
+            others = "protocol", "augment", "mixup", "cutmix", "erase"
+            self.refuse((*others, "patch_sizes"), "`MultiCrop`")
+        if self.patch_sizes is not None:
+            self.patch_sizes.check(self.image_size)
+        for name, least in (("batch_size", 1), ("start", 0), ("scale", 1)):
+            value = getattr(self, name)
+            if value is not None and not value >= least:  # also not NaN
+                raise ValueError(
+                    f"`{name}` must be {least} or more. Received: {value}"
                 )
         index, count = self.shard
-        if not 0 <= index < count:
+        if not 0 <= index < count or self.batch_size % count:
             raise ValueError(
-                "`shard` must be (index, count) with 0 <= index < count. "
-                f"Received: {self.shard}"
-            )
-        if self.batch_size % count:
-            raise ValueError(
+                "`shard` must be (index, count) with 0 <= index < count, and "
                 "`batch_size`, the images of all processes together, must be a "
                 f"multiple of the {count} processes. Received: "
-                f"{self.batch_size}"
+                f"shard={self.shard}, batch_size={self.batch_size}"
             )
         if self.micro_batches < 1 or len(self.local_rows) % self.micro_batches:
             raise ValueError(
@@ -100,44 +115,21 @@ class PipelineOptions:
                 f"{self.micro_batches}"
             )
 
-    def _check_crops(self) -> None:
-        if self.crops is None:
-            return
-        if not isinstance(self.crops, MultiCrop):
-            raise ValueError(
-                "`crops` must be a `MultiCrop`, such as "
-                'keras_vit.data.CROPS["dino"]. Received: '
-                f"{self.crops!r}"
-            )
-        if (
-            self.uses_mixing
-            or self.augment != "none"
-            or self.erase.probability
-            or self.protocol != "simple"
-        ):
-            raise ValueError(
-                "`crops` replaces `protocol`, and has its own augmentations: "
-                "leave out `protocol`, `augment`, `mixup`, `cutmix` and "
-                f"`erase`. Received: protocol={self.protocol!r}, "
-                f"augment={self.augment!r}, mixup={self.mixup}, "
-                f"cutmix={self.cutmix}, erase={self.erase.probability}"
-            )
-
-    def _check_patch_sizes(self) -> None:
-        if self.patch_sizes is None:
-            return
-        if not isinstance(self.patch_sizes, RandomPatchSizes):
-            raise ValueError(
-                "`patch_sizes` must be a `RandomPatchSizes`, such as "
-                "keras_vit.data.RandomPatchSizes((8, 16), patch_size=16). "
-                f"Received: {self.patch_sizes!r}"
-            )
-        if self.crops is not None:
-            raise ValueError(
-                "`patch_sizes` is for one image, and `crops` makes several: "
-                "leave out one of them."
-            )
-        self.patch_sizes.check(self.image_size)
+    def refuse(self, names: Iterable[str], source: str) -> None:
+        """Raises a `ValueError` if one of the options, which `source` does not
+        have, is not the default."""
+        defaults = {x.name: x.default for x in dataclasses.fields(self)}
+        defaults["erase"] = RandomErasing(0.0)
+        for name in names:
+            value = getattr(self, name)
+            if value != defaults[name]:
+                default = defaults[name]
+                default = getattr(default, "probability", default)
+                raise ValueError(
+                    f"{source} has its own way to make images and labels: use "
+                    f"--{name.replace('_', '-')} {default} (the default). "
+                    f"Received: {name}={value!r}"
+                )
 
     @property
     def micro_batch_size(self) -> int:
@@ -181,45 +173,76 @@ def local_evaluation_rows(
     return rows, batches, padded / total
 
 
-def _raise_unless_in(name: str, value: Any, known: Iterable[str]) -> None:
-    if value not in known:
-        raise ValueError(
-            f"There is no {name} {value!r}. --{name} takes: {', '.join(known)}."
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class ImageDataset:
-    """A data set of labelled images: its metadata and its batches.
+    """A dataset of labelled images: its metadata and its batches.
 
-    `load_dataset`, `from_arrays`, `from_csv` and `from_huggingface` make one.
+    `load_dataset`, `from_arrays`, `from_csv` and `from_huggingface` make one,
+    and `load_segmentation` one whose labels are masks.
+
+    Attributes:
+        name: String.
+        class_names: Tuple of strings.
+        channels: Integer, 1 or 3.
+        image_size: Integer, the height and width of all images; None if they
+            differ or are not squares.
+        median_side: Integer. Median of the heights and widths of a sample of
+            the training images, in pixels; None if it is unknown.
+        num_train: Integer, without the images that are held out.
+        num_test: Integer.
+        num_validation: Integer.
+        num_skipped: Integer. Number of files that cannot be read.
+        num_unverified: Integer. Number of files of which only the header and
+            the trailer were checked.
+        multi_label: Boolean. Whether an image may have several classes, or
+            none. Its label is then a row of float32 zeros and ones, one number
+            for each class.
+        ignore: Integer. Value of the pixels of masks that have no class; None
+            if labels are those of whole images.
+        can_flip: Boolean. Whether a mirrored image is one of the same classes.
+        max_value: Integer. The largest value of a pixel of the original images.
+        source: Object with the methods `train(data, options)`,
+            `evaluation_batches(data, split, total, options)`, `sample`,
+            `class_counts(data)` and `example(split, index)`.
     """
 
     name: str
     class_names: tuple
     channels: int
-    # Height and width; None if the images differ in size or are not square.
     image_size: int | None
-    # Median of the heights and widths of a sample of the training images, in
-    # pixels; None if it is unknown.
     median_side: int | None = dataclasses.field(default=None, kw_only=True)
-    num_train: int  # without the images that are held out
+    num_train: int
     num_test: int
     num_validation: int = 0
-    num_skipped: int = 0  # files that cannot be read
-    # Files of which only the header and the trailer were checked.
+    num_skipped: int = 0
     num_unverified: int = 0
-    # Whether an image may have several classes, or none. Its label is then a
-    # row of float32 zeros and ones, one number for each class.
     multi_label: bool = False
-    # An object with the methods `train(data, options)`,
-    # `evaluation_batches(data, split, total, options)` and, for
-    # `class_counts`, `class_counts(data)`.
+    ignore: int | None = None
+    can_flip: bool = True
+    max_value: int = 255
     source: Any = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         names = tuple(map(printable, self.class_names))
         object.__setattr__(self, "class_names", names)
+
+    @property
+    def has_protocols(self) -> bool:
+        """Whether images can be cropped by the published `PROTOCOLS`."""
+        return "protocol" not in getattr(self.source, "refuses", ())
+
+    def read(self, split: str, index: int) -> tuple[Array, Array]:
+        """Returns an image as it is, and its label or mask.
+
+        Args:
+            split: "train", "validation" or "test".
+            index: Integer. The image's position in `batches(split)`.
+
+        Returns:
+            Array of shape `(height, width, channels)`, and the class, a row of
+            zeros and ones, or an integer mask of shape `(height, width)`.
+        """
+        return self.source.example(split, index)
 
     def train(
         self,
@@ -266,7 +289,7 @@ class ImageDataset:
                 and standard deviation; see `preprocess_input`.
             one_hot: Boolean. Whether labels are floats of shape
                 `(batch, classes)`. With mixup or cutmix, and for a multi-label
-                data set, they always are.
+                dataset, they always are.
             class_weights: List of floats of 0 or more, one for each class, such
                 as `balanced_class_weights(data.class_counts())`. Each image
                 gets the weight of its class.
@@ -275,15 +298,21 @@ class ImageDataset:
                 one image. `image_size` is that of the global crops.
             patch_sizes: A `RandomPatchSizes`: each batch is for another patch
                 size, and its images have another size.
+            scale: Float of 1 or more, 2 by default, for datasets with masks:
+                the short side of an image is scaled to `image_size` times a
+                random factor between `1 / scale` and `scale`. A crop is padded
+                with gray, and with pixels to ignore, where the image is
+                smaller.
 
         Returns:
             An iterable of `(images, labels)` for `model.fit`, or with
             `class_weights` of `(images, labels, weights)`. With `crops`,
             `images` is a dict of `global`, of shape `(batch, 2, height, width,
-            channels)`, and `local`.
+            channels)`, and `local`. For a dataset with masks, labels are int32
+            masks, cropped and flipped as their images.
 
         Raises:
-            ValueError: if an option is invalid, or the data set does not
+            ValueError: if an option is invalid, or the dataset does not
                 support it.
         """
         checked = PipelineOptions(image_size, batch_size, seed=seed, **options)
@@ -297,31 +326,27 @@ class ImageDataset:
         return self.source.train(self, checked)
 
     def _check_class_weights(self, options: PipelineOptions) -> None:
-        if self.multi_label or options.uses_mixing:
-            raise ValueError(
-                "Class weights are for images of one class each. Received: "
-                + (
-                    f"{self.name!r}, which is a multi-label data set."
-                    if self.multi_label
-                    else f"mixup={options.mixup}, cutmix={options.cutmix}, "
-                    "which mix images of different classes. Set them to 0."
-                )
-            )
         weights = np.asarray(options.class_weights, "float64")
+        is_valid = (np.isfinite(weights) & (weights >= 0)).all()
         if (
-            weights.shape != (len(self.class_names),)
-            or not (np.isfinite(weights) & (weights >= 0)).all()
+            self.multi_label
+            or options.uses_mixing
+            or weights.shape != (len(self.class_names),)
+            or not is_valid
         ):
+            kind = "several classes" if self.multi_label else "one class"
             raise ValueError(
                 f"`class_weights` must be {len(self.class_names)} numbers of 0 "
-                "or more, one for each class. Received: "
-                f"{options.class_weights}"
+                "or more, for images of one class each, without mixup and "
+                f"cutmix. Received: {options.class_weights}, "
+                f"mixup={options.mixup}, cutmix={options.cutmix}, and images "
+                f"of {kind} each{' (multi-label)' * self.multi_label}"
             )
 
     def class_counts(self) -> Array:
         """Returns the number of training images of each class.
 
-        Without the images that are held out. The records of a TFDS data set
+        Without the images that are held out. The records of a TFDS dataset
         are read for it, but its images are not decoded.
 
         Returns:
@@ -333,7 +358,9 @@ class ImageDataset:
     def test(self, **options: Any) -> Any:
         """Returns batches of the test images, each image once and in order.
 
-        The last batch may be smaller than the others, and weights are 1. An
+        The last batch may be smaller than the others, and weights are 1. Images
+        and masks of a dataset with masks are resized, masks to the nearest
+        pixel. An
         image without a label, of which ImageNet's ReaL labels have some, has a
         weight of 0 and only counts in `metrics`, not in `weighted_metrics`.
 
@@ -351,7 +378,10 @@ class ImageDataset:
                 right as well.
 
         Returns:
-            An iterable of `(images, labels, weights)` for `model.evaluate`.
+            An iterable of `(images, labels, weights)` for `model.evaluate`. For
+            a dataset with masks, of `(images, masks)`, which `metrics` take; if
+            it is padded, with weights of shape `(batch, 1, 1)`, with which a
+            batch counts in a loss as it has images.
         """
         return self._evaluation_batches("test", **options)
 
@@ -385,7 +415,7 @@ class ImageDataset:
         return self._evaluation_batches(split, **options)
 
     def sample(self, split: str, count: int) -> "ImageDataset":
-        """Returns the data set with a random sample of the images of a split.
+        """Returns the dataset with a random sample of the images of a split.
 
         The first images of a folder or a file are those of the first classes.
         A random sample has images of all. It depends only on the numbers of

@@ -1,4 +1,4 @@
-"""Data sets of the `datasets` package of Hugging Face.
+"""Datasets of the `datasets` package of Hugging Face.
 
 The package is not imported: its objects have `features` and a length, and are
 indexed by integers and by the names of columns.
@@ -14,12 +14,11 @@ import numpy as np
 from keras_vit._checks import check_image_mode
 from keras_vit._images import open_image
 from keras_vit._types import Array
-from keras_vit.data._pipeline import listed_source
+from keras_vit.data._pipeline import listed_dataset
 from keras_vit.data.arrays import image_reader
 from keras_vit.data.arrays import split_by_index
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.labels import encode_labels
-from keras_vit.data.labels import warn_missing_classes
 from keras_vit.data.splits import TEST_SPLITS
 from keras_vit.data.splits import parse_holdout
 
@@ -44,7 +43,7 @@ def from_huggingface(
 
     Images are decoded by `dataset`, one at a time, and only those of a batch.
     Classes are the names of a `ClassLabel`; for other columns, the distinct
-    values in sorted order. A column of lists makes the data set multi-label.
+    values in sorted order. A column of lists makes the dataset multi-label.
 
     Args:
         dataset: A `datasets.DatasetDict` with a split "train"; or a
@@ -57,7 +56,7 @@ def from_huggingface(
         test_split: String. The split to evaluate on. None takes "test", or
             "validation" ("valid", "val") where there is no such split or its
             labels are missing, which are stored as -1.
-        name: String. Name of the data set.
+        name: String. Name of the dataset.
         channels: 3 for colour, to which grey images are converted; 1 for grey.
         image_size: Integer. Height and width, if they are those of every
             image, such as 32 for CIFAR: some protocols treat small images
@@ -80,7 +79,6 @@ def from_huggingface(
     indices_of = split_by_index(
         labels, indices[is_train], indices[~is_train], holdout
     )
-    warn_missing_classes(name, class_names, labels, indices_of)
 
     def image(index: int) -> Array:
         key, i = rows[index]
@@ -89,22 +87,16 @@ def from_huggingface(
     for key, split in splits.items():
         _check_column(key, split, image_column)
         _check_first_image(image, rows.index((key, 0)), key, image_column)
-    return ImageDataset(
-        name=name,
-        class_names=class_names,
+    return listed_dataset(
+        name,
+        class_names,
+        [f"{key}[{i}]" for key, i in rows],
+        labels,
+        indices_of,
+        image_reader(image, np.dtype("uint8"), channels),
+        contents=indices,
         channels=channels,
         image_size=image_size,
-        num_train=len(indices_of["train"]),
-        num_test=len(indices_of["test"]),
-        num_validation=len(indices_of["validation"]),
-        multi_label=labels.ndim == 2,
-        source=listed_source(
-            [f"{key}[{i}]" for key, i in rows],
-            labels,
-            indices_of,
-            image_reader(image, np.dtype("uint8"), channels),
-            contents=indices,
-        ),
     )
 
 
@@ -166,7 +158,7 @@ def _check_first_image(
 
 
 def _named_splits(dataset: Any) -> dict[str, Any]:
-    """Returns a dict of the names of splits to their data sets."""
+    """Returns a dict of the names of splits to their datasets."""
     splits = dict(dataset) if hasattr(dataset, "keys") else {"train": dataset}
     for key, split in splits.items():
         for needed in ("features", "__len__", "__getitem__"):

@@ -21,11 +21,11 @@ from keras_vit._types import Array
 from keras_vit._warnings import warn
 from keras_vit.data.canvases import IGNORE
 from keras_vit.data.canvases import digit_canvases
-from keras_vit.data.folders import image_files
-from keras_vit.data.folders import warn_unsupported_files
+from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.huggingface import to_pixels
+from keras_vit.data.image_files import image_files
 from keras_vit.data.labels import summarize
-from keras_vit.data.segmentation import SegmentationDataset
+from keras_vit.data.segmentation import masked_dataset
 from keras_vit.data.splits import split_by_path
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
@@ -49,7 +49,7 @@ TFDS_MASKS = {
 }
 
 
-def load_segmentation(name: str, ignore: int = 255) -> SegmentationDataset:
+def load_segmentation(name: str, ignore: int = 255) -> ImageDataset:
     """Finds a data set of images with masks by its name.
 
     Args:
@@ -68,7 +68,8 @@ def load_segmentation(name: str, ignore: int = 255) -> SegmentationDataset:
             learned.
 
     Returns:
-        A `SegmentationDataset`.
+        An `ImageDataset` whose labels are masks: int32 arrays of the
+        height and width of the images.
 
     Raises:
         ValueError: if there is no such data set, or images without masks,
@@ -135,7 +136,7 @@ def read_mask(file: Any) -> Array:
     return mask // (255 // (2**bits - 1))
 
 
-def _from_folder(folder: pathlib.Path, ignore: int) -> SegmentationDataset:
+def _from_folder(folder: pathlib.Path, ignore: int) -> ImageDataset:
     problems = []
     parts = {
         part: _find_pairs(folder / part, problems)
@@ -219,7 +220,7 @@ def _from_folder(folder: pathlib.Path, ignore: int) -> SegmentationDataset:
         # Pillow 13 misreads rotated TIFF files without compression by path.
         return read_image(io.BytesIO(image.read_bytes())), read_mask(mask)
 
-    return SegmentationDataset(
+    return masked_dataset(
         name=folder.resolve().name or "folder",
         class_names=names,
         channels=3,
@@ -240,9 +241,7 @@ def _find_pairs(
     for kind, suffixes in (("images", _SUFFIXES), ("masks", (".png",))):
         place = folder / kind
         found[kind] = {}
-        paths, others = image_files(place, suffixes)
-        warn_unsupported_files(others, suffixes)
-        for path in paths:
+        for path in image_files([place], suffixes)[place]:
             name = path.relative_to(place).with_suffix("").as_posix()
             other = found[kind].setdefault(name, path)
             if other is not path:
@@ -353,7 +352,7 @@ def _check_classes(
     warn(text + ".")
 
 
-def _from_tfds(name: str, ignore: int) -> SegmentationDataset:
+def _from_tfds(name: str, ignore: int) -> ImageDataset:
     """The encoded files of a data set of TFDS, which are kept in memory."""
     tfds = require("tensorflow_datasets")
     feature, names, classes, first = TFDS_MASKS[name.split(":")[0]]
@@ -386,7 +385,7 @@ def _from_tfds(name: str, ignore: int) -> SegmentationDataset:
         labels = np.where(found < first, ignore, found - first)
         return read_image(image), labels.astype("int32")
 
-    return SegmentationDataset(
+    return masked_dataset(
         name=name.split(":")[0],
         class_names=names or tuple(str(i) for i in range(classes)),
         channels=3,

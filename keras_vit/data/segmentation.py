@@ -1,228 +1,94 @@
-"""A data set of images with a class for each pixel: its batches, in NumPy."""
+"""A dataset of images with a class for each pixel, in NumPy."""
 
 import concurrent.futures
-import dataclasses
 import os
 from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
-from keras_vit._program import printable
 from keras_vit._program import require
 from keras_vit._types import Array
+from keras_vit.data.array_source import ArraySource
+from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.dataset import PipelineOptions
-from keras_vit.data.dataset import local_evaluation_rows
-from keras_vit.data.digits import batch_indices
 from keras_vit.preprocessing import preprocess_input
 
+# The class that datasets with masks had.
+SegmentationDataset = ImageDataset
 _THREADS = min(8, os.cpu_count() or 1)
 
 
-@dataclasses.dataclass(frozen=True)
-class SegmentationDataset:
-    """A data set of images and masks: its metadata and its batches.
+def masked_dataset(
+    read: Callable[[str, int], tuple[Array, Array]],
+    channels: int,
+    ignore: int,
+    **fields: Any,
+) -> ImageDataset:
+    """Returns the `ImageDataset` of images and masks that `read` returns, of
+    "train" or "test" and an index: a uint8 image `(height, width, channels)`
+    and an integer mask `(height, width)`."""
 
-    `load_segmentation` makes one.
+    def stack(
+        one: Callable[[int], tuple[Array, Array]],
+        indices: Sequence[int] | Array,
+        options: PipelineOptions,
+    ) -> tuple[Array, Array]:
+        shape = (len(indices), *options.image_size)
+        images = np.zeros((*shape, channels), "float32")
+        masks = np.zeros(shape, "int32")
+        with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+            for i, pair in enumerate(threads.map(one, map(int, indices))):
+                images[i], masks[i] = pair
+        return np.asarray(preprocess_input(images, options.mode)), masks
 
-    Attributes:
-        name: String.
-        class_names: Tuple of strings.
-        channels: Integer, 1 or 3.
-        image_size: Integer, the height and width of all images; None if they
-            differ.
-        num_train, num_test: Integers. Numbers of images.
-        ignore: Integer. Value of the pixels of masks that have no class.
-        read: Function of "train" or "test" and an index that returns a uint8
-            image `(height, width, channels)` and an integer mask
-            `(height, width)`.
-        can_flip: Boolean. Whether a mirrored image is one of the same classes.
-    """
+    def augmented(
+        options: PipelineOptions,
+    ) -> Callable[[Array, int, np.random.Generator], tuple[Array, Array]]:
+        def make(
+            chosen: Array, first: int, rng: np.random.Generator
+        ) -> tuple[Array, Array]:
+            def one(row: int) -> tuple[Array, Array]:
+                return random_crop(
+                    *read("train", int(chosen[row])),
+                    options.image_size,
+                    # An image is the same on any number of processes.
+                    np.random.default_rng((options.seed, 1, first + row)),
+                    2.0 if options.scale is None else options.scale,
+                    options.flip,
+                    ignore,
+                )
 
-    name: str
-    class_names: tuple
-    channels: int
-    image_size: int | None
-    num_train: int
-    num_test: int
-    ignore: int
-    read: Callable[[str, int], tuple[Array, Array]]
-    can_flip: bool = True
-    num_validation: int = 0
-    num_unverified: int = 0
-    multi_label: bool = False
-    evaluation_split = "test"
+            return stack(one, options.local_rows, options)
 
-    def __post_init__(self) -> None:
-        names = tuple(map(printable, self.class_names))
-        object.__setattr__(self, "class_names", names)
+        return make
 
-    @property
-    def num_evaluation(self) -> int:
-        return self.num_test
+    def plain(
+        split: str, options: PipelineOptions
+    ) -> Callable[[Array], tuple[Array, Array]]:
+        size = options.image_size
 
-    def train(
-        self,
-        *,
-        image_size: int,
-        batch_size: int,
-        mode: str = "tf",
-        seed: int = 0,
-        start: int = 0,
-        shard: tuple[int, int] = (0, 1),
-        flip: bool = True,
-        scale: float = 2.0,
-    ) -> keras.utils.PyDataset:
-        """Returns endless batches of randomly scaled and cropped images.
-
-        The short side of an image is scaled to `image_size` times a random
-        factor between `1 / scale` and `scale`; a square is cropped, padded with
-        grey and pixels to ignore where the image is smaller, and flipped in
-        half of all cases. All of it depends only on the seed and the position
-        of an image in the run.
-
-        Args:
-            image_size: Integer. Height and width of the crops.
-            batch_size: Integer. Images of a batch, of all processes together.
-            mode: String. The `mode` of `preprocess_input`.
-            seed: Integer. Random seed.
-            start: Integer. The batch to begin with.
-            shard: `(index, count)` of this process; see `ImageDataset.train`.
-            flip: Boolean. Whether to flip images horizontally.
-            scale: Float, 1 or more; 1 for no random scale.
-
-        Returns:
-            A `keras.utils.PyDataset` of images and int32 masks.
-        """
-        options = PipelineOptions(
-            image_size,
-            batch_size,
-            mode=mode,
-            seed=seed,
-            start=start,
-            shard=shard,
-            flip=flip,
-        )
-        return _TrainBatches(self, options, scale)
-
-    def evaluation(
-        self,
-        *,
-        image_size: int,
-        batch_size: int,
-        mode: str = "tf",
-        shard: tuple[int, int] = (0, 1),
-        pad: bool = False,
-    ) -> keras.utils.PyDataset:
-        """Returns batches of the test images, each image once and in order.
-
-        Images and masks are resized to squares, masks to the nearest pixel.
-        The last batch may be smaller than the others.
-
-        Args:
-            image_size, batch_size, mode, shard: As in `train`.
-            pad: Boolean. Whether to pad the last batch to the size of the
-                others with images whose pixels are all ignored, so that
-                several devices can split it. With several processes it always
-                is padded.
-
-        Returns:
-            A `keras.utils.PyDataset` of images and int32 masks. If it is
-            padded, there are also weights of shape `(batch, 1, 1)`, with which
-            a batch counts in a loss as it has images. `metrics` take none.
-        """
-        options = PipelineOptions(
-            image_size, batch_size, mode=mode, shard=shard, pad=pad
-        )
-        return _EvaluationBatches(self, options)
-
-    def metadata(self) -> dict[str, Any]:
-        """Returns a dict of the fields that can be written as JSON."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.name != "read"
-        }
-
-
-class _TrainBatches(keras.utils.PyDataset):
-    num_batches = None  # endless
-
-    def __init__(
-        self, data: SegmentationDataset, options: PipelineOptions, scale: float
-    ) -> None:
-        super().__init__()
-        if not scale >= 1:
-            raise ValueError(f"`scale` must be 1 or more. Received: {scale!r}")
-        self.data, self.options, self.scale = data, options, scale
-
-    def __getitem__(self, index: int) -> tuple[Array, ...]:
-        options = self.options
-        first = (options.start + index) * options.batch_size
-        chosen = batch_indices(self.data.num_train, first, options)
-
-        def one(row: int) -> tuple[Array, Array]:
-            rng = np.random.default_rng((options.seed, 1, first + row))
-            pair = self.data.read("train", int(chosen[row]))
-            return random_crop(
-                *pair,
-                options.image_size,
-                rng,
-                self.scale,
-                options.flip,
-                self.data.ignore,
-            )
-
-        return _stack(one, options.local_rows, options.mode)
-
-
-class _EvaluationBatches(keras.utils.PyDataset):
-    def __init__(
-        self, data: SegmentationDataset, options: PipelineOptions
-    ) -> None:
-        super().__init__()
-        self.data, self.options = data, options
-        self.rows, self.count, self.weight = local_evaluation_rows(
-            data.num_test, options
-        )
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> tuple[Array, ...]:
-        size, channels = self.options.image_size, self.data.channels
-        batch = len(self.options.local_rows)
-        rows = list(self.rows[index * batch : (index + 1) * batch])
-        missing = batch - len(rows) if self.options.pads else 0
-
-        def one(i: int | None) -> tuple[Array, Array]:
-            if i is None:
-                image = np.zeros((*size, channels), "uint8")
-                return image, np.full(size, self.data.ignore)
-            image, mask = self.data.read("test", i)
+        def one(index: int) -> tuple[Array, Array]:
+            image, mask = read(split, index)
             return resize_image(image, size), resize_mask(mask, size)
 
-        pairs = _stack(one, [*rows, *[None] * missing], self.options.mode)
-        if not self.options.pads:
-            return pairs
-        # Keras averages a batch over the pixels that are not ignored, and
-        # counts it as often as it has images, padding included.
-        weight = self.weight * len(rows) / batch
-        return *pairs, np.full((batch, 1, 1), weight, "float32")
+        return lambda rows: stack(one, rows, options)
 
-
-def _stack(
-    one: Callable[[Any], tuple[Array, Array]],
-    indices: Iterable[int | None],
-    mode: str,
-) -> tuple[Array, Array]:
-    """Returns preprocessed images and masks of the function `one`."""
-    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
-        images, masks = zip(*threads.map(one, indices), strict=True)
-    images = preprocess_input(np.stack(images).astype("float32"), mode=mode)
-    return np.asarray(images), np.stack(masks).astype("int32")
+    return ImageDataset(
+        channels=channels,
+        ignore=ignore,
+        source=ArraySource(
+            example=read,
+            augmented=augmented,
+            plain=plain,
+            refuses=(
+                *("protocol", "augment", "mixup", "cutmix", "erase"),
+                *("one_hot", "class_weights", "crops", "patch_sizes"),
+            ),
+        ),
+        **fields,
+    )
 
 
 def random_crop(

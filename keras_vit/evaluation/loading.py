@@ -90,7 +90,7 @@ class LoadedClassifier:
         Returns:
             Dict of arguments.
         """
-        plain = "simple" if _is_digits(data) else protocol
+        plain = protocol if data.has_protocols else "simple"
         return {
             "image_size": self.image_size,
             "batch_size": batch_size,
@@ -439,11 +439,6 @@ def _hint(count: int, wanted: int) -> str:
     return ""
 
 
-def _is_digits(data: ImageDataset) -> bool:
-    """Returns whether a dataset is scikit-learn's digits, not a folder."""
-    return data.name == "digits" and data.image_size == 8
-
-
 def fitted(data: ImageDataset, trained: LoadedClassifier) -> ImageDataset:
     """Returns a dataset with the number of channels that a model takes.
 
@@ -457,11 +452,6 @@ def fitted(data: ImageDataset, trained: LoadedClassifier) -> ImageDataset:
     Raises:
         ValueError: if images cannot be decoded to that number of channels.
     """
-    if _is_digits(data) and trained.channels == 3:
-        raise ValueError(
-            "Digits are grey, and the model takes images of 3 channels. Load "
-            "it for one: keras_vit.converters.load(..., input_shape=(8, 8, 1))."
-        )
     if trained.channels not in (1, 3):
         raise ValueError(
             "Images are decoded to 1 or 3 channels. The model takes "

@@ -9,8 +9,7 @@ import keras
 import numpy as np
 
 from keras_vit._types import Array
-from keras_vit.data import parse_image_error
-from keras_vit.data import parse_label_error
+from keras_vit.data import find_data_error
 
 
 def predict_dataset(
@@ -70,14 +69,7 @@ def _named(batches: Iterable[tuple]) -> Iterator[tuple]:
         except StopIteration:
             return
         except Exception as error:
-            if message := parse_label_error(error):
-                raise ValueError(message) from error
-            path = parse_image_error(error)
-            if path is None:
-                raise
-            raise ValueError(
-                f"This image cannot be read: {path!r}. Remove it or convert "
-                "it, or leave such files out with "
-                "--skip-bad-images (skip_bad_images=True in Python)."
-            ) from error
+            if found := find_data_error(error):
+                raise ValueError(str(found)) from error
+            raise
         yield batch

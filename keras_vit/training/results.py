@@ -232,10 +232,9 @@ def print_results(summary: dict[str, Any], output: pathlib.Path) -> None:
     height, width = height_and_width(config["image_size"])
     scale = f"keras_vit.preprocess_input(images, mode={config['mode']!r})"
     values = "0 to 255"
-    # The images of scikit-learn's digits have values up to 16. Their size tells
-    # them apart from a folder named "digits".
-    if data["name"] == "digits" and data["image_size"] == 8:
-        scale, values = "images / 8 - 1", "0 to 16"
+    # Earlier runs have not stored it.
+    if (most := data.get("max_value", 255)) != 255:
+        scale, values = f"images / {most / 2:g} - 1", f"0 to {most}"
     logger.info(
         f"To use it in Python on images of {height} x {width} x "
         f"{data['channels']} with values from {values}:\n"

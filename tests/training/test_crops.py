@@ -5,7 +5,6 @@ import pytest
 
 from keras_vit import data
 from keras_vit.data import crops as crops_module
-from keras_vit.data.digits import resize
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.backends("torch")
@@ -112,9 +111,9 @@ def test_digits_have_crops():
     )
     whole = digits.train(image_size=32, batch_size=4, crops=plain, flip=False)
     images = next(iter(whole))[0]["global"].numpy()
-    # Crops are cut from enlarged digits; cropping rounds grey levels.
-    source = digits.source
-    enlarged = resize(source.images[source.splits["train"]], 32)
+    # Crops are cut from enlarged digits; cropping rounds gray levels.
+    options = {"image_size": 32, "batch_size": digits.num_train}
+    enlarged, *_ = digits.batches("train", **options)[0]
     for image in images[:, 0]:
         assert np.abs(enlarged - image).max(axis=(1, 2, 3)).min() < 0.01
     np.testing.assert_array_equal(images[:, 0], images[:, 1])

@@ -129,7 +129,7 @@ def test_holdout_adds_a_validation_split():
 
 def test_unsupported_augment_and_protocol_are_refused(data):
     options = dict(image_size=8, batch_size=8)
-    with pytest.raises(ValueError, match="use --augment none. .*'medium1'"):
+    with pytest.raises(ValueError, match="use --augment none .*'medium1'"):
         data.train(augment="medium1", **options)
     with pytest.raises(ValueError, match="--protocol simple .*'vit_jax'"):
         data.test(protocol="vit_jax", **options)

@@ -2,6 +2,7 @@
 
 import filecmp
 import io
+import os
 import pathlib
 import types
 import warnings
@@ -154,6 +155,17 @@ def test_files_that_are_no_images_are_named(photos):
     for name in ("cat/more", "cat/IMG_0042", "dog/raw.dng"):
         assert name in str(caught[0].message)
     assert data.num_train + data.num_test == 13
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes")
+def test_a_pipe_is_left_out_and_not_opened(photos):
+    """Reading a pipe would wait for what another program writes."""
+    os.mkfifo(photos / "cat" / "pipe.jpg")
+    with pytest.warns(UserWarning, match="1 files are left out.*pipe.jpg"):
+        data = keras_vit.data.load_dataset(str(photos))
+    assert data.num_train + data.num_test == 12
+    with pytest.raises(FileNotFoundError, match="pipe.jpg"):
+        keras_vit.data.load_files([photos / "cat" / "pipe.jpg"])
 
 
 def test_similar_names_of_class_folders_are_reported(photos):

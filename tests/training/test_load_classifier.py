@@ -282,10 +282,25 @@ def test_channels_of_data_and_model_must_match():
         keras_vit.evaluation.fitted(
             data, loading.LoadedClassifier(None, 8, 4, "tf")
         )
-    with pytest.raises(ValueError, match="Digits are grey"):
-        keras_vit.evaluation.fitted(
-            keras_vit.data.load_dataset("digits"), found_for(3)
+
+
+@pytest.mark.parametrize("source", ["digits", "arrays"])
+def test_grey_images_fit_a_model_of_three_channels(source):
+    if source == "digits":
+        data = keras_vit.data.load_dataset("digits")
+    else:
+        pytest.importorskip("tensorflow")
+        images = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 1))
+        data = keras_vit.data.from_arrays(
+            images.astype("uint8"), np.arange(20) % 2
         )
+    options = {"image_size": 8, "batch_size": 4}
+    ((grey, *_), *_) = data.test(**options)
+    fitted = keras_vit.evaluation.fitted(data, found_for(3))
+    ((colors, *_), *_) = fitted.test(**options)
+    np.testing.assert_allclose(
+        np.asarray(colors), np.repeat(np.asarray(grey), 3, -1), atol=1e-6
+    )
 
 
 @pytest.mark.backends("torch")
@@ -350,11 +365,11 @@ def test_batches_of_each_split():
 
 def test_error_names_the_path_of_a_bad_image():
     tf = pytest.importorskip("tensorflow")
-    from keras_vit.data._pipeline import map_with_named_errors
+    from keras_vit.data._pipeline import map_with_names
     from keras_vit.evaluation import predict
 
     images = tf.data.Dataset.from_tensors((0, "bad/one.png", b"no image", 0))
-    batches = map_with_named_errors(
+    batches = map_with_names(
         images,
         lambda _, name, content, y: tf.io.decode_png(content)[0, 0, 0],
     )

@@ -42,9 +42,8 @@ def _tune(paths):
     from keras_vit import training
 
     data = keras_vit.data.load_dataset("digits")
-    source = data.source
-    train = source.splits["train"]
-    test = source.splits["test"]
+    images, labels, _ = data.batches("train", image_size=8, batch_size=1797)[0]
+    test, test_labels, _ = data.test(image_size=8, batch_size=1797)[0]
 
     def build(path):
         if path is None:
@@ -78,17 +77,16 @@ def _tune(paths):
                 rng = np.random.default_rng(seed)
                 chosen = np.concatenate(
                     [
-                        rng.permutation(train[source.labels[train] == n])[:10]
+                        rng.permutation(np.flatnonzero(labels == n))[:10]
                         for n in range(10)
                     ]
                 )
-                batches = _batches(source, chosen, seed)
+                batches = _batches(images[chosen], labels[chosen], seed)
                 model.fit(
                     batches, steps_per_epoch=TUNING, verbose=0, shuffle=False
                 )
-                logits = model.predict(source.images[test], verbose=0)
-                hits = logits.argmax(1) == source.labels[test]
-                found.append(hits.mean())
+                logits = model.predict(test, verbose=0)
+                found.append((logits.argmax(1) == test_labels).mean())
             print(
                 f"rate {peak:g}  {name:13} mean {np.mean(found):.4f} of "
                 + " ".join(f"{x:.4f}" for x in found),
@@ -96,9 +94,9 @@ def _tune(paths):
             )
 
 
-def _batches(source, chosen, seed):
+def _batches(images, labels, seed):
     from keras_vit.data import PipelineOptions
     from keras_vit.data import train_batches
 
     options = PipelineOptions(8, BATCH, seed=seed)
-    return train_batches(source.images[chosen], source.labels[chosen], options)
+    return train_batches(images, labels, options)

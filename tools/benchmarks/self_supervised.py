@@ -115,10 +115,8 @@ def _evaluate(path, method, seed):
 
 
 def _arrays(data, split, size):
-    from keras_vit.data.digits import resize
-
-    index = data.source.splits[split]
-    return resize(data.source.images[index], size), data.source.labels[index]
+    batches = data.batches(split, image_size=size, batch_size=1797)
+    return batches[0][:2]
 
 
 def _tune(model, data, labels, size, seed):

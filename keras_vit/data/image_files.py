@@ -1,0 +1,161 @@
+"""Find the image files of a folder, and those that cannot be read."""
+
+import concurrent.futures
+import os
+import pathlib
+import statistics
+from collections.abc import Sequence
+
+from keras_vit._images import open_image
+from keras_vit._program import require
+from keras_vit._types import StrPath
+from keras_vit._warnings import warn
+from keras_vit.data._decode import decode
+from keras_vit.data._decode import import_tensorflow
+from keras_vit.data.labels import summarize
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
+# Beginnings of the names of files and folders that programs write.
+HIDDEN = (".", "__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
+# Notes and annotations, of which there may be one beside each image.
+_NOTES = (".txt", ".md", ".csv", ".json", ".xml", ".yaml", ".yml", ".html")
+# The formats that TensorFlow decodes, and how their files end. A file with
+# something behind its end may be valid: cameras append data.
+_TRAILERS = {"PNG": b"IEND\xaeB`\x82", "GIF": b";", "JPEG": b"\xff\xd9"}
+_FORMATS = (*_TRAILERS, "BMP")
+# A PNG of 200 kB can hold 20000 x 20000 pixels. An image of this number of
+# pixels and a copy of it take 800 MB.
+_MAX_PIXELS = 2**27
+# Resized so that its shorter side is 256, a longer image would take gigabytes.
+_MAX_ASPECT_RATIO = 100
+_BMP_MASKS = b"\0\0\xff\0\0\xff\0\0\xff\0\0\0"  # blue is the first byte
+
+
+def image_files(
+    roots: Sequence[pathlib.Path], extensions: tuple[str, ...] = EXTENSIONS
+) -> dict[pathlib.Path, list[pathlib.Path]]:
+    """Returns the sorted files of each folder, and its sub-folders, that are
+    named as images, and warns of others, but not of hidden files and of notes.
+
+    Links to folders are not followed, as they may form a circle, and pipes are
+    not opened, as nothing may ever come out of them.
+    """
+    images, others = {}, []
+    for root in roots:
+        images[root] = []
+        for path in sorted(root.rglob("*")):
+            parts, suffix = path.relative_to(root).parts, path.suffix.lower()
+            if any(part.startswith(HIDDEN) for part in parts):
+                continue
+            is_file = path.is_file()
+            if is_file and suffix in extensions:
+                images[root].append(path)
+            elif path.is_symlink() or not (path.is_dir() or suffix in _NOTES):
+                others.append(str(path))
+    if others:
+        warn(
+            f"{len(others)} files are left out: {summarize(others)}. Links "
+            "must lead to a file, and images must have a name that ends in "
+            f"{', '.join(extensions)}: convert them.",
+        )
+    return images
+
+
+def validate_images(
+    paths: Sequence[pathlib.Path], skip: bool
+) -> tuple[set[pathlib.Path], int]:
+    """Returns the set of the files that can be read as images, and the number
+    of the others.
+
+    With `skip`, every image is decoded, and those that cannot be read are
+    warned of. Otherwise the header and the trailer of every file are checked,
+    files without a trailer are decoded, and the first defect is a `ValueError`.
+    """
+    if not skip:
+        for path in paths:
+            if defect := find_defect(path, thorough=False):
+                raise ValueError(
+                    f"{str(path)!r} {defect} Remove it or convert it, or use "
+                    "--skip-bad-images (skip_bad_images=True in Python), which "
+                    "leaves out all such files."
+                )
+        return set(paths), 0
+    # Threads, because decoding releases Python's global interpreter lock.
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        defects = dict(zip(paths, pool.map(find_defect, paths), strict=True))
+    bad = [f"{path} {defect}" for path, defect in defects.items() if defect]
+    if bad:
+        warn(
+            f"{len(bad)} of {len(paths)} images cannot be used and are "
+            f"skipped: {summarize(bad)}",
+        )
+    return {path for path, defect in defects.items() if not defect}, len(bad)
+
+
+def find_defect(path: StrPath, thorough: bool = True) -> str | None:
+    """Returns the defect of an image file as text, or None; a file with a valid
+    header and trailer is decoded only if `thorough`."""
+    pillow = require("PIL.Image")
+    try:
+        with open(path, "rb") as file:
+            start = file.read(66)
+            if not start:
+                return "is empty."
+            if start[:2] == b"BM" and (defect := _bmp_defect(start)):
+                return defect
+            with open_image(file, _FORMATS) as image:
+                kind, size = image.format, image.size[::-1]
+            file.seek(-min(8, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            end, length = file.read(), file.tell()
+    except pillow.UnidentifiedImageError:
+        return (
+            "is not a JPEG, PNG, BMP or GIF image, whatever its name says, or "
+            "it is damaged."
+        )
+    except pillow.DecompressionBombError:
+        return f"has more than {_MAX_PIXELS // 10**6} million pixels."
+    except Exception as error:  # Pillow raises many types
+        return f"cannot be read: {getattr(error, 'strerror', None) or error}."
+    if size[0] * size[1] >= _MAX_PIXELS:
+        return f"has more than {_MAX_PIXELS // 10**6} million pixels."
+    if max(size) > _MAX_ASPECT_RATIO * min(size):
+        return (
+            f"is {size[0]} x {size[1]} pixels: one side may be "
+            f"{_MAX_ASPECT_RATIO} times the other."
+        )
+    # Pillow calls a JPEG of several images an MPO.
+    ends = end.endswith(_TRAILERS.get(kind, _TRAILERS["JPEG"]))
+    if kind == "BMP":
+        ends = length >= int.from_bytes(start[2:6], "little")
+    if ends and not thorough:
+        return None
+    tf = import_tensorflow()
+    try:
+        decode(tf.io.read_file(os.fsencode(path)), 3)
+    except tf.errors.OpError:
+        return "cannot be decoded: its content is damaged or incomplete."
+    return None
+
+
+def _bmp_defect(start: bytes) -> str | None:
+    """Returns what TensorFlow would misread in a BMP: it would, for example,
+    take the numbers of the colors of a palette for gray."""
+    if int.from_bytes(start[14:18], "little") < 40:
+        return "is a BMP of OS/2, which cannot be read."
+    bits = int.from_bytes(start[28:30], "little")
+    if bits not in (24, 32):
+        return f"is a BMP of {bits} bits, and only 24 and 32 can be read."
+    compression, masks = int.from_bytes(start[30:34], "little"), start[54:66]
+    if compression and (compression, masks) != (3, _BMP_MASKS):
+        return "is a BMP whose colors are in an order that cannot be read."
+    return None
+
+
+def median_side(paths: Sequence[StrPath], sample: int = 200) -> int | None:
+    """Returns the median of the heights and widths, in pixels, of at most
+    `sample` image files, which are opened but not decoded."""
+    sides = []
+    for path in paths[:: -(-len(paths) // sample) or 1]:
+        with open_image(path, _FORMATS) as image:
+            sides += image.size
+    return round(statistics.median(sides)) if sides else None
