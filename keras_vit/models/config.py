@@ -1,5 +1,6 @@
 """Arguments of the functions that build models: their names and defaults."""
 
+import dataclasses
 import difflib
 import functools
 import inspect
@@ -15,6 +16,7 @@ import keras
 from keras_vit import _checks
 from keras_vit._types import Config
 from keras_vit._types import Tensor
+from keras_vit.config import ResNetConfig
 from keras_vit.config import ViTConfig
 from keras_vit.config import field_names
 from keras_vit.config import known
@@ -28,20 +30,35 @@ _Result = TypeVar("_Result")
 
 
 def architecture_of(
-    config_class: type, config: object, arguments: Config
+    config_class: type,
+    config: ViTConfig | ResNetConfig | None,
+    arguments: Config,
 ) -> Config:
     """Returns the fields of a config that a function received, as arguments or
-    in a `config`, over which arguments take precedence."""
-    if config is not None and not isinstance(config, config_class):
-        raise ValueError(
-            f"The first argument must be a `{config_class.__name__}`. "
-            f"Received: {config!r}. Give all other arguments by name, such as "
-            'weights="imagenet21k".'
-        )
-    names = field_names(config_class)
-    fields = {name: getattr(config, name, None) for name in names}
+    in a `config`, over which arguments take precedence.
+
+    Fields of a `config` that have their default are left out: it does not say
+    whether they were given, and `weights` may need another value.
+    """
+    names, found = field_names(config_class), {}
+    if config is not None:
+        # A `HybridConfig` is a config of both its parts.
+        if (
+            not isinstance(config, config_class)
+            or field_names(type(config)) != names
+        ):
+            raise ValueError(
+                f"The first argument must be a `{config_class.__name__}`. "
+                f"Received: {config!r}. Give all other arguments by name, such "
+                'as weights="imagenet21k".'
+            )
+        found = {
+            field.name: getattr(config, field.name)
+            for field in dataclasses.fields(config)
+            if getattr(config, field.name) != field.default
+        }
     given = {name: arguments[name] for name in names}
-    return {**known(fields), **known(given)}
+    return {**known(found), **known(given)}
 
 
 def resolve_vit(

@@ -103,7 +103,8 @@ def VisionTransformer(
 
     The architecture is given by `config`, or by its fields as arguments. One
     that is not given, or None, is inferred from `weights`, or else has the
-    default that is stated below.
+    default that is stated below. So is a field of `config` that has its
+    default.
 
     Images are `(batch, height, width, channels)` floats in [-1, 1] (see
     `preprocess_input`). Layers are named `patch_embedding`, `class_token`,

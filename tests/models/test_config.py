@@ -4,6 +4,7 @@ import keras
 import pytest
 
 import keras_vit
+from keras_vit.config import HybridConfig
 from keras_vit.config import ViTConfig
 from keras_vit.config import field_names
 from tests.converters.test_kept_options import FAMILIES
@@ -60,3 +61,40 @@ def test_config_of_an_encoder_and_of_other_models():
     other = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     with pytest.raises(ValueError, match="was not made by keras_vit"):
         keras_vit.config_of(other)
+
+
+def test_defaults_of_a_config_do_not_replace_what_weights_need(tmp_path):
+    sizes = {
+        "patch_size": 8,
+        "hidden_size": 16,
+        "num_layers": 1,
+        "num_heads": 2,
+    }
+    model = keras_vit.VisionTransformer(
+        **sizes,
+        input_shape=(16, 16, 3),
+        classes=3,
+        activation="gelu",
+        norm_epsilon=1e-3,
+    )
+    model.save(tmp_path / "model.keras")
+    loaded = keras_vit.VisionTransformer(
+        ViTConfig(**sizes, dropout=0.1), weights=tmp_path / "model.keras"
+    )
+    config = keras_vit.config_of(loaded)
+    assert (config.activation, config.norm_epsilon) == ("gelu", 1e-3)
+    assert config.dropout == 0.1
+
+
+@pytest.mark.parametrize("function", ["VisionTransformer", "BiT"])
+def test_config_of_a_hybrid_is_refused_for_one_of_its_parts(function):
+    config = HybridConfig(
+        resnet_layers=(1,),
+        width_factor=0.5,
+        patch_size=1,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+    )
+    with pytest.raises(ValueError, match="must be a .*Received: HybridConfig"):
+        getattr(keras_vit, function)(config, input_shape=(16, 16, 3))
