@@ -20,6 +20,8 @@ from keras_vit import pretraining as pretraining
 from keras_vit import schedules as schedules
 from keras_vit import segmentation as segmentation
 from keras_vit import training as training
+from keras_vit._loading import load as load
+from keras_vit._loading import save as save
 from keras_vit._version import __version__ as __version__
 from keras_vit.costs import cost as cost
 from keras_vit.exporting import export as export

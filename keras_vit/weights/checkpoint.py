@@ -130,6 +130,12 @@ class Checkpoint:
         """
         return config_from(self.arguments())
 
+    @functools.cached_property
+    def pretraining(self) -> Config:
+        """What pre-training adds to the encoder, as `infer_pretraining`."""
+        shapes = {path: array.shape for path, array in self.weights.items()}
+        return infer.infer_pretraining(shapes)
+
     @property
     def channels(self) -> int:
         """Number of channels of the images."""

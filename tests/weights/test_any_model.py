@@ -1,0 +1,65 @@
+"""`keras_vit.load` and `keras_vit.save` choose the function for a file."""
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import models
+from tests import golden_data
+
+pytestmark = pytest.mark.backends("torch")
+SIZES = {
+    "input_shape": (16, 16, 3),
+    "patch_size": 4,
+    "hidden_size": 64,
+    "num_layers": 2,
+    "num_heads": 1,
+    "activation": "gelu",
+}
+
+
+def assert_same_weights(found, expected):
+    for a, b in zip(found.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "name, format",
+    [("a.keras", None), ("a.safetensors", "timm"), ("folder", None)],
+)
+def test_classifier(name, format, tmp_path):
+    model = keras_vit.VisionTransformer(**SIZES, classes=3)
+    keras_vit.save(model, tmp_path / name, format)
+    assert_same_weights(keras_vit.load(tmp_path / name), model)
+    with pytest.raises(FileExistsError):
+        keras_vit.save(model, tmp_path / name, format)
+    fewer = keras_vit.load(tmp_path / name, classes=2)
+    assert fewer.output_shape == (None, 2)
+
+
+def test_model_of_pretraining():
+    path = golden_data.load_path("facebook_mae")
+    given = {"num_heads": 3, "decoder_num_heads": 2}
+    model = keras_vit.load(path, **given)
+    assert isinstance(model, keras_vit.pretraining.MaskedAutoencoder)
+    expected = keras_vit.pretraining.load(path, **given)
+    assert_same_weights(model, expected)
+
+
+def test_segmentation_model(tmp_path):
+    encoder = keras_vit.VisionTransformer(
+        **SIZES, include_top=False, position_prefix="none", layer_scale=1.0
+    )
+    model = keras_vit.segmentation.EoMT(encoder, classes=2, queries=3, blocks=1)
+    keras_vit.save(model, tmp_path / "folder")
+    assert_same_weights(keras_vit.load(tmp_path / "folder"), model)
+    keras_vit.save(model, tmp_path / "model.keras")
+    assert_same_weights(keras_vit.load(tmp_path / "model.keras"), model)
+
+
+def test_released_weights(monkeypatch):
+    monkeypatch.setattr(models, "ViTB16", lambda **given: given)
+    found = keras_vit.load("ViTB16/imagenet21k", classes=5)
+    assert found == {"weights": "imagenet21k", "classes": 5}
+    with pytest.raises(FileNotFoundError, match="ViTB16/imagenet99"):
+        keras_vit.load("ViTB16/imagenet99")
