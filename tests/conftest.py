@@ -12,7 +12,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # float32 products in full precision, whatever the machine.
 os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
 os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
-# Under JAX most of the time is compiling. It optimises less, and what a test
+# Under JAX most of the time is compiling. It optimizes less, and what a test
 # has compiled is read from disk by other tests, workers, processes and runs.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

@@ -167,7 +167,7 @@ def _check_save(make, inputs, path="layer.keras"):
     import tempfile
 
     model = model_of(make, inputs)
-    _randomise(model)
+    _randomize(model)
     before = _arrays(model(list(inputs)))
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / path
@@ -219,7 +219,7 @@ def check_integers(make, *inputs):
     first, *others = inputs
     integers = np.round(3 * first).astype("int32")
     expected = layer(integers.astype("float32"), *others)
-    _randomise(layer)
+    _randomize(layer)
     expected = layer(integers.astype("float32"), *others)
     symbolic = [keras.KerasTensor(integers.shape, "int32")]
     symbolic += [keras.KerasTensor(x.shape) for x in others]
@@ -284,7 +284,7 @@ def _has_float64():
 def _check_step(make, inputs, still):
     """One step of plain SGD must move every weight."""
     model = model_of(make, inputs)
-    _randomise(model)
+    _randomize(model)
     before = {w.path: numpy(w) for w in model.trainable_weights}
     if not before:
         return
@@ -330,7 +330,7 @@ def _has_float16_gradients():
     return True
 
 
-def _randomise(model):
+def _randomize(model):
     """Replaces all weights: zeros would hide a mistake."""
     rng = np.random.default_rng(0)
     for weight in model.trainable_weights:

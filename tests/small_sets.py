@@ -24,7 +24,7 @@ CROP = 32
 
 
 def digits(rng):
-    """Grey digits on canvases of 28 to 64 pixels."""
+    """Gray digits on canvases of 28 to 64 pixels."""
     for split, label, digit in _digits():
         for _ in range(3 if split == "train" else 2):
             side = rng.integers(28, 65)
@@ -53,8 +53,8 @@ def textures(rng):
                         yield split, f"{photo}_{row}_{column}", crop * light
 
 
-def coloured(rng):
-    """Coloured digits on crops of the photographs, of 32 to 48 pixels."""
+def colored(rng):
+    """Colored digits on crops of the photographs, of 32 to 48 pixels."""
     photos = list(_photos().values())
     for split, label, digit in _digits():
         for _ in range(3 if split == "train" else 2):
@@ -65,17 +65,17 @@ def coloured(rng):
             digit_side = _digit_side(rng, side)
             top, left = _position(rng, side, digit_side)
             mask = _resized(digit, digit_side) / 255
-            colour = rng.uniform(0, 255, 3)
+            color = rng.uniform(0, 255, 3)
             # Light on dark places, and dark on light ones.
-            if colour.mean() > 127:
+            if color.mean() > 127:
                 canvas *= 0.5
             else:
                 canvas = 255 - (255 - canvas) * 0.5
-            _paste(canvas, colour, top, left, mask)
+            _paste(canvas, color, top, left, mask)
             yield split, str(label), canvas
 
 
-SETS = {"digits": digits, "textures": textures, "coloured": coloured}
+SETS = {"digits": digits, "textures": textures, "colored": colored}
 
 
 def make(name, folder, seed=0):
@@ -145,9 +145,9 @@ def _position(rng, side, digit_side):
     return rng.integers(-2, side - digit_side + 3, 2)
 
 
-def _paste(canvas, colour, top, left, mask=None):
+def _paste(canvas, color, top, left, mask=None):
     """Draws onto the part of an array at a position that may be outside."""
-    drawn = colour if mask is None else mask
+    drawn = color if mask is None else mask
     rows = np.arange(len(drawn)) + top
     columns = np.arange(len(drawn)) + left
     rows_in = (rows >= 0) & (rows < len(canvas))
@@ -155,10 +155,10 @@ def _paste(canvas, colour, top, left, mask=None):
     at = np.ix_(rows[rows_in], columns[columns_in])
     inside = np.ix_(rows_in, columns_in)
     if mask is None:
-        canvas[at] = colour[inside]
+        canvas[at] = color[inside]
     else:
         opacity = mask[inside][..., None]
-        canvas[at] = canvas[at] * (1 - opacity) + colour * opacity
+        canvas[at] = canvas[at] * (1 - opacity) + color * opacity
 
 
 def _left(rng, width, split):

@@ -15,7 +15,7 @@ from keras_vit import hub
 from keras_vit.inspection.report import class_names
 from keras_vit.training.models import build_model
 from keras_vit.weights.checkpoint import open_checkpoint
-from tests.models.test_vit import randomise
+from tests.models.test_vit import randomize
 
 SIZES = {
     "input_shape": (32, 32, 3),
@@ -32,7 +32,7 @@ def make_run(folder, **arguments):
     """Writes a folder as a training recipe does, and returns its path."""
     folder.mkdir()
     model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
-    randomise(model)
+    randomize(model)
     model.save(folder / "model.keras")
     config = {"dataset": "digits", "mode": "torch"}
     results = {

@@ -1,7 +1,7 @@
 """Models and blocks behave as plain Keras layers.
 
 Hooks, replaced methods, transformations and compilers of the backends, threads,
-subclasses and copies. The same for LoRA, quantisation and exports is in
+subclasses and copies. The same for LoRA, quantization and exports is in
 `tests/models/test_serving.py`.
 """
 

@@ -9,7 +9,7 @@ It prints a line of JSON for each method, with differences between two runs:
   which changes nothing but the rounding of sums.
 
 `loss` and `center` are the largest differences of the losses of all steps and
-of DINO's centre. `weights` is the largest difference of a weight, divided by
+of DINO's center. `weights` is the largest difference of a weight, divided by
 the largest change of any weight by training: some gradients, such as those of
 biases before a batch norm, are sums that cancel, so that their rounding errors
 are relative to the terms. `worst` is the variable. JAX's devices are made by

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.backends("torch")
 
 
 def blobs(per_class, columns=12, distance=1.5, seed=0):
-    """Features of classes with different centres."""
+    """Features of classes with different centers."""
     centres = np.random.default_rng(5).normal(size=(len(per_class), columns))
     labels = np.repeat(np.arange(len(per_class)), per_class)
     rng = np.random.default_rng(seed)

@@ -14,7 +14,7 @@ import keras_vit
 from keras_vit import exporting
 from keras_vit.training.models import build_model
 from tests.models.test_vit import images
-from tests.models.test_vit import randomise
+from tests.models.test_vit import randomize
 from tests.models.test_vit import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -61,7 +61,7 @@ def model(tmp_path):
 
 def saved(folder, **arguments):
     model = tiny(**arguments)
-    randomise(model)
+    randomize(model)
     model.save(folder / "model.keras")
     return model
 
@@ -117,7 +117,7 @@ def test_onnx_of_models_with_a_resnet(name, flags, export):
     """On JAX it runs where jax2onnx is installed, which is not so in CI."""
     require("onnx")
     model = build_model(name, None, None, input_shape=(32, 32, 3), classes=3)
-    randomise(model)
+    randomize(model)
     model.save("model.keras")
     status, printed = export("model.keras", "a.onnx", *flags)
     assert status == 0, printed
@@ -141,7 +141,7 @@ def test_onnx_of_a_bit_of_any_size(export):
     model = build_model(
         "compact-bit", None, None, input_shape=(None, None, 3), classes=3
     )
-    randomise(model)
+    randomize(model)
     model.save("model.keras")
     status, printed = export("model.keras", "a.onnx", "--batch", 1)
     assert status == 0, printed

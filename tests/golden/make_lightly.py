@@ -37,7 +37,7 @@ def keep(prefix, **tensors):
 
 
 def dino():
-    """Two steps, so that the second one has a centre that is not zero."""
+    """Two steps, so that the second one has a center that is not zero."""
     loss = DINOLoss(WIDTH, 0.04, 0.07, 30, 0.1, 0.9)
     for step, temperature in enumerate((0.04, 0.06)):
         student = normal(CROPS, BATCH, WIDTH).requires_grad_()

@@ -34,7 +34,7 @@ def assert_drawn(figure):
         artist
         for axes in figure.axes
         for artist in (*axes.images, *axes.lines, *axes.collections)
-        # A colour bar has an empty collection of dividers.
+        # A color bar has an empty collection of dividers.
         if not hasattr(artist, "get_segments") or artist.get_segments()
     ]
     assert artists

@@ -265,7 +265,7 @@ def test_dense_kernels_match_keras(case, policy):
     )
 
 
-# A mean of 100 leaves float32 five digits of what is normalised.
+# A mean of 100 leaves float32 five digits of what is normalized.
 TOLERANCES = {"float32": 8e-5, "bfloat16": 8e-2, "float16": 8e-3}
 
 

@@ -35,13 +35,13 @@ def sides_of(padding, size, kernel, strides):
     return sides
 
 
-def standardised(kernel, epsilon, placement):
+def standardized(kernel, epsilon, placement):
     kernel = kernel.astype("float64")
     axes = (0, 1, 2)
-    centred = kernel - kernel.mean(axes, keepdims=True)
+    centered = kernel - kernel.mean(axes, keepdims=True)
     if placement == "std":
-        return centred / (kernel.std(axes, keepdims=True) + epsilon)
-    return centred / np.sqrt(kernel.var(axes, keepdims=True) + epsilon)
+        return centered / (kernel.std(axes, keepdims=True) + epsilon)
+    return centered / np.sqrt(kernel.var(axes, keepdims=True) + epsilon)
 
 
 @pytest.mark.parametrize("placement,epsilon", [("std", 0.3), ("variance", 0.2)])
@@ -68,7 +68,7 @@ def test_std_conv_matches_numpy(
     found = numpy(layer(x))
     cut = windows(x, kernel, strides, sides_of(padding, size, kernel, strides))
     expected = np.einsum(
-        "bhwyxi,yxio->bhwo", cut, standardised(raw, epsilon, placement)
+        "bhwyxi,yxio->bhwo", cut, standardized(raw, epsilon, placement)
     )
     assert found.shape == expected.shape
     assert layer.compute_output_shape((2, *size, 3)) == expected.shape
@@ -123,9 +123,9 @@ def test_group_norm_is_exact_when_the_mean_is_large(channels, mean):
     minus the squared mean would lose all its digits."""
     x = (mean + RNG.normal(size=(2, 8, 8, channels))).astype("float32")
     groups = x.astype("float64").reshape(2, 64, 32, channels // 32)
-    centred = groups - groups.mean((1, 3), keepdims=True)
+    centered = groups - groups.mean((1, 3), keepdims=True)
     variance = groups.var((1, 3), keepdims=True)
-    expected = (centred / np.sqrt(variance + 1e-6)).reshape(x.shape)
+    expected = (centered / np.sqrt(variance + 1e-6)).reshape(x.shape)
     layer = layers.GroupNorm(epsilon=1e-6)
     np.testing.assert_allclose(numpy(layer(x)), expected, atol=1e-5)
     model = keras.Sequential([keras.Input(x.shape[1:]), layer])
@@ -191,5 +191,5 @@ def test_statistics_stay_in_float32_under_mixed_precision():
     layer.kernel.assign(raw)
     found = numpy(layer.standardised_kernel())
     assert found.dtype == "float32"
-    expected = standardised(raw.astype("float32"), 1e-5, "std")
+    expected = standardized(raw.astype("float32"), 1e-5, "std")
     np.testing.assert_allclose(found, expected, atol=1e-3)

@@ -15,7 +15,7 @@ from keras_vit.converters import save
 from tests.harness import numpy
 from tests.models.test_resnets import hybrid
 from tests.models.test_vit import images
-from tests.models.test_vit import randomise
+from tests.models.test_vit import randomize
 from tests.models.test_vit import tiny
 
 pytestmark = pytest.mark.usefixtures("eager")
@@ -72,7 +72,7 @@ def test_model_with_custom_blocks_saves_clones_and_trains(
     build, pooling, tmp_path
 ):
     model = build(block=RMSNormBlock, pooling=pooling, norm_epsilon=1e-3)
-    randomise(model)
+    randomize(model)
     x = image_of(model)
     before = model.predict(x, verbose=0)
     block = model.get_layer("block_0")
@@ -104,7 +104,7 @@ def test_model_with_custom_blocks_saves_clones_and_trains(
 
 def test_unregistered_block_loads_as_custom_object(tmp_path):
     model = tiny(block=half)
-    weights = randomise(model)
+    weights = randomize(model)
     x = images()
     before = model.predict(x, verbose=0)
     other = tiny()
@@ -125,7 +125,7 @@ def test_unregistered_block_loads_as_custom_object(tmp_path):
 
 def test_features_of_a_loaded_model(tmp_path):
     model = tiny(block=RMSNormBlock)
-    randomise(model)
+    randomize(model)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     found, expected = (
@@ -162,7 +162,7 @@ class GatedBlock(keras_vit.layers.TransformerBlock):
 @pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
 def test_custom_block_file_loads_with_another_head(block, suffix, tmp_path):
     model = tiny(block=block, num_layers=1)
-    randomise(model)
+    randomize(model)
     path = tmp_path / f"model{suffix}"
     save(model, path)
     for other in (
@@ -180,7 +180,7 @@ def test_custom_block_file_loads_with_another_head(block, suffix, tmp_path):
 def test_file_stores_the_class_of_the_block(tmp_path):
     """The class must be passed again unless Keras loads the model."""
     model = tiny(block=half)
-    randomise(model)
+    randomize(model)
     expected = model.predict(images(), verbose=0)
     for name in ("model.keras", "model.weights.h5"):
         path = tmp_path / name
@@ -207,7 +207,7 @@ def save_plain(folder):
 
 def test_weights_must_match_the_block_class(tmp_path):
     plain = tiny()
-    randomise(plain)
+    randomize(plain)
     path = tmp_path / "model.npz"
     save(plain, path)
     message = (

@@ -12,7 +12,7 @@ import keras_vit
 from keras_vit import exporting
 from tests import originals
 from tests.models.test_vit import images
-from tests.models.test_vit import randomise
+from tests.models.test_vit import randomize
 from tests.models.test_vit import tiny
 
 ON_TORCH = pytest.mark.backends("torch")
@@ -93,7 +93,7 @@ def test_any_size_is_that_of_a_model_for_any_size(case):
     """A model of one size gives the maps of one that was made for all."""
     options = CASES[case]
     fixed = tiny(**options)
-    randomise(fixed)
+    randomize(fixed)
     any_size = tiny(
         **{**options, "input_shape": (None, None, 3), "grid_size": (2, 3)}
     )
@@ -145,7 +145,7 @@ def test_preprocessing_scales_and_does_not_resize(size):
     """A model of the same weights without it sees the same patches."""
     model = tiny(input_shape=(*size, 3), preprocessing="torch")
     bare = tiny(input_shape=(*size, 3))
-    randomise(model)
+    randomize(model)
     bare.set_weights(model.get_weights())
     for shape in ((8, 12), (4, 4), (24, 16)):
         x = np.random.default_rng(0).integers(0, 256, (2, *shape, 3))
@@ -168,7 +168,7 @@ def test_preprocessing_scales_and_does_not_resize(size):
 
 def test_saved_loaded_and_trained(tmp_path):
     model = tiny()
-    randomise(model)
+    randomize(model)
     model.save(tmp_path / "model.keras")
     # The graph of a loaded model has its last block for one query only.
     loaded = keras.models.load_model(tmp_path / "model.keras")
@@ -209,7 +209,7 @@ def test_exported(name, tmp_path, caplog):
         converters = {"tensorflow": "tf2onnx", "jax": "jax2onnx"}
         pytest.importorskip(converters.get(BACKEND, "onnxscript"))
     model = tiny(num_layers=2)
-    randomise(model)
+    randomize(model)
     maps = keras_vit.dense_features(model, blocks=(0, 1))
     any_size = BACKEND in FORMATS[name].any_size
     path = tmp_path / f"maps{FORMATS[name].suffix}"

@@ -149,7 +149,7 @@ def gradient(model, name):
 @pytest.mark.parametrize("name", ["block_1", "encoder_norm"])
 def test_outputs_of_layers_are_those_of_the_model(name, tmp_path):
     model = tiny(distillation=name == "block_1")
-    test_vit.randomise(model)
+    test_vit.randomize(model)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     cloned = keras.models.clone_model(model)

@@ -8,7 +8,7 @@ from PIL import Image
 import keras_vit
 from keras_vit import convert
 from keras_vit.weights.checkpoint import open_checkpoint
-from tests.models.test_vit import randomise
+from tests.models.test_vit import randomize
 from tests.models.test_vit import tiny
 
 rng = np.random.default_rng(0)
@@ -25,7 +25,7 @@ def preprocess(images, *arguments):
 def pair():
     """Two models of the same weights, with and without preprocessing."""
     inside = tiny(input_shape=SHAPE, preprocessing=True)
-    randomise(inside)
+    randomize(inside)
     without = tiny(input_shape=SHAPE)
     without.set_weights(inside.get_weights())
     return inside, without

@@ -35,7 +35,7 @@ def bit(**changes):
     return keras_vit.BiT(**{"input_shape": (16, 24, 3), **TINY_BIT, **changes})
 
 
-def randomise(model):
+def randomize(model):
     for weight in model.weights:
         if "seed" not in weight.path:
             weight.assign(weight + 0.1 * RNG.normal(size=weight.shape))
@@ -83,7 +83,7 @@ def test_image_sizes_divisible_by_patch_and_stride(layers, patch, size, grid):
         input_shape=(None, None, 3),
         grid_size=grid,
     )
-    randomise(model)
+    randomize(model)
     free.set_weights(model.get_weights())
     np.testing.assert_allclose(
         free.predict(x, verbose=0), model.predict(x, verbose=0), atol=1e-5
@@ -102,7 +102,7 @@ def test_indivisible_feature_map_raises():
 
 @pytest.mark.parametrize("make", [hybrid, bit])
 def test_models_of_unknown_image_size_match_fixed_ones(make):
-    fixed = randomise(make())
+    fixed = randomize(make())
     free = make(
         input_shape=(None, None, 3),
         **({"grid_size": (2, 3)} if make is hybrid else {}),
@@ -165,7 +165,7 @@ def test_other_classes_and_channels():
 @pytest.mark.usefixtures("eager")
 def test_mixed_precision_has_finite_gradients(make):
     keras.config.set_dtype_policy("mixed_bfloat16")
-    model = randomise(make())
+    model = randomize(make())
     before = [numpy(w) for w in model.trainable_weights]
     model.compile(keras.optimizers.SGD(0.1), "mse")
     x = RNG.uniform(-1, 1, size=(2, 16, 24, 3)).astype("float32")
@@ -181,7 +181,7 @@ def test_mixed_precision_has_finite_gradients(make):
 
 @pytest.mark.parametrize("preactivation", [True, False])
 def test_bit_file_round_trip(preactivation, tmp_path):
-    model = randomise(bit(preactivation=preactivation, std_epsilon=0.01))
+    model = randomize(bit(preactivation=preactivation, std_epsilon=0.01))
     save(model, tmp_path / "model.npz", "bit")
     again = load(tmp_path / "model.npz", input_shape=(16, 24, 3))
     for old, new in zip(model.weights, again.weights, strict=True):

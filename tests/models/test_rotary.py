@@ -13,7 +13,7 @@ from keras_vit.layers.positions import rotate
 from tests.converters import test_dinov3 as dinov3
 from tests.harness import numpy
 from tests.models.test_vit import images
-from tests.models.test_vit import randomise
+from tests.models.test_vit import randomize
 from tests.models.test_vit import tiny
 
 BACKEND = keras.config.backend()
@@ -31,7 +31,7 @@ def model_of(**options):
     model = tiny(**{**ROPE, **options})
     periods = "position_embedding_shared"
     start = numpy(model.get_layer(periods).periods)
-    randomise(model)
+    randomize(model)
     model.get_layer(periods).periods.assign(start)
     return model
 
@@ -204,7 +204,7 @@ def test_exported(tmp_path):
         model = tiny(
             **ROPE, num_layers=1, input_shape=(None, None, 3), grid_size=(2, 3)
         )
-        randomise(model)
+        randomize(model)
     path = tmp_path / f"model{exporting.FORMATS[name].suffix}"
     keras_vit.export(model, path)
     run = exporting.FORMATS[name].reader(path)

@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from tests.models.test_vit import images
-from tests.models.test_vit import randomise
+from tests.models.test_vit import randomize
 from tests.models.test_vit import tiny
 
 backend = keras.config.backend()
@@ -15,7 +15,7 @@ backend = keras.config.backend()
 @pytest.mark.usefixtures("eager")
 def test_lora_trains_and_merges(tmp_path):
     model = tiny()
-    randomise(model)
+    randomize(model)
     before = model.predict(images(), verbose=0)
     for i in range(2):
         attention = model.get_layer(f"block_{i}").attention
@@ -112,7 +112,7 @@ def test_int8_model_in_a_name_scope_is_loaded(tmp_path):
 def test_saved_model_matches_keras(tmp_path):
     tensorflow = pytest.importorskip("tensorflow")
     model = tiny()
-    randomise(model)
+    randomize(model)
     expected = model.predict(images(), verbose=0)
     model.export(tmp_path / "model", verbose=False)
     served = tensorflow.saved_model.load(str(tmp_path / "model"))
@@ -131,7 +131,7 @@ def test_onnx_export_matches_keras(final_norm, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip(ONNX_WRITERS[backend])
     model = tiny(pooling="gap", final_norm=final_norm)
-    randomise(model)
+    randomize(model)
     model.save(tmp_path / "model.keras")
     model = keras.models.load_model(tmp_path / "model.keras")
     expected = model.predict(images(), verbose=0)

@@ -46,7 +46,7 @@ def counted(variant, **arguments):
     """Parameters of a variant, without the memory for them."""
     with keras.StatelessScope(initialize_variables=False):
         model = getattr(keras_vit, variant)(**arguments)
-    keras.utils.clear_session()  # it would initialise them later
+    keras.utils.clear_session()  # it would initialize them later
     return model.count_params()
 
 

@@ -37,7 +37,7 @@ def tiny(**arguments):
     return keras_vit.VisionTransformer(**arguments)
 
 
-def randomise(model):
+def randomize(model):
     rng = np.random.default_rng(0)
     for weight in model.weights:
         noise = rng.normal(size=weight.shape) * 0.3
@@ -85,7 +85,7 @@ OPTIONS = {
 def test_logits_match_the_reference(case):
     options = OPTIONS[case]
     model = tiny(**options)
-    weights = randomise(model)
+    weights = randomize(model)
     found = model.predict(images(), verbose=0)
     expected = reference.vision_transformer(
         images(),
@@ -105,7 +105,7 @@ def test_logits_match_the_reference(case):
 )
 def test_saved_and_cloned_models_match(case, tmp_path):
     model = tiny(**OPTIONS[case])
-    randomise(model)
+    randomize(model)
     before = numpy(model(images()))
 
     model.save(tmp_path / "model.keras")
@@ -133,7 +133,7 @@ def test_saved_and_cloned_models_match(case, tmp_path):
 def test_weights_load_into_a_model_of_another_image_size(case, tmp_path):
     options = OPTIONS[case]
     model = tiny(**options)
-    randomise(model)
+    randomize(model)
     model.save_weights(tmp_path / "model.weights.h5")
     wide = tiny(input_shape=(12, 20, 3), **options)
     wide.load_weights(tmp_path / "model.weights.h5")
@@ -166,7 +166,7 @@ def test_any_image_size_matches_a_fixed_model(pooling, position):
         pooling=pooling,
         position_embedding=position,
     )
-    weights = randomise(model)
+    weights = randomize(model)
     for size in ((16, 4), (20, 20), (4, 4)):
         x = images(2, *size, 3)
         found = model.predict(x, verbose=0)
@@ -214,7 +214,7 @@ def test_unknown_image_size_keeps_the_batch_size(batch):
 
 def test_pad_to_patch_accepts_any_image_size():
     model = tiny(input_shape=(None, None, 3), pad_to_patch=True)
-    randomise(model)
+    randomize(model)
     x = images(2, 7, 10, 3)
     padded = np.pad(x, ((0, 0), (0, 1), (0, 2), (0, 0)))
     np.testing.assert_allclose(
@@ -246,7 +246,7 @@ def test_output_shapes_without_top():
 @pytest.mark.usefixtures("eager")
 def test_classifier_activation():
     model = tiny(classifier_activation="softmax")
-    randomise(model)
+    randomize(model)
     np.testing.assert_allclose(
         model.predict(images(), verbose=0).sum(-1), 1, atol=1e-6
     )
@@ -275,7 +275,7 @@ def test_distilled_logits_are_float32_in_mixed_precision():
 @pytest.mark.usefixtures("eager")
 def test_input_tensor_and_nesting():
     inner = tiny()
-    randomise(inner)
+    randomize(inner)
     x = inputs = keras.Input((8, 12, 3))
     x = keras.layers.Rescaling(0.5)(x)
     around = tiny(input_tensor=x, input_shape=None)
@@ -315,7 +315,7 @@ def test_feature_extractor():
 @pytest.mark.backends("torch")
 def test_pre_logits_without_a_layer_equal_the_pooled_features():
     model = tiny()
-    randomise(model)
+    randomize(model)
     extract = keras_vit.feature_extractor(model, ["pooling", "pre_logits"])
     features = extract.predict(images(), verbose=0)
     np.testing.assert_array_equal(features["pooling"], features["pre_logits"])
@@ -344,7 +344,7 @@ def test_every_weight_is_trained():
         layer_scale=0.1,
         pre_norm=True,
     )
-    before = randomise(model)
+    before = randomize(model)
     model.compile(keras.optimizers.SGD(1.0), "mse")
     model.fit(images(), np.ones((2, 5)), verbose=0)
     for weight in model.weights:

@@ -122,7 +122,7 @@ def test_regularization_losses_are_part_of_the_loss(kind):
     norm = model.encoder.get_layer("encoder_norm")
     norm.activity_regularizer = keras.regularizers.L2(0.01)
     with_activity = with_the_same_mask(evaluate)
-    # Squares of normalised tokens, of an image: of all, or of those kept.
+    # Squares of normalized tokens, of an image: of all, or of those kept.
     num_tokens = 1 + (4 if kind == "mae" else 16)
     activity = 0.01 * num_tokens * 16
     np.testing.assert_allclose(with_activity - found, activity, rtol=1e-2)

@@ -83,7 +83,7 @@ def test_model_trains_and_is_saved(kind, tmp_path):
 @ON_TORCH
 def test_a_step_is_that_of_its_definition():
     """The teacher follows the student after the step, with the momentum of
-    this step; the centre uses the teacher's outputs of before."""
+    this step; the center uses the teacher's outputs of before."""
     model = dino(teacher_momentum=schedules.CosineSchedule(0.9, 1.0, 4))
     model.compile(keras.optimizers.SGD(0.1))
     inputs = crops()
@@ -278,7 +278,7 @@ def test_two_crops_of_other_sizes_share_the_weights():
         lambda: pretraining.heads.MoCoHead(6, 10, 2),
         lambda: pretraining.heads.WeightNormalizedDense(6),
     ],
-    ids=["dino", "moco", "weight-normalised"],
+    ids=["dino", "moco", "weight-normalized"],
 )
 def test_heads_are_rebuilt_from_their_config(head):
     inputs = np.random.default_rng(0).normal(size=(4, 8)).astype("float32")

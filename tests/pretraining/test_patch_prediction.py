@@ -58,7 +58,7 @@ def test_color_classes_of_a_known_image():
     found = numpy(downsized.color_classes(downsized.stages.patchify(image)))
     assert found.shape == (1, 4, 16)
     assert found[0, 0].tolist() == [red + 4 * 8 + 1] + 15 * [red + 4 * 8]
-    # Shown again, a colour is in the middle of its level.
+    # Shown again, a color is in the middle of its level.
     logits = np.eye(512, dtype="float32")[found]
     logits = ops.convert_to_tensor(logits)
     shown = downsized.stages.unpatchify(

@@ -77,7 +77,7 @@ def image(path, value):
 
 
 def real_folder(root, classes):
-    """Grey levels; the model below knows 0, 100 and 200 by their classes."""
+    """Gray levels; the model below knows 0, 100 and 200 by their classes."""
     number = 0
     for name, value in classes.items():
         for part, count in (("train", 1), ("test", 2)):
@@ -90,7 +90,7 @@ def real_folder(root, classes):
 
 @pytest.fixture
 def shades(tmp_path):
-    """A run's folder: a model that classifies dark, grey and light."""
+    """A run's folder: a model that classifies dark, gray and light."""
     model = keras_vit.VisionTransformer(
         patch_size=4,
         hidden_size=16,
@@ -133,7 +133,7 @@ def test_folder_with_fewer_classes_in_another_order(shades, tmp_path):
     right = [scores[name].argmax() == i for name, i in indices.items()]
     assert results["images"] == 4
     assert results["accuracy"] == np.mean(right)
-    # Images 2 and 3 are grey, of which 2 has no label; 5 and 6 are light.
+    # Images 2 and 3 are gray, of which 2 has no label; 5 and 6 are light.
     light = scores["light"].argmax() == scores["grey"].argmax()
     assert results["real_accuracy"] == np.mean([1, light])
     assert "top_5_accuracy" not in results

@@ -105,7 +105,7 @@ def outputs(model):
     return keras.ops.convert_to_numpy(model(x, training=False))
 
 
-def randomise(model):
+def randomize(model):
     rng = np.random.default_rng(1)
     for variable in model.weights:
         value = keras.ops.convert_to_numpy(variable)
@@ -129,7 +129,7 @@ def write(folder):
     for name, build in {**MODELS, **PRETRAINING}.items():
         keras.utils.set_random_seed(0)
         model = build()
-        randomise(model)
+        randomize(model)
         arrays[f"{name}/output"] = outputs(model)
         arrays[f"{name}/paths"] = np.array([w.path for w in model.weights])
         model.save(folder / f"{name}.keras")
@@ -137,7 +137,7 @@ def write(folder):
         if name in NPZ:
             path = folder / f"{name}.npz"
             keras_vit.converters.save(model, path, layout=NPZ[name])
-    # Models that were compiled and trained, and a quantised one.
+    # Models that were compiled and trained, and a quantized one.
 
     for name, optimizer in (
         ("compiled_sgd", keras_vit.optimizers.SGD(0.1)),
@@ -148,14 +148,14 @@ def write(folder):
     ):
         keras.utils.set_random_seed(0)
         model = vit()
-        randomise(model)
+        randomize(model)
         model.compile(optimizer, "mse")
         model.fit(images(model.input_shape[1:]), np.eye(3)[:2], verbose=0)
         arrays[f"{name}/output"] = outputs(model)
         arrays[f"{name}/paths"] = np.array([w.path for w in model.weights])
         model.save(folder / f"{name}.keras")
     model = vit()
-    randomise(model)
+    randomize(model)
     model.quantize("int8")
     arrays["int8/output"] = outputs(model)
     arrays["int8/paths"] = np.array([w.path for w in model.weights])

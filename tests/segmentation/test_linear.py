@@ -10,7 +10,7 @@ from keras_vit.segmentation import LinearSegmenter
 from keras_vit.segmentation import sliding_window
 from tests.harness import numpy
 from tests.models.test_vit import images
-from tests.models.test_vit import randomise
+from tests.models.test_vit import randomize
 from tests.models.test_vit import tiny
 
 ON_TORCH = pytest.mark.backends("torch")
@@ -18,7 +18,7 @@ ON_TORCH = pytest.mark.backends("torch")
 
 def segmenter(**options):
     model = LinearSegmenter(tiny(), 3, **options)
-    randomise(model)
+    randomize(model)
     for weight in model.weights:
         if weight.path.endswith("moving_variance"):
             weight.assign(keras.ops.abs(weight) + 0.1)

@@ -65,7 +65,7 @@ def test_a_card_has_every_fact(cards):
         for section in sections:
             for fact in (
                 "Trained on",
-                "Licence",
+                "License",
                 "Pixels",
                 "GELU",
                 "Epsilon",
@@ -79,7 +79,7 @@ def test_facts_of_a_card_are_those_of_the_table(cards):
     mae = cards.pages()["models/mae.md"]
     assert 'preprocess_input(images, mode="torch")' in mae
     assert "| GELU | exact |" in mae
-    assert "| Licence | CC-BY-NC-4.0 |" in mae
+    assert "| License | CC-BY-NC-4.0 |" in mae
     assert re.search(r"`ViTB16`.* \| 224 \| 1,000 \| 83.7 % \|", mae)
     paper = cards.pages()["models/paper.md"]
     assert "| GELU | tanh approximation |" in paper

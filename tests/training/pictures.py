@@ -29,7 +29,7 @@ def encode(pixels, kind="PNG", **options):
 
 
 def bilinear(image, size):
-    """Resizes without antialiasing, with half-pixel centres."""
+    """Resizes without antialiasing, with half-pixel centers."""
     for axis in (0, 1):
         old = image.shape[axis]
         at = np.clip((np.arange(size) + 0.5) * old / size - 0.5, 0, old - 1)

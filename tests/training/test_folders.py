@@ -51,7 +51,7 @@ def test_class_folders_are_split_into_train_and_test(photos):
     train = data.train(flip=False, **options)
     images, labels = arrays(data.test(**options))
     assert images.shape == (4, 8, 8, 3) and labels.tolist() == [0, 0, 1, 1]
-    # Every picture has a colour of its own: which ones are they?
+    # Every picture has a color of its own: which ones are they?
     colours = np.round((images.mean((1, 2, 3)) + 1) * 127.5).astype(int)
     assert len(set(colours)) == 4
     assert np.abs(images).max() <= 1

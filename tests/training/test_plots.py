@@ -50,7 +50,7 @@ def classifier(channels):
 
 
 def count_of(path, colour):
-    """The number of pixels of a picture that have a colour."""
+    """The number of pixels of a picture that have a color."""
     pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
     return np.sum(np.abs(pixels - colour).max(-1) <= 1)
 

@@ -68,7 +68,7 @@ def test_inception_crop_matches_the_definition(name, kind):
             assert (found % 1 == 0).all()
             found = found + 0.5
         error = np.abs(found - expected)
-        # libjpeg upsamples colours in another way at a window's edge.
+        # libjpeg upsamples colors in another way at a window's edge.
         inside = error[1:-1, 1:-1] if kind == "JPEG" else error
         assert inside.max() < (1.6 if kind == "JPEG" else 1e-3)
         assert error.mean() < 0.5

@@ -24,7 +24,7 @@ SIZE = 224
 @pytest.fixture(scope="module")
 def image():
     pixels = noise(SIZE, SIZE).astype(float)
-    # Not every value is there, and the corners are no grey.
+    # Not every value is there, and the corners are no gray.
     return (30 + pixels * 0.7).astype(np.uint8)
 
 
@@ -109,7 +109,7 @@ def test_constant_image_is_unchanged(name):
 
 
 def moved(image, matrix):
-    """Pixel (x, y) is that at `matrix @ (x, y, 1)`, or grey."""
+    """Pixel (x, y) is that at `matrix @ (x, y, 1)`, or gray."""
     y, x = np.indices((SIZE, SIZE))
     at = np.einsum("ij,jyx->iyx", matrix, np.stack([x, y, np.ones_like(x)]))
     at_x, at_y = np.rint(at).astype(int)

@@ -29,7 +29,7 @@ def test_evaluation_protocols_accept_rectangles(name, size):
     turned = PROTOCOLS[name].test(size[::-1], 3)
     other = turned(tf.constant(encode(image.transpose(1, 0, 2))), SEED)
     # Rows and columns are resized, and rounded to integers, in the other order:
-    # measured, up to 2 grey levels and 0.18 on average. A crop that is
+    # measured, up to 2 gray levels and 0.18 on average. A crop that is
     # moved by one pixel differs by 2 or more on average.
     difference = np.abs(found - np.transpose(other, (1, 0, 2)))
     assert difference.max() <= 2 and difference.mean() < 0.5

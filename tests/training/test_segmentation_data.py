@@ -22,7 +22,7 @@ pytestmark = pytest.mark.backends("torch")
 
 
 def write(folder, name, size=(12, 16), mask=None, mode="L", suffix=".jpg"):
-    """An image of which each row is of one colour, and a mask."""
+    """An image of which each row is of one color, and a mask."""
     rng = np.random.default_rng(sum(map(ord, name)))
     image = rng.integers(0, 256, (*size, 3)).astype("uint8")
     for kind in ("images", "masks"):
@@ -249,7 +249,7 @@ def test_grey_masks_of_few_bits(bits, tmp_path):
 
 
 def grey_png(rows, width, bits):
-    """Returns a PNG of grey values of 1, 2, 4 or 8 bits."""
+    """Returns a PNG of gray values of 1, 2, 4 or 8 bits."""
 
     def chunk(kind, content):
         check = struct.pack(">I", zlib.crc32(kind + content))

@@ -106,7 +106,7 @@ def _card(page, tag, models):
     mode = _same(models, lambda released: released.preprocess_mode)
     rows = {
         "Trained on": facts["data"],
-        "Licence": page["license"],
+        "License": page["license"],
         "Pixels": MODES[mode],
         "GELU": GELU.get(arguments.get("activation"), "none: ReLU"),
         "Epsilon": ", ".join(
