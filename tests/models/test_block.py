@@ -193,9 +193,9 @@ def test_file_stores_the_class_of_the_block(tmp_path):
             again.predict(images(), verbose=0), expected
         )
     for target in (tmp_path / "a.npz", tmp_path / "folder"):
-        with pytest.raises(ValueError, match="blocks of the class 'ScaledBl"):
+        with pytest.raises(ValueError, match="block='ScaledBl"):
             save(model, target)
-    with pytest.raises(ValueError, match="blocks of the class 'ScaledBlock'"):
+    with pytest.raises(ValueError, match="block='ScaledBlock'"):
         command.convert(path, tmp_path / "a.npz", to="timm")
     assert "block" not in open_checkpoint(save_plain(tmp_path)).stored
 
