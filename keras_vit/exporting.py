@@ -615,8 +615,31 @@ def write_onnx(
                 verbose=False,
             ).save(path)
     else:
+        if backend == "tensorflow":
+            _register_erfc()
         _write(model, path, shape, "onnx")
     _finish_onnx(model, path, int8)
+
+
+def _register_erfc() -> None:
+    """Makes tf2onnx 1.17 write erfc, of which TensorFlow 2.21 computes exact
+    GELU, as 1 - erf."""
+    handler = require("tf2onnx.handler", "export")
+    utils = require("tf2onnx.utils", "export")
+
+    @handler.tf_op("Erfc")
+    class Erfc:
+        @classmethod
+        def version_9(cls, ctx: Any, node: Any, **kwargs: Any) -> None:
+            inputs, outputs = list(node.input), list(node.output)
+            dtype = ctx.get_dtype(outputs[0])
+            known = {"shapes": [ctx.get_shape(outputs[0])], "dtypes": [dtype]}
+            ctx.remove_node(node.name)
+            value = np.array(1, utils.map_onnx_to_numpy_type(dtype))
+            one = ctx.make_const(utils.make_name("one"), value)
+            erf = ctx.make_node("Erf", inputs, **known)
+            terms = [one.output[0], erf.output[0]]
+            ctx.make_node("Sub", terms, outputs=outputs, **known)
 
 
 def write_openvino(

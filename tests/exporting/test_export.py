@@ -124,10 +124,13 @@ def test_onnx_of_models_with_a_resnet(name, flags, export):
 
 
 @pytest.mark.slow
-def test_onnx_of_a_model_with_rotary_positions(export, tmp_path):
+@pytest.mark.parametrize(
+    "options", [{"position_embedding": "rope"}, {"activation": "gelu"}], ids=str
+)
+def test_onnx_of_other_models(options, export, tmp_path):
     """On JAX it runs where jax2onnx is installed, which is not so in CI."""
     require("onnx")
-    saved(tmp_path, num_layers=1, position_embedding="rope")
+    saved(tmp_path, num_layers=1, **options)
     status, printed = export("model.keras", "a.onnx")
     assert status == 0, printed
 
