@@ -155,6 +155,33 @@ def require(module: str, extra: str = "recipes") -> Any:
         ) from error
 
 
+def add_model_arguments(
+    parser: argparse.ArgumentParser, more: str = ""
+) -> None:
+    """Adds the arguments of a model to read: MODEL, `--from` and `--set`."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a checkpoint, a .keras file, the folder of a recipe's run or "
+        "of a Hugging Face model, or the URL of one: everything that "
+        f"tools/convert.py reads{more}",
+    )
+    parser.add_argument(
+        "--from",
+        dest="layout",
+        metavar="LAYOUT",
+        help="format of MODEL, if it cannot be inferred",
+    )
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="an argument of VisionTransformer that cannot be inferred from "
+        "MODEL, such as num_heads=6 or grid_size=(2,8); may be repeated",
+    )
+
+
 def parse_setting(text: str) -> tuple[str, Any]:
     """Parses "name=value" to the name and a Python literal, or else a
     string."""

@@ -55,29 +55,18 @@ def _configured_backend() -> tuple[str, str]:
 
 
 def _check_backend(name: str, source: str) -> None:
-    installed = [backend for backend in BACKENDS if _is_installed(backend)]
-    if name not in _KERAS_BACKENDS:
-        similar = difflib.get_close_matches(name, BACKENDS, n=1)
-        suggestion = (similar or installed or BACKENDS)[0]
-        raise ImportError(
-            f"Keras has no backend {name!r} ({source}). keras_vit runs on "
-            f"{', '.join(BACKENDS)}; installed: "
-            f"{', '.join(installed) or 'none'}. Set the environment variable "
-            f"KERAS_BACKEND={suggestion} before Python starts."
-        )
-    if _is_installed(name):
+    if name in _KERAS_BACKENDS and _is_installed(name):
         return
-    if installed:
-        raise ImportError(
-            f"The backend {name!r} ({source}) is not installed. Installed: "
-            f"{', '.join(installed)}. Set the environment variable "
-            f"KERAS_BACKEND={installed[0]} before Python starts, or run: "
-            f"pip install {name}."
-        )
+    installed = [backend for backend in BACKENDS if _is_installed(backend)]
+    known = name in _KERAS_BACKENDS
+    close = [] if known else difflib.get_close_matches(name, BACKENDS, n=1)
+    choice = (close or installed or BACKENDS)[0]
     raise ImportError(
-        f"The backend {name!r} ({source}) is not installed, and no other "
-        "either. Run: pip install jax (or tensorflow, or torch), and set the "
-        "environment variable KERAS_BACKEND=jax."
+        f"Keras has no backend {name!r} ({source}) "
+        + ("here: it is not installed. " if known else "at all. ")
+        + f"Installed: {', '.join(installed) or 'none'}. Set the environment "
+        f"variable KERAS_BACKEND={choice} before Python starts"
+        + ("." if choice in installed else f", and run: pip install {choice}")
     )
 
 

@@ -942,13 +942,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="a checkpoint, a .keras file, the folder of a recipe's run or "
-        "of a Hugging Face model, or the URL of one: everything that "
-        "tools/convert.py reads, and any .keras file of one input and one "
-        "output, or outputs with names",
+    _program.add_model_arguments(
+        parser,
+        ", and any .keras file of one input and one output, or outputs with "
+        "names",
     )
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument(
@@ -989,19 +986,5 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="replace an existing TARGET"
-    )
-    parser.add_argument(
-        "--from",
-        dest="layout",
-        metavar="LAYOUT",
-        help="format of MODEL, if it cannot be inferred",
-    )
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="an argument of VisionTransformer that cannot be inferred from "
-        "MODEL, such as num_heads=6 or grid_size=(2,8); may be repeated",
     )
     return parser

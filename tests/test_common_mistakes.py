@@ -40,7 +40,7 @@ BACKENDS = {
         "default.*Installed: jax, to",
     ),
     "in the file": (("jax",), "", "torch", "'torch' .*keras.json.*=jax"),
-    "none": ((), "", None, "no other either. Run: pip install jax"),
+    "none": ((), "", None, "none.*=jax.*, and run: pip install jax"),
 }
 
 

@@ -73,14 +73,12 @@ def _run(a: argparse.Namespace) -> int:
     builder = report.Report(
         model,
         checkpoint,
-        settings,
         images,
         [_program.printable(path.name) for path in paths],
         size=tokens.image_size(model) or (DEFAULT_SIZE, DEFAULT_SIZE),
         mode=a.mode or report.infer_mode(checkpoint, channels),
         keep_aspect=a.keep_aspect,
         labels=a.labels or report.class_names(checkpoint, classes),
-        log=logger.info,
     )
     files = builder.build()
     output.mkdir(parents=True, exist_ok=True)
@@ -133,13 +131,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="a checkpoint, a .keras file, the folder of a recipe's run or "
-        "of a Hugging Face model, or the URL of one: everything that "
-        "tools/convert.py reads",
-    )
+    _program.add_model_arguments(parser)
     parser.add_argument(
         "images",
         metavar="IMAGES",
@@ -177,19 +169,5 @@ def _parser() -> argparse.ArgumentParser:
         help="preprocessing: tf for [-1, 1], torch for ImageNet's mean and "
         "standard deviation, clip for CLIP's (default: inferred from the "
         "config next to MODEL or its format, else tf)",
-    )
-    parser.add_argument(
-        "--from",
-        dest="layout",
-        metavar="LAYOUT",
-        help="format of MODEL, if it cannot be inferred",
-    )
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="an argument of VisionTransformer that cannot be inferred from "
-        "MODEL, such as num_heads=6 or grid_size=(2,8); may be repeated",
     )
     return parser

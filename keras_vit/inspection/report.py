@@ -13,11 +13,13 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit._logging import logger
 from keras_vit._program import printable
 from keras_vit._types import Array
-from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._version import __version__
+from keras_vit.config import ResNetConfig
+from keras_vit.config import ViTConfig
 from keras_vit.inspection import attention
 from keras_vit.inspection import features
 from keras_vit.inspection import plots
@@ -28,6 +30,7 @@ from keras_vit.inspection.images import thumbnail
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import RotaryPositionEmbs
+from keras_vit.models import config_of
 from keras_vit.preprocessing import decode_predictions
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.files import class_names_of
@@ -55,32 +58,28 @@ _MAX_SIDE = 480  # maximum height and width of an image in a figure, in pixels
 class Report:
     """Builds the page and the figures of a report.
 
-    Images are uint8 arrays `(height, width, channels)`; `settings` are the
-    arguments that the user gave; `labels` are as in `decode_predictions`, or
-    None for ImageNet's names if there are as many classes, else for numbers.
+    Images are uint8 arrays `(height, width, channels)`; `labels` are as in
+    `decode_predictions`, or None for ImageNet's names if there are as many
+    classes, else for numbers.
     """
 
     def __init__(
         self,
         model: keras.Model,
         checkpoint: Checkpoint,
-        settings: Config,
         images: Sequence[Array],
         names: Sequence[str],
         size: tuple[int, int],
         mode: str,
         keep_aspect: bool = False,
         labels: StrPath | Sequence[str] | None = None,
-        log: Callable[[str], Any] = print,
     ) -> None:
         self.model, self.checkpoint = model, checkpoint
-        self.settings = settings
         self.images, self.names = images, names
         self.size, self.mode, self.labels = size, mode, labels
         self.keep_aspect = keep_aspect
         self.figures: dict[str, bytes] = {}
         self.sections: list[str] = []
-        self.log = log
         patch = (1, 1)
         self.has_patches = tokens.find_layer(model, PatchEmbedding) is not None
         if self.has_patches:
@@ -105,29 +104,50 @@ class Report:
             f"keras_vit {__version__}, Keras {keras.__version__} on "
             f"{keras.backend.backend()}"
         )
-        page = _html_page(title, subtitle, self.sections)
+        folder = importlib.resources.files("keras_vit.inspection")
+        page = string.Template((folder / PAGE).read_text()).substitute(
+            title=html.escape(title),
+            subtitle=html.escape(subtitle),
+            body="\n".join(self.sections),
+        )
         return {**self.figures, PAGE: page.encode()}
+
+    def _of_images(self, compute: Callable[..., Array], **options: Any) -> list:
+        """Returns what a function of the model computes for each shown image,
+        whose sizes may differ."""
+        return [
+            values
+            for batch in self.few
+            for values in compute(self.model, batch, **options)
+        ]
 
     def _draw(
         self, name: str, figure: "Figure", alt: str, caption: str = ""
     ) -> str:
         """Keeps a figure as PNG, and returns its HTML."""
-        self.log(f"  {name}")
+        logger.info(f"  {name}")
         buffer = io.BytesIO()
         figure.savefig(buffer, bbox_inches="tight", pad_inches=0.05)
         self.figures[name] = buffer.getvalue()
         return _html_figure(buffer.getvalue(), alt, caption)
 
     def _section(self, heading: str, text: str, *parts: str) -> None:
-        """Adds a section to the page."""
-        self.sections.append(_html_section(heading, text, *parts))
+        """Adds a heading, a paragraph and parts, which are HTML."""
+        paragraph = [f"<p>{html.escape(text)}</p>"] if text else []
+        inside = "\n".join([*paragraph, *parts])
+        self.sections.append(
+            f"<section>\n<h2>{html.escape(heading)}</h2>\n{inside}\n</section>"
+        )
 
     def _model(self) -> None:
         """Adds the table of the model's properties."""
-        rows = describe_model(
-            self.model, self.checkpoint, self.settings, self.size, self.mode
+        rows = describe_model(self.model, self.checkpoint, self.size, self.mode)
+        cells = "\n".join(
+            f'<tr><th scope="row">{html.escape(name)}</th>'
+            f"<td>{html.escape(str(value))}</td></tr>"
+            for name, value in rows
         )
-        self._section("The model", "", _html_table(rows))
+        self._section("The model", "", f"<table>\n{cells}\n</table>")
 
     def _predictions(self) -> None:
         """Adds the images with their top classes."""
@@ -149,18 +169,8 @@ class Report:
 
     def _attention(self) -> None:
         """Adds the heat maps, the heads of the last block and all maps."""
-        heads = [
-            maps
-            for batch in self.few
-            for maps in attention.attention_heads(self.model, batch)
-        ]
-        rollout = [
-            heat
-            for batch in self.few
-            for heat in attention.attention_heatmap(
-                self.model, batch, outliers="mask"
-            )
-        ]
+        heads = self._of_images(attention.attention_heads)
+        rollout = self._of_images(attention.attention_heatmap, outliers="mask")
         mean = [maps.mean(axis=0) for maps in heads]
         names = self.names[:NUM_SHOWN]
         spots = "; ".join(
@@ -368,20 +378,11 @@ def format_name(checkpoint: Checkpoint) -> str:
 def describe_model(
     model: keras.Model,
     checkpoint: Checkpoint,
-    settings: Config,
     size: tuple[int, int],
     mode: str,
 ) -> list[tuple[str, str]]:
     """Returns the properties of a model as `[(name, value), ...]`."""
-    # From the checkpoint, as a layer's `get_config` imports TensorFlow.
-    positions = tokens.find_positions(model)
-    arguments = checkpoint.arguments(
-        settings.get("grid_size"),
-        getattr(positions, "built_grid", None),
-        settings.get("class_token"),
-        settings.get("position_prefix"),
-    )
-    arguments = {**arguments, **settings}
+    config = config_of(model)
     pixels, channels = f"{size[0]} × {size[1]}", model.inputs[0].shape[-1]
     rows = [
         ("File", checkpoint.path),
@@ -390,14 +391,12 @@ def describe_model(
         ("Images", f"{pixels} pixels, channels: {channels}"),
         ("Preprocessing", _MODES[mode]),
     ]
-    if arguments.get("resnet_layers") is not None:
-        units = (
-            ", ".join(map(str, arguments["resnet_layers"])) or "the root only"
-        )
-        width = arguments["width_factor"]
-        rows.append(("ResNet", f"units per stage: {units}; width {width:g}"))
-    if checkpoint.family != "bit":
-        rows += _describe_encoder(model, arguments, size)
+    if isinstance(config, ResNetConfig):
+        units = ", ".join(map(str, config.resnet_layers)) or "the root only"
+        width = f"{config.width_factor:g}"
+        rows.append(("ResNet", f"units per stage: {units}; width {width}"))
+    if isinstance(config, ViTConfig):
+        rows += _describe_encoder(model, config, size)
     if any(layer.name == "head" for layer in model.layers):
         rows.append(("Classes", f"{model.outputs[0].shape[-1]:,}"))
     return rows
@@ -419,7 +418,7 @@ _POOLING = {
 
 
 def _describe_encoder(
-    model: keras.Model, arguments: Config, size: tuple[int, int]
+    model: keras.Model, config: ViTConfig, size: tuple[int, int]
 ) -> list[tuple[str, str]]:
     """Returns the properties of a transformer."""
     layout = tokens.token_layout(model, size)
@@ -441,13 +440,13 @@ def _describe_encoder(
         ("Tokens", " + ".join(counts)),
         (
             "Encoder",
-            "{num_layers} layers of width {hidden_size}, {num_heads} heads, "
-            "MLP of width {mlp_dim}".format(**arguments),
+            f"{config.num_layers} layers of width {config.hidden_size}, "
+            f"{config.num_heads} heads, MLP of width {config.mlp_dim}",
         ),
-        ("Activation", arguments["activation"]),
-        ("Epsilon of the norms", f"{arguments['norm_epsilon']:g}"),
+        ("Activation", config.activation),
+        ("Epsilon of the norms", f"{config.norm_epsilon:g}"),
         ("Positions", positions),
-        ("Output", _POOLING[arguments.get("pooling")]),
+        ("Output", _POOLING[config.pooling]),
     ]
 
 
@@ -458,17 +457,12 @@ def infer_mode(checkpoint: Checkpoint, channels: int) -> str:
     return checkpoint.preprocess_mode or "tf"
 
 
-def _config(checkpoint: Checkpoint) -> Config:
-    """Returns the JSON config next to a checkpoint; {} if there is none."""
-    try:
-        return read_config(checkpoint.path)
-    except (ValueError, OSError):
-        return {}
-
-
 def class_names(checkpoint: Checkpoint, classes: int) -> list[str] | None:
     """Returns class names from the config next to a checkpoint, or None."""
-    return class_names_of(_config(checkpoint), classes)
+    try:
+        return class_names_of(read_config(checkpoint.path), classes)
+    except (ValueError, OSError):
+        return None
 
 
 def _top_classes(
@@ -509,33 +503,6 @@ def _top_classes(
 def _numbers(classes: int) -> list[str]:
     """Returns names for classes without names."""
     return [f"class {index}" for index in range(classes)]
-
-
-def _html_page(title: str, subtitle: str, parts: Sequence[str]) -> str:
-    """Returns an HTML page whose body is `parts`, a list of HTML strings."""
-    folder = importlib.resources.files("keras_vit.inspection")
-    return string.Template((folder / "report.html").read_text()).substitute(
-        title=html.escape(title),
-        subtitle=html.escape(subtitle),
-        body="\n".join(parts),
-    )
-
-
-def _html_section(heading: str, text: str, *parts: str) -> str:
-    """Returns HTML of a heading, a paragraph and its parts."""
-    paragraph = [f"<p>{html.escape(text)}</p>"] if text else []
-    inside = "\n".join([*paragraph, *parts])
-    return f"<section>\n<h2>{html.escape(heading)}</h2>\n{inside}\n</section>"
-
-
-def _html_table(rows: Sequence[tuple[str, str]]) -> str:
-    """Returns HTML of a table of names and values."""
-    cells = "\n".join(
-        f'<tr><th scope="row">{html.escape(name)}</th>'
-        f"<td>{html.escape(str(value))}</td></tr>"
-        for name, value in rows
-    )
-    return f"<table>\n{cells}\n</table>"
 
 
 def _html_row(parts: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from PIL import Image
 import keras_vit
 from keras_vit.inspection import command_line
 from keras_vit.inspection import report
+from keras_vit.weights import open_checkpoint
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -84,6 +85,13 @@ def test_program_writes_the_report(photos, tmp_path):
     assert re.search(r"wrote .*report.html \(\d+ kB\)", done.stdout)
     files = {path.name for path in (tmp_path / "report").iterdir()}
     assert files == {*report.FIGURES, "report.html"}
+
+
+def test_the_output_of_an_encoder_is_named():
+    checkpoint = open_checkpoint(golden_data.folder("hf_dinov2_reg"))
+    model = keras_vit.converters.load(checkpoint)
+    rows = report.describe_model(model, checkpoint, (32, 32), "torch")
+    assert dict(rows)["Output"] == "all tokens"
 
 
 @pytest.mark.slow
