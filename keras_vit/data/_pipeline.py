@@ -106,8 +106,8 @@ class ImageSource:
             seed = tf.stack([tf.constant(options.seed, tf.int64), position])
             content = self.read(content)
             if options.crops is not None:
-                sizes = size, channels, options.mode, options.flip
-                return options.crops(content, seed, *sizes), label
+                form = size, channels, options.mode, options.flip
+                return options.crops(content, seed, *form), label
             seeds = tf.random.experimental.stateless_split(seed, 3)
             x = cut(content, seeds[0])
             if options.flip:

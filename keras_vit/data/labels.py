@@ -2,6 +2,7 @@
 
 import collections
 import unicodedata
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,7 +62,10 @@ def warn_similar_names(names: list[str]) -> None:
 
 
 def warn_missing_classes(
-    source: str, class_names: tuple, labels: np.ndarray, splits: dict
+    source: str,
+    class_names: tuple[str, ...],
+    labels: Array,
+    splits: Mapping[str, Array],
 ) -> None:
     """Warns of classes to evaluate on that no training image has."""
     found = {

@@ -1,7 +1,7 @@
-"""Find a data set with masks by its name: digits, a folder, or TFDS.
+"""Find a dataset with masks by its name: digits, a folder, or TFDS.
 
 Images and masks are read with Pillow, because TensorFlow's PNG reader replaces
-the indices of a palette by its colours.
+the indices of a palette by its colors.
 """
 
 import collections
@@ -9,8 +9,12 @@ import concurrent.futures
 import io
 import os
 import pathlib
+from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import TypeAlias
+from typing import TypeVar
 
 import numpy as np
 
@@ -35,7 +39,9 @@ _MOST_CLASSES = 256  # without classes.txt
 _ORIENTATION = 0x112  # of EXIF
 
 _CLASSES_FILE = "classes.txt"
-# Data sets of TFDS with masks: feature of the mask, names of the classes (None
+_Paths: TypeAlias = tuple[pathlib.Path, pathlib.Path]  # an image, its mask
+T = TypeVar("T")
+# Datasets of TFDS with masks: feature of the mask, names of the classes (None
 # for numbers), number of classes, and the value of the first class. Lower
 # values are ignored.
 TFDS_MASKS = {
@@ -50,7 +56,7 @@ TFDS_MASKS = {
 
 
 def load_segmentation(name: str, ignore: int = 255) -> ImageDataset:
-    """Finds a data set of images with masks by its name.
+    """Finds a dataset of images with masks by its name.
 
     Args:
         name: "digits", handwritten digits on photographs of scikit-learn; a
@@ -59,7 +65,7 @@ def load_segmentation(name: str, ignore: int = 255) -> ImageDataset:
             `test/masks/*`, or with `images/*` and `masks/*`, of which a hash of
             the name takes 20% as the test set. An image and its mask, a PNG,
             have the same name but for the suffix, also in sub-folders. Both
-            are turned as their EXIF orientation says. The values of a grey
+            are turned as their EXIF orientation says. The values of a gray
             mask, and the indices of one with a palette, are classes from 0.
             The file `classes.txt`, if there is one, has the name of a class on
             each line.
@@ -72,9 +78,9 @@ def load_segmentation(name: str, ignore: int = 255) -> ImageDataset:
         height and width of the images.
 
     Raises:
-        ValueError: if there is no such data set, or images without masks,
+        ValueError: if there is no such dataset, or images without masks,
             masks without images, files that cannot be read, masks of another
-            size than their image, of colours, or with classes that
+            size than their image, of colors, or with classes that
             `classes.txt` does not name. One error lists the files. All images
             and masks are read for this. Also if less than two of the classes
             of `classes.txt` are in the training masks.
@@ -98,7 +104,7 @@ def load_segmentation(name: str, ignore: int = 255) -> ImageDataset:
     if name.split(":")[0] in TFDS_MASKS:
         return _from_tfds(name, ignore)
     raise ValueError(
-        f"There is no folder {name!r}. Data sets with masks are 'digits', a "
+        f"There is no folder {name!r}. Datasets with masks are 'digits', a "
         "folder with images/ and masks/, or in TFDS: "
         f"{', '.join(TFDS_MASKS)}. Received: {name!r}"
     )
@@ -107,18 +113,21 @@ def load_segmentation(name: str, ignore: int = 255) -> ImageDataset:
 def read_image(file: Any) -> Array:
     """Returns a file of an image as a uint8 array of three channels; raises a
     `ValueError` if its pixels are floats or of 32 bits."""
+    if isinstance(file, pathlib.Path):
+        # Pillow 13 misreads rotated TIFF files without compression by path.
+        file = io.BytesIO(file.read_bytes())
     with open_image(file) as image:
         return to_pixels(image, 3)
 
 
 def read_mask(file: Any) -> Array:
     """Returns a file of a mask as an integer array of classes; raises a
-    `ValueError` if its pixels are colours, or it is no PNG."""
+    `ValueError` if its pixels are colors, or it is no PNG."""
     with open_image(file) as image:
         if image.mode not in ("1", "L", "P", "I", "I;16", "I;16B"):
             raise ValueError(
-                f"its pixels are colours (mode {image.mode!r}). A mask is a "
-                "grey image, or one with a palette, whose values are the "
+                f"its pixels are colors (mode {image.mode!r}). A mask is a "
+                "gray image, or one with a palette, whose values are the "
                 "numbers of classes"
             )
         if image.format != "PNG":
@@ -130,14 +139,48 @@ def read_mask(file: Any) -> Array:
         mask = np.asarray(turned).astype("int32")
         if image.mode != "L":
             return mask
-    # Pillow multiplies grey values of 2 and 4 bits by 85 and 17.
+    # Pillow multiplies gray values of 2 and 4 bits by 85 and 17.
     with open(file, "rb") as content:
         bits = content.read(25)[24]
     return mask // (255 // (2**bits - 1))
 
 
 def _from_folder(folder: pathlib.Path, ignore: int) -> ImageDataset:
-    problems = []
+    problems: list[str] = []
+    parts = _find_parts(folder, problems)
+    names = _class_names(folder, ignore)
+    counts = {
+        part: _check_pairs(pairs, ignore, names, problems)
+        for part, pairs in parts.items()
+    }
+    if problems:
+        more = len(problems) - _MOST_PROBLEMS
+        raise ValueError(
+            f"{len(problems)} of the files of {str(folder)!r} cannot be used:\n"
+            + "\n".join(f"  {line}" for line in problems[:_MOST_PROBLEMS])
+            + (f"\n  and {more} more" if more > 0 else "")
+        )
+
+    def read(part: str, index: int) -> tuple[Array, Array]:
+        image, mask = parts[part][index]
+        return _named(read_image, image), _named(read_mask, mask)
+
+    return masked_dataset(
+        read,
+        channels=3,
+        ignore=ignore,
+        name=folder.resolve().name or "folder",
+        class_names=_check_classes(folder, names, counts, ignore),
+        image_size=None,
+        num_train=len(parts["train"]),
+        num_test=len(parts["test"]),
+    )
+
+
+def _find_parts(
+    folder: pathlib.Path, problems: list[str]
+) -> dict[str, list[_Paths]]:
+    """Returns the pairs of paths to train and to test on."""
     parts = {
         part: _find_pairs(folder / part, problems)
         for part in ("train", "test")
@@ -149,92 +192,24 @@ def _from_folder(folder: pathlib.Path, ignore: int) -> ImageDataset:
             image.relative_to(folder / "images").with_suffix("")
             for image, _ in pairs
         ]
-        if len(pairs) > 1:
-            split = split_by_path(names, np.zeros(len(names), int))
-            parts = {
-                part: [pairs[i] for i in indices]
-                for part, indices in zip(("train", "test"), split, strict=True)
-            }
+        labels = np.zeros(len(names), int)
+        split = split_by_path(names, labels) if names else ((), ())
+        parts = {
+            part: [pairs[i] for i in indices]
+            for part, indices in zip(("train", "test"), split, strict=True)
+        }
     if not problems and not (parts.get("train") and parts.get("test")):
+        found = ", ".join(f"{len(x)} for {part}" for part, x in parts.items())
         raise ValueError(
             f"{str(folder)!r} must hold images and masks to train on and to "
             "test on: FOLDER/train/images/*, FOLDER/train/masks/*, "
             "FOLDER/test/images/* and FOLDER/test/masks/*, or two or more of "
-            "FOLDER/images/* and FOLDER/masks/*. Received: "
-            + (
-                ", ".join(f"{len(x)} for {part}" for part, x in parts.items())
-                or f"{len(pairs)} of both"
-            )
+            f"FOLDER/images/* and FOLDER/masks/*. Received: {found}"
         )
-    names = _class_names(folder)
-    if names and 0 < ignore < len(names):
-        raise ValueError(
-            f"{folder / _CLASSES_FILE} names the classes 0 to "
-            f"{len(names) - 1}: `ignore` (--ignore-value), the value of pixels "
-            "without a class, must be another number, such as -1 if there are "
-            f"none. Received: ignore={ignore}, which is {names[ignore]!r}"
-        )
-    counts_of = {
-        part: _check_pairs(
-            pairs, ignore, len(names) if names else None, problems
-        )
-        for part, pairs in parts.items()
-    }
-    if problems:
-        raise ValueError(
-            f"{len(problems)} of the files of {str(folder)!r} cannot be used:\n"
-            + "\n".join(f"  {line}" for line in problems[:_MOST_PROBLEMS])
-            + (
-                f"\n  and {len(problems) - _MOST_PROBLEMS} more"
-                if len(problems) > _MOST_PROBLEMS
-                else ""
-            )
-        )
-    for part, counts in counts_of.items():
-        if not counts.keys() - {ignore}:
-            raise ValueError(
-                f"All pixels of the masks of {str(folder)!r} to {part} on have "
-                f"the value {ignore}, so none has a class. Give the value of "
-                "pixels without a class, if it is another one, as `ignore` "
-                f"(--ignore-value). Received: ignore={ignore}"
-            )
-    if names:
-        _check_classes(folder, names, counts_of["train"], ignore)
-    highest = max(set().union(*counts_of.values()) - {ignore})
-    names = names or tuple(str(i) for i in range(highest + 1))
-    if len(names) < 2:
-        raise ValueError(
-            f"The masks of {str(folder)!r} must have two classes or more. "
-            f"Received: {', '.join(names)} only. Pixels of the value {ignore} "
-            "have no class"
-        )
-    if len(names) > _MOST_CLASSES and not (folder / _CLASSES_FILE).is_file():
-        raise ValueError(
-            f"The masks of {str(folder)!r} have classes up to {highest}. If "
-            "these are numbers of classes and no colours, name all of them in "
-            f"{str(folder / _CLASSES_FILE)!r}, one on each line"
-        )
-
-    def read(part: str, index: int) -> tuple[Array, Array]:
-        image, mask = parts[part][index]
-        # Pillow 13 misreads rotated TIFF files without compression by path.
-        return read_image(io.BytesIO(image.read_bytes())), read_mask(mask)
-
-    return masked_dataset(
-        name=folder.resolve().name or "folder",
-        class_names=names,
-        channels=3,
-        image_size=None,
-        num_train=len(parts["train"]),
-        num_test=len(parts["test"]),
-        ignore=ignore,
-        read=read,
-    )
+    return parts
 
 
-def _find_pairs(
-    folder: pathlib.Path, problems: list[str]
-) -> list[tuple[pathlib.Path, pathlib.Path]]:
+def _find_pairs(folder: pathlib.Path, problems: list[str]) -> list[_Paths]:
     """Returns pairs of paths of images and masks, and adds missing ones to
     `problems`."""
     found = {}
@@ -256,10 +231,11 @@ def _find_pairs(
     return [(found["images"][x], found["masks"][x]) for x in common]
 
 
-def _class_names(folder: pathlib.Path) -> tuple[str, ...] | None:
+def _class_names(folder: pathlib.Path, ignore: int) -> tuple[str, ...]:
+    """Returns the names in `classes.txt`; none if there is no such file."""
     path = folder / _CLASSES_FILE
     if not path.is_file():
-        return None
+        return ()
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
@@ -270,90 +246,128 @@ def _class_names(folder: pathlib.Path) -> tuple[str, ...] | None:
             f"{path} must name two classes or more, one on each line. "
             f"Received: {', '.join(names) or 'no names'}"
         )
+    if 0 < ignore < len(names):
+        raise ValueError(
+            f"{path} names the classes 0 to {len(names) - 1}: `ignore` "
+            "(--ignore-value), the value of pixels without a class, must be "
+            "another number, such as -1 if there are none. Received: "
+            f"ignore={ignore}, which is {names[ignore]!r}"
+        )
     return names
 
 
 def _check_pairs(
-    pairs: Sequence[tuple[pathlib.Path, pathlib.Path]],
+    pairs: Sequence[_Paths],
     ignore: int,
-    classes: int | None,
+    names: Sequence[str],
     problems: list[str],
 ) -> collections.Counter[int]:
     """Reads every image and mask, adds the files that cannot be used to
     `problems`, and returns the number of pixels of each value."""
-    counts = collections.Counter()
 
-    def check(
-        pair: tuple[pathlib.Path, pathlib.Path],
-    ) -> tuple[str | None, dict[int, int]]:
-        path = pair[0]
+    def check(pair: _Paths) -> tuple[str | None, dict[int, int]]:
         try:
-            with open_image(path) as image:
-                check_image_mode(image)
-                size = image.size[::-1]
-                # Decodes a JPEG at an eighth of its size, which is faster.
-                image.draft(image.mode, (1, 1))
-                image.load()
-                if image.getexif().get(_ORIENTATION) in (5, 6, 7, 8):
-                    size = size[::-1]
-            path = pair[1]
-            mask = read_mask(path)
-        except Exception as error:  # Pillow raises many types
-            return f"{path}: {error}", {}
+            size = _named(_upright_size, pair[0])
+            mask = _named(read_mask, pair[1])
+        except ValueError as error:
+            return str(error), {}
         if mask.shape != size:
-            return (
-                f"{path} is of {mask.shape[0]} x {mask.shape[1]} pixels, and "
-                f"its image {pair[0].name} of {size[0]} x {size[1]}",
-                {},
+            problem = (
+                f"{pair[1]} is of {mask.shape[0]} x {mask.shape[1]} pixels, "
+                f"and its image {pair[0].name} of {size[0]} x {size[1]}: "
+                "resize one of them, a mask to the nearest pixel"
             )
+            return problem, {}
         values, pixels = np.unique(mask, return_counts=True)
         found = dict(zip(values.tolist(), pixels.tolist(), strict=True))
-        highest = max((x for x in found if x != ignore), default=-1)
-        if classes is not None and highest >= classes:
-            return (
-                f"{path} has the class {highest}, and classes.txt names "
-                f"{classes}: 0 to {classes - 1}. Pixels without a class have "
-                f"the value {ignore}",
-                {},
+        highest = max(found.keys() - {ignore}, default=-1)
+        if names and highest >= len(names):
+            problem = (
+                f"{pair[1]} has the class {highest}, and classes.txt names "
+                f"{len(names)}: 0 to {len(names) - 1}. Pixels without a class "
+                f"have the value {ignore}"
             )
+            return problem, {}
         return None, found
 
+    counts = collections.Counter()
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
-        found = list(threads.map(check, pairs))
-    for problem, pixels in found:
-        problems += [problem] if problem else []
-        counts.update(pixels)
+        for problem, pixels in threads.map(check, pairs):
+            problems += [problem] if problem else []
+            counts.update(pixels)
     return counts
+
+
+def _upright_size(path: pathlib.Path) -> tuple[int, int]:
+    """Returns the height and width of an image that is turned by EXIF, after
+    decoding it."""
+    with open_image(path) as image:
+        check_image_mode(image)
+        width, height = image.size
+        # Decodes a JPEG at an eighth of its size, which is faster.
+        image.draft(image.mode, (1, 1))
+        image.load()
+        is_turned = image.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
+    return (width, height) if is_turned else (height, width)
+
+
+def _named(read: Callable[[pathlib.Path], T], path: pathlib.Path) -> T:
+    """Returns what `read` returns; an error names the file."""
+    try:
+        return read(path)
+    except Exception as error:  # Pillow raises many types
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _check_classes(
     folder: pathlib.Path,
-    names: Sequence[str],
-    counts: collections.Counter[int],
+    names: tuple[str, ...],
+    counts: Mapping[str, collections.Counter[int]],
     ignore: int,
-) -> None:
-    """Raises an error, or warns, if the training masks lack classes."""
+) -> tuple[str, ...]:
+    """Returns the names of the classes, or their numbers; raises an error if
+    there are too few in the masks, and warns of those that are not learned."""
+    shares = {
+        part: found[ignore] / found.total() for part, found in counts.items()
+    }
+    for part, least in (("train", 2), ("test", 1)):
+        classes = sorted(counts[part].keys() - {ignore})
+        if len(classes) < least:
+            shown = ", ".join(names[i] if names else str(i) for i in classes)
+            raise ValueError(
+                f"The masks of {str(folder)!r} to {part} on must have "
+                f"{'two classes' if least == 2 else 'a class'} or more. "
+                f"Received: {shown or 'none'}; {shares[part]:.1%} of the "
+                f"pixels have the value {ignore}, and so no class. If a class "
+                "has this value, as in masks of 0 and 255, change it in the "
+                "masks to its number, from 0; if another value has no class, "
+                f"give it as `ignore` (--ignore-value), instead of {ignore}"
+            )
+    highest = max(set().union(*counts.values()) - {ignore})
+    if not names and highest >= _MOST_CLASSES:
+        raise ValueError(
+            f"The masks of {str(folder)!r} have classes up to {highest}. If "
+            "these are numbers of classes and no colors, name all of them in "
+            f"{str(folder / _CLASSES_FILE)!r}, one on each line"
+        )
     missing = [
-        name for i, name in enumerate(names) if i == ignore or not counts[i]
+        name
+        for i, name in enumerate(names)
+        if i == ignore or not counts["train"][i]
     ]
-    if not missing:
-        return
-    ignored = counts[ignore] / counts.total()
-    text = (
-        f"{len(missing)} of the {len(names)} classes of "
-        f"{folder / _CLASSES_FILE} are in no training mask, so that a model "
-        f"cannot learn them: {summarize(missing, ', ')}. {ignored:.1%} of the "
-        f"pixels have the value {ignore}, and so no class. "
-        "If a class has this value, as in masks of 0 and 255, change it in the "
-        "masks to the number of its line, from 0"
-    )
-    if len(names) - len(missing) < 2:
-        raise ValueError(text)
-    warn(text + ".")
+    if missing:
+        warn(
+            f"{len(missing)} of the {len(names)} classes of "
+            f"{folder / _CLASSES_FILE} are in no training mask, so that a "
+            f"model cannot learn them: {summarize(missing, ', ')}. "
+            f"{shares['train']:.1%} of the pixels have the value {ignore}, and "
+            "so no class."
+        )
+    return names or tuple(str(i) for i in range(highest + 1))
 
 
 def _from_tfds(name: str, ignore: int) -> ImageDataset:
-    """The encoded files of a data set of TFDS, which are kept in memory."""
+    """The encoded files of a dataset of TFDS, which are kept in memory."""
     tfds = require("tensorflow_datasets")
     feature, names, classes, first = TFDS_MASKS[name.split(":")[0]]
     if 0 <= ignore < classes:
@@ -386,12 +400,12 @@ def _from_tfds(name: str, ignore: int) -> ImageDataset:
         return read_image(image), labels.astype("int32")
 
     return masked_dataset(
+        read,
+        channels=3,
+        ignore=ignore,
         name=name.split(":")[0],
         class_names=names or tuple(str(i) for i in range(classes)),
-        channels=3,
         image_size=None,
         num_train=len(files["train"]),
         num_test=len(files["test"]),
-        ignore=ignore,
-        read=read,
     )

@@ -1,4 +1,4 @@
-"""Data sets of TensorFlow Datasets."""
+"""Datasets of TensorFlow Datasets."""
 
 import functools
 import math
@@ -36,7 +36,13 @@ def tfds_source(
     images of "train", "validation" and "test"."""
     label = builder.info.features[label_name]
     num_classes = getattr(label, "feature", label).num_classes
-    read = functools.partial(_read, builder, label_name, num_classes)
+    read = functools.partial(
+        read_examples,
+        builder,
+        {label_name: True},
+        lambda example: example[label_name],
+        num_classes,
+    )
     options = {}
     if hasattr(label, "feature"):
         options["label"] = functools.partial(_multi_label_row, num_classes)
@@ -44,7 +50,7 @@ def tfds_source(
         train_stream=functools.partial(
             _train_stream, builder, read, *ranges["train"]
         ),
-        evaluation_stream=functools.partial(_evaluation_stream, read, ranges),
+        evaluation_stream=functools.partial(evaluation_stream, read, ranges),
         read=lambda encoded: encoded,
         **options,
     )
@@ -130,51 +136,56 @@ def _epochs(
     return passes.enumerate(first)
 
 
-def _evaluation_stream(
+def evaluation_stream(
     read: Callable[..., Dataset],
     ranges: Mapping[str, tuple[str, range]],
     name: str,
     rows: range,
 ) -> Dataset:
+    """Returns the stream of the images to evaluate on, in order."""
     split, whole = ranges[name]
     images = read(split, whole[rows.start : rows.stop])
     return images.enumerate().map(lambda number, image: (number, *image))
 
 
-def _read(
-    builder: Any, label_name: str, num_classes: int, split: str, indices: range
+def read_examples(
+    builder: Any,
+    features: Mapping[str, Any],
+    label: Callable[[Mapping[str, Any]], Tensor],
+    num_classes: int,
+    split: str,
+    indices: range,
 ) -> Dataset:
-    """Returns a slice of a split, in order: name, encoded image, label."""
+    """Returns a slice of a split, in order: name, encoded image, label, which
+    is made of the features."""
     tfds = require("tensorflow_datasets")
-    if not indices:  # a process without images
-        return _read(builder, label_name, num_classes, split, range(1)).take(0)
+    # A process without images reads one, and takes none.
     examples = builder.as_dataset(
         split=tfds.core.ReadInstruction(
-            split, from_=indices.start, to=indices.stop, unit="abs"
+            split,
+            from_=indices.start if indices else 0,
+            to=indices.stop if indices else 1,
+            unit="abs",
         ),
         # Other features, such as the masks of Pets, are not decoded.
         decoders=tfds.decode.PartialDecoding(
-            {"image": True, label_name: True},
+            {"image": True, **features},
             decoders={"image": tfds.decode.SkipDecoding()},
         ),
-        read_config=read_config(tfds),
+        read_config=tfds.ReadConfig(
+            interleave_cycle_length=1,  # in order
+            try_autocache=False,
+            add_tfds_id=True,
+        ),
     )
 
-    def columns(example: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        label = check_label(
-            example[label_name], num_classes, builder.info.full_name, split
+    def columns(example: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        checked = check_label(
+            label(example), num_classes, builder.info.full_name, split
         )
-        return example["tfds_id"], example["image"], label
+        return example["tfds_id"], example["image"], checked
 
-    return examples.map(columns)
-
-
-def read_config(tfds: Any) -> Any:
-    return tfds.ReadConfig(
-        interleave_cycle_length=1,  # in order
-        try_autocache=False,
-        add_tfds_id=True,
-    )
+    return examples.map(columns).take(len(indices))
 
 
 def _multi_label_row(classes: int, members: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,7 +200,7 @@ def _multi_label_row(classes: int, members: Tensor) -> tuple[Tensor, Tensor]:
 
 # Builders of TFDS 4.9 whose split "test" has images without labels: each of
 # its records has the label -1. imagenet2012 has it since version 5.1.0, if the
-# archive of the test images was there when the data set was prepared.
+# archive of the test images was there when the dataset was prepared.
 UNLABELLED_TEST = frozenset(
     {
         "i_naturalist2017",
@@ -291,7 +302,7 @@ def _data(
 
 
 def download(builder: Any, name: str) -> None:
-    """Downloads and prepares a data set, unless this was done before; the
+    """Downloads and prepares a dataset, unless this was done before; the
     `ValueError` of a failure says which files must be downloaded by hand, if
     any."""
     try:

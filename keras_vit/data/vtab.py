@@ -14,13 +14,13 @@ from keras_vit._types import Dataset
 from keras_vit._types import Tensor
 from keras_vit.data._decode import import_tensorflow
 from keras_vit.data._pipeline import ImageSource
-from keras_vit.data._pipeline import check_label
 from keras_vit.data._pipeline import shuffled_indices
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.dataset import PipelineOptions
 from keras_vit.data.tfds import download
+from keras_vit.data.tfds import evaluation_stream
 from keras_vit.data.tfds import open_builder
-from keras_vit.data.tfds import read_config
+from keras_vit.data.tfds import read_examples
 
 VTAB_GROUPS = ("natural", "specialized", "structured")
 NATURAL, SPECIALIZED, STRUCTURED = VTAB_GROUPS
@@ -211,14 +211,23 @@ def load_vtab(name: str, validate: bool = False) -> ImageDataset:
             f"{', '.join(VTAB_TASKS)}."
         )
     task = VTAB_TASKS[name]
-    import_tensorflow()
+    tf = import_tensorflow()
     tfds = require("tensorflow_datasets")
     builder = open_builder(tfds, task.tfds)
     download(builder, task.tfds)
     ranges = split_ranges(task, builder.info.splits)
     train = [ranges["train"]] if validate else [ranges["train"], ranges["val"]]
     test = ranges["val"] if validate else ranges["test"]
-    read = functools.partial(_read, builder, task)
+    features = task.features
+    if not isinstance(features, dict):
+        features = dict.fromkeys(features, True)
+    read = functools.partial(
+        read_examples,
+        builder,
+        features,
+        functools.partial(task.label, tf),
+        task.classes,
+    )
     return ImageDataset(
         name=f"vtab-{name}",
         class_names=tuple(map(str, range(task.classes))),
@@ -228,7 +237,9 @@ def load_vtab(name: str, validate: bool = False) -> ImageDataset:
         num_test=len(test[1]),
         source=ImageSource(
             train_stream=functools.partial(_train_stream, read, train),
-            evaluation_stream=functools.partial(_evaluation_stream, read, test),
+            evaluation_stream=functools.partial(
+                evaluation_stream, read, {"test": test}
+            ),
             read=functools.partial(_rescale_png, task.scale),
         ),
     )
@@ -254,35 +265,6 @@ def split_ranges(task: Task, splits: Any) -> dict[str, tuple[str, range]]:
     return found
 
 
-def _read(builder: Any, task: Task, split: str, indices: range) -> Dataset:
-    """Returns a slice of a split, in order: name, encoded image, label."""
-    tf, tfds = import_tensorflow(), require("tensorflow_datasets")
-    wanted = task.features
-    if not isinstance(wanted, dict):
-        wanted = dict.fromkeys(wanted, True)
-    examples = builder.as_dataset(
-        split=tfds.core.ReadInstruction(
-            split, from_=indices.start, to=indices.stop, unit="abs"
-        ),
-        decoders=tfds.decode.PartialDecoding(
-            {"image": True, **wanted},
-            decoders={"image": tfds.decode.SkipDecoding()},
-        ),
-        read_config=read_config(tfds),
-    )
-
-    def columns(example: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-        label = check_label(
-            task.label(tf, example),
-            task.classes,
-            builder.info.full_name,
-            split,
-        )
-        return example["tfds_id"], example["image"], label
-
-    return examples.map(columns)
-
-
 def _train_stream(
     read: Callable[..., Dataset],
     ranges: Sequence[tuple[str, range]],
@@ -303,17 +285,6 @@ def _train_stream(
         return position, names[index], images[index], labels[index]
 
     return shuffled_indices(len(examples), options).map(look_up)
-
-
-def _evaluation_stream(
-    read: Callable[..., Dataset],
-    test: tuple[str, range],
-    name: str,
-    rows: range,
-) -> Dataset:
-    split, whole = test
-    images = read(split, whole[rows.start : rows.stop])
-    return images.enumerate().map(lambda number, image: (number, *image))
 
 
 def _rescale_png(scale: int, encoded: Tensor) -> Tensor:
