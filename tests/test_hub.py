@@ -1,10 +1,10 @@
 """Folders for the Hugging Face hub, which four libraries open."""
 
-import http.server
 import json
+import pathlib
 import re
-import threading
 
+import huggingface_hub
 import keras
 import numpy as np
 import pytest
@@ -219,91 +219,33 @@ def test_wrong_flags_are_refused_before_work(
     assert not target.exists()
 
 
-class Server(http.server.BaseHTTPRequestHandler):
-    """The part of the hub's API that an upload of small files uses."""
-
-    files, tokens, created = {}, set(), []
-
-    def do_POST(self):
-        length = int(self.headers.get("Content-Length", 0))
-        body = self.rfile.read(length)
-        self.tokens.add(self.headers.get("Authorization"))
-        if self.path == "/api/repos/create":
-            self.created.append(json.loads(body))
-            if json.loads(body)["name"] == "taken":
-                return self.answer({"error": "You may not do this"}, 403)
-            return self.answer({"url": f"{self.origin()}/owner/name"})
-        if "/preupload/" in self.path:
-            names = [file["path"] for file in json.loads(body)["files"]]
-            return self.answer(
-                {"files": [self.regular(name) for name in names]}
-            )
-        if "/commit/" in self.path:
-            for line in body.decode().splitlines():
-                item = json.loads(line)
-                if item["key"] == "file":
-                    self.files[item["value"]["path"]] = item["value"]["content"]
-            commit = f"{self.origin()}/owner/name/commit/{'a' * 40}"
-            return self.answer({"commitUrl": commit, "commitOid": "a" * 40})
-        return self.answer({"errors": [], "warnings": []})
-
-    def do_GET(self):
-        if "taken" in self.path:
-            return self.answer({"error": "There is no such repository"}, 404)
-        return self.answer(
-            {"sha": "a" * 40, "id": "owner/name", "siblings": []}
-        )
-
-    def origin(self):
-        return f"http://127.0.0.1:{self.server.server_port}"
-
-    def regular(self, name):
-        return {"path": name, "uploadMode": "regular", "shouldIgnore": False}
-
-    def answer(self, content, status=200):
-        data = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *arguments):
-        pass
-
-
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_push_uploads_the_folder(tmp_path, monkeypatch, capsys):
     run = make_run(tmp_path / "run")
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_port}"
-    # huggingface_hub reads HF_ENDPOINT on import.
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    uploaded = []
+
+    def create_repo(self, repo_id, private, exist_ok):
+        if repo_id == "owner/taken":
+            raise RuntimeError("403 Forbidden\nand a second line")
+        return f"https://hub/{repo_id}?private={private}"
+
+    def upload_folder(self, repo_id, folder_path, commit_message):
+        uploaded.append((repo_id, pathlib.Path(folder_path)))
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create_repo)
+    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload_folder)
 
     def push(repository, target):
         flags = ["--to", "hub", "--push", repository, "--private"]
         status = convert.main([str(run), str(target), *flags])
         return status, capsys.readouterr()
 
-    try:
-        status, printed = push("owner/name", tmp_path / "folder")
-        assert status == 0, printed.err
-        assert f"{server.server_port}/owner/name" in printed.out
-        names = {path.name for path in (tmp_path / "folder").iterdir()}
-        assert Server.files.keys() == names
-        assert Server.tokens == {"Bearer hf_secret"}
-        created = Server.created[0]  # huggingface_hub < 2 sends `private`
-        assert created.get("visibility", created.get("private")) in (
-            "private",
-            True,
-        )
-
-        status, printed = push("owner/taken", tmp_path / "other")
-        assert status == 1
-        assert printed.err.count("\n") == 1 and "403" in printed.err
-        assert (tmp_path / "other/model.keras").exists()
-    finally:
-        server.shutdown()
+    status, printed = push("owner/name", tmp_path / "folder")
+    assert status == 0, printed.err
+    assert "https://hub/owner/name?private=True" in printed.out
+    assert uploaded == [("owner/name", tmp_path / "folder")]
+    status, printed = push("owner/taken", tmp_path / "other")
+    assert status == 1
+    assert printed.err.count("\n") == 1 and "403" in printed.err
+    assert (tmp_path / "other/model.keras").exists() and len(uploaded) == 1

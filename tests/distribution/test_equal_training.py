@@ -9,8 +9,6 @@ import keras
 import numpy as np
 import pytest
 
-from tests.server import unused_addresses
-
 BACKEND = keras.config.backend()
 ROOT = pathlib.Path(__file__).parents[2]
 # Runs of `small_run` in one process: with each optimizer and strategy.
@@ -148,39 +146,3 @@ def test_any_number_of_devices_gives_equal_training(
             record_error(
                 f"{name} on {devices} devices", f"{kind} {what}", error, 1e-5
             )
-
-
-# tests/recipes/test_two_processes.py runs two processes every time.
-@pytest.mark.nightly
-@pytest.mark.backends("jax")
-def test_two_processes_match_one(tmp_path, record_error):
-    """Each process has two of the four devices and reads its shard of the
-    batches."""
-    (address,) = unused_addresses(1)
-    kinds = ("sgd", "adamw")
-    paths = [tmp_path / f"{name}.npz" for name in ("one", "0", "1")]
-    processes = [start(paths[0], [f"none:0:0:{kind}" for kind in kinds])]
-    for index in range(2):
-        processes.append(
-            start(
-                paths[index + 1],
-                [f"data-parallel:0:0:{kind}" for kind in kinds],
-                logical=2,
-                KERAS_DISTRIBUTION_JOB_ADDRESSES=address,
-                KERAS_DISTRIBUTION_NUM_PROCESSES="2",
-                KERAS_DISTRIBUTION_PROCESS_ID=str(index),
-            )
-        )
-    finish(processes)
-    one_process = read(paths[:1])
-    for path in paths[1:]:
-        for run, results in read([path]).items():
-            kind = run.split(":")[-1]
-            reference = one_process[f"none:0:0:{kind}"]
-            for what, error in differences(results, reference).items():
-                record_error(
-                    "data-parallel, two processes",
-                    f"{kind} {what}",
-                    error,
-                    1e-5,
-                )

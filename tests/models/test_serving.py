@@ -107,20 +107,6 @@ def test_int8_model_in_a_name_scope_is_loaded(tmp_path):
     assert again.get_layer("block_0").mlp.dense_1.quantization_mode == "int8"
 
 
-# Keras 3.15 writes no SavedModel under PyTorch.
-@pytest.mark.backends("jax", "tensorflow")
-def test_saved_model_matches_keras(tmp_path):
-    tensorflow = pytest.importorskip("tensorflow")
-    model = tiny()
-    randomize(model)
-    expected = model.predict(images(), verbose=0)
-    model.export(tmp_path / "model", verbose=False)
-    served = tensorflow.saved_model.load(str(tmp_path / "model"))
-    for count in (1, 2):  # any batch size
-        found = np.asarray(served.serve(images()[:count]))
-        np.testing.assert_allclose(found, expected[:count], atol=1e-5)
-
-
 ONNX_WRITERS = {"jax": "jax2onnx", "tensorflow": "tf2onnx", "torch": "onnx"}
 
 

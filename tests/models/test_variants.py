@@ -75,15 +75,6 @@ def test_count_params_of_a_built_model():
     assert keras_vit.ViTTi16().count_params() == PARAMETERS["ViTTi16"]
 
 
-@pytest.mark.slow
-def test_vit_h14_builds():
-    """Build all 32 layers; half precision limits the memory."""
-    keras.config.set_dtype_policy("bfloat16")
-    model = keras_vit.ViTH14()
-    assert model.count_params() == PARAMETERS["ViTH14"]
-    assert model.name == "ViTH14"
-
-
 def test_table_and_public_names_agree():
     starts = ("ViT", "R_", "R26", "R50", "BiT_")
     public = {name for name in dir(keras_vit) if name.startswith(starts)}

@@ -412,66 +412,45 @@ def test_the_only_block_has_drop_path(tmp_path):
         assert one.get_layer("block_0").drop_path == 0.4
 
 
+# Arguments, and a part of their error.
 ERRORS = {
-    "patch_size=-4": ({"patch_size": -4}, "patch_size=-4"),
-    "hidden_size=0": ({"hidden_size": 0}, "hidden_size=0"),
-    "num_heads": ({"num_heads": 5}, "divide the hidden size 24"),
-    "num_layers": ({"num_layers": 0}, "num_layers=0"),
-    "classes": ({"classes": -1}, "classes=-1"),
-    "pooling": ({"pooling": "avg"}, "'token', 'gap', .*'map', None.*'avg'"),
-    "final_norm": ({"final_norm": "last"}, "'after_pooling'"),
-    "position_prefix": ({"position_prefix": "cls"}, "'all', 'class', 'none'"),
-    "position_embedding": ({"position_embedding": "rotary"}, "'sincos2d'"),
-    "resampling": ({"resampling": "nearest"}, "'bicubic'"),
-    "activation": ({"activation": "gelu_new"}, "gelu_tanh"),
-    "image": ({"input_shape": (10, 12, 3)}, "8 or 12 would work.*pad_to_patch"),
-    "no channels": ({"input_shape": (8, 12)}, "channels come last"),
-    "first channels": ({"input_shape": (None, 8, None)}, "channels come last"),
-    "no class token": (
-        {"class_token": False, "pooling": "token"},
-        "choose `pooling='gap'`",
-    ),
-    "distillation": (
-        {"distillation": True, "pooling": "gap"},
-        "needs `class_token=True`",
-    ),
-    "representation": (
-        {"include_top": False, "representation_size": 8},
-        "needs a `pooling`",
-    ),
-    "late norm": (
-        {"include_top": False, "final_norm": "after_pooling"},
-        "needs a `pooling`",
-    ),
-    "late distillation": (
-        {"distillation": True, "final_norm": "after_pooling"},
-        "no norm after the pooling",
-    ),
-    "no sizes": ({"patch_size": None}, "patch_size must be given"),
-    "activation layer": (
-        {"activation": keras.layers.ReLU()},
-        "name of a Keras",
-    ),
-    "shape": ({"input_shape": 16}, "height, width, channels.*input_shape=16"),
-    "layer scale": ({"layer_scale": "a"}, "`layer_scale`.*layer_scale='a'"),
-    "layer scale True": ({"layer_scale": True}, "layer_scale=True"),
-    "class token": ({"class_token": "cls"}, "class_token='cls'"),
-    "attention dropout": ({"attention_dropout": 1}, "attention_dropout=1"),
-    "contradiction": (
-        {"input_tensor": keras.Input((8, 8, 3))},
-        "contradicts `input_tensor`",
-    ),
-    "dropout": ({"dropout": 1.5}, "dropout=1.5|Invalid value"),
-    "grid": ({"grid_size": (0, 3)}, "grid_size"),
+    "patch_size=-4": "patch_size=-4",
+    "hidden_size=0": "hidden_size=0",
+    "num_heads=5": "divide the hidden size 24",
+    "num_layers=0": "num_layers=0",
+    "classes=-1": "classes=-1",
+    "pooling='avg'": "'token', 'gap', .*'map', None.*'avg'",
+    "final_norm='last'": "'after_pooling'",
+    "position_prefix='cls'": "'all', 'class', 'none'",
+    "position_embedding='rotary'": "'sincos2d'",
+    "resampling='nearest'": "'bicubic'",
+    "activation='gelu_new'": "gelu_tanh",
+    "input_shape=(10, 12, 3)": "8 or 12 would work.*pad_to_patch",
+    "input_shape=(8, 12)": "channels come last",
+    "input_shape=(None, 8, None)": "channels come last",
+    "class_token=False, pooling='token'": "choose `pooling='gap'`",
+    "distillation=True, pooling='gap'": "needs `class_token=True`",
+    "include_top=False, representation_size=8": "needs a `pooling`",
+    "include_top=False, final_norm='after_pooling'": "needs a `pooling`",
+    "distillation=True, final_norm='after_pooling'": "no norm after",
+    "patch_size=None": "patch_size must be given",
+    "activation=keras.layers.ReLU()": "name of a Keras",
+    "input_shape=16": "height, width, channels.*input_shape=16",
+    "layer_scale='a'": "`layer_scale`.*layer_scale='a'",
+    "layer_scale=True": "layer_scale=True",
+    "class_token='cls'": "class_token='cls'",
+    "attention_dropout=1": "attention_dropout=1",
+    "input_tensor=keras.Input((8, 8, 3))": "contradicts `input_tensor`",
+    "dropout=1.5": "dropout=1.5|Invalid value",
+    "grid_size=(0, 3)": "grid_size",
 }
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("case", ERRORS)
-def test_wrong_arguments_raise(case):
-    arguments, message = ERRORS[case]
-    with pytest.raises(ValueError, match=f"(?s){message}"):
-        tiny(**arguments)
+@pytest.mark.parametrize("arguments", ERRORS)
+def test_wrong_arguments_raise(arguments):
+    with pytest.raises(ValueError, match=f"(?s){ERRORS[arguments]}"):
+        tiny(**eval(f"dict({arguments})"))
 
 
 BOOLEANS = [
@@ -482,10 +461,9 @@ BOOLEANS = [
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("value", ["no", "full", 64])
 @pytest.mark.parametrize("name", [*BOOLEANS, "class_token"])
-def test_wrong_booleans_raise(name, value):
-    message = f"`{name}` must be True or False. Received: {name}={value!r}"
+def test_wrong_booleans_raise(name):
+    message, value = f"True or False. Received: {name}='no'", "no"
     with pytest.raises(ValueError, match=message):
         tiny(**{name: value})
 
