@@ -346,21 +346,8 @@ def train(config, data, strategy, output, kind, placement):
     config = dataclasses.replace(config, overwrite=False)
     with training.Run(config, data, strategy, output, summary) as run:
         # 1. Data.
-        def train_batches(start):
-            return data.train(
-                batch_size=config.batch_size,
-                micro_batches=config.accumulate,
-                seed=config.seed,
-                start=start,
-                **config.batches(),
-                **config.augmentation(data.channels),
-            )
-
-        test = run.distribute(
-            data.evaluation(
-                batch_size=run.micro_batch_size, pad=True, **config.batches()
-            )
-        )
+        train_batches = run.train_batches()
+        test = run.evaluation_batches()
 
         # 2. Model.
         model = training.build_model(
@@ -393,18 +380,17 @@ def train(config, data, strategy, output, kind, placement):
         )
 
         # 4. Training, from the last checkpoint if there is one.
-        for batches, steps, epochs in run.fit_calls(
-            model, schedule, train_batches, test
-        ):
-            model.fit(
-                batches,
-                steps_per_epoch=steps,
-                epochs=epochs,
-                validation_data=test,
-                callbacks=run.callbacks,
-                shuffle=False,
-                verbose=0,
-            )
+        run.resume(model, schedule, train_batches, test)
+        model.fit(
+            run.batches,
+            steps_per_epoch=run.steps_per_epoch,
+            initial_epoch=run.initial_epoch,
+            epochs=run.epochs,
+            validation_data=test,
+            callbacks=run.callbacks,
+            shuffle=False,  # the batches are shuffled already
+            verbose=0,  # a callback prints a line for each evaluation
+        )
         run.save(model)
 
 

@@ -132,11 +132,8 @@ class Config(cli.TrainingFlags):
     preset: str | None = cli.arg(
         None,
         "published settings for all flags that are not given; requires "
-        f"--weights: {', '.join(training.FINE_TUNING)}",
+        f"--weights: {', '.join(filter(None, training.FINE_TUNING))}",
         "NAME",
-    )
-    batch_size: int | None = cli.arg(
-        None, f"images a step; {BATCH_SIZE}, or 512 with --preset"
     )
     steps: int | None = cli.arg(
         None,
@@ -155,6 +152,9 @@ class Config(cli.TrainingFlags):
         + f" by --train, or {LOW_LEARNING_RATE:g} with another layer decay, "
         "times the square root of the batch size / 32",
         "X",
+    )
+    batch_size: int | None = cli.arg(
+        None, f"images per step; default: that of --preset, else {BATCH_SIZE}"
     )
     warmup: float | None = cli.arg(
         None,
@@ -243,12 +243,6 @@ class Config(cli.TrainingFlags):
         "released weights, else tf",
         "NAME",
     )
-    mixup: float | None = cli.arg(
-        None,
-        "mixup with lambda sampled from Beta(P, P), such as 0.2; default: no "
-        "mixup, and 0.1 with --preset bit-hyperrule for 20000 images or more",
-        "P",
-    )
     pooling: str | None = cli.arg(
         None,
         "gap: the head reads the mean of the patches, after a new layer norm, "
@@ -296,7 +290,7 @@ class Config(cli.TrainingFlags):
         cli.check_range(self, "warmup_steps", minimum=0)
         cli.check_choices(
             self,
-            preset=training.FINE_TUNING,
+            preset=filter(None, training.FINE_TUNING),
             loss=keras_vit.losses.LOSSES,
             class_weights=("balanced",),
             pooling=("gap",),
@@ -319,11 +313,11 @@ class Config(cli.TrainingFlags):
                 f"--preset {self.preset} fine-tunes: give --weights. To train "
                 "from scratch as published, use recipes/pretrain.py."
             )
-        if self.optimizer and self.preset:
+        published = self.published.settings.get("optimizer")
+        if self.preset and self.optimizer not in (None, published):
             raise ValueError(
-                f"--preset {self.preset} fine-tunes with "
-                f"{training.FINE_TUNING[self.preset].optimizer}: leave out "
-                "--optimizer or --preset."
+                f"--preset {self.preset} fine-tunes with {published}: leave "
+                "out --optimizer or --preset."
             )
         if self.keep_head and (self.weights is None or self.pooling):
             raise ValueError(
@@ -380,20 +374,17 @@ class Config(cli.TrainingFlags):
 
     @property
     def optimizer_name(self) -> str:
-        if self.preset:
-            return training.FINE_TUNING[self.preset].optimizer
-        return self.optimizer or "adamw"
+        published = self.published.settings.get("optimizer")
+        return self.optimizer or published or "adamw"
 
     @property
     def one_hot(self):
         smooth = bool(self.label_smoothing)
         return super().one_hot or smooth or self.loss == "sigmoid"
 
-    def published_holdout(self):
-        if self.preset is None:
-            return 0.0
-        name = self.dataset.split(":")[0]
-        return training.FINE_TUNING[self.preset].holdout.get(name, 0.0)
+    @property
+    def published(self):
+        return training.FINE_TUNING[self.preset]
 
 
 def main(config):
@@ -425,47 +416,17 @@ def train(config, data, strategy, output, keep=True):
     """
     summary = "fine-tuning" if config.weights else "from scratch"
     with training.Run(config, data, strategy, output, summary) as run:
-        # 1. Data: batches of (images, labels), with a weight for each image in
-        # evaluations. A resumed run begins with batch `start`.
-        class_weights = None
-        if config.class_weights:
-            class_weights = balanced_class_weights(data.class_counts())
-
-        def train_batches(start):
-            return data.train(
-                batch_size=config.batch_size,
-                micro_batches=config.accumulate,
-                seed=config.seed,
-                start=start,
-                shard=strategy.process,
-                class_weights=class_weights,
-                patch_sizes=patch_sizes(config),
-                **config.batches(),
-                **config.augmentation(data.channels),
-            )
-
-        test = data.evaluation(
-            batch_size=run.micro_batch_size,
-            shard=strategy.process,
-            pad=True,
-            **config.batches(),
+        # 1. Data: a function of the step to resume from, which returns endless
+        # batches of (images, labels), and the batches of an evaluation.
+        train_batches = run.train_batches(
+            class_weights=class_weights(config, data),
+            patch_sizes=patch_sizes(config),
         )
-        test = run.distribute(test)
+        test = run.evaluation_batches()
 
         # 2. Model: the given weights, with a new head of zeros unless
         # --keep-head is given, or a new model.
-        model = training.build_model(
-            config.model,
-            config.weights,
-            config.patch_size,
-            config.seed,
-            config.pooling == "gap",
-            config.keep_head,
-            **input_arguments(config, data.channels),
-            classes=len(data.class_names),
-            **config.encoder_arguments(),
-        )
-        training.set_trainable(model, config.train, config.lora_rank)
+        model = build_model(config, data)
 
         # 3. Optimizer, loss and metrics.
         schedule = learning_rate_schedule(config)
@@ -483,21 +444,26 @@ def train(config, data, strategy, output, keep=True):
         )
 
         # 4. Training, from the last checkpoint if there is one.
-        for batches, steps, epochs in run.fit_calls(
-            model, schedule, train_batches, test
-        ):
-            model.fit(
-                batches,
-                steps_per_epoch=steps,
-                epochs=epochs,
-                validation_data=test,
-                callbacks=run.callbacks,
-                shuffle=False,  # the batches are shuffled already
-                verbose=0,  # a callback prints a line for each evaluation
-            )
+        run.resume(model, schedule, train_batches, test)
+        model.fit(
+            run.batches,
+            steps_per_epoch=run.steps_per_epoch,
+            initial_epoch=run.initial_epoch,
+            epochs=run.epochs,
+            validation_data=test,
+            callbacks=run.callbacks,
+            shuffle=False,  # the batches are shuffled already
+            verbose=0,  # a callback prints a line for each evaluation
+        )
 
         # 5. Results: the model, metrics, plots and settings.
         return run.save(model, keep=keep)
+
+
+def class_weights(config, data):
+    if config.class_weights:
+        return balanced_class_weights(data.class_counts())
+    return None
 
 
 def patch_sizes(config):
@@ -506,14 +472,31 @@ def patch_sizes(config):
     return RandomPatchSizes(config.patch_sizes, config.patch_size)
 
 
-def input_arguments(config, channels):
-    """Returns the model's arguments for the images of training."""
+def build_model(config, data):
     height, width = height_and_width(config.image_size)
-    if not config.patch_sizes:
-        return {"input_shape": (height, width, channels)}
-    # The grid of patches, and so the image, differs from step to step.
-    grid = (height // config.patch_size, width // config.patch_size)
-    return {"input_shape": (None, None, channels), "grid_size": grid}
+    inputs = {"input_shape": (height, width, data.channels)}
+    if config.patch_sizes:
+        # The grid of patches, and so the image, differs from step to step.
+        inputs = {
+            "input_shape": (None, None, data.channels),
+            "grid_size": (
+                height // config.patch_size,
+                width // config.patch_size,
+            ),
+        }
+    model = training.build_model(
+        config.model,
+        config.weights,
+        config.patch_size,
+        config.seed,
+        config.pooling == "gap",
+        config.keep_head,
+        **inputs,
+        classes=len(data.class_names),
+        **config.encoder_arguments(),
+    )
+    training.set_trainable(model, config.train, config.lora_rank)
+    return model
 
 
 def learning_rate_schedule(config):
@@ -537,9 +520,10 @@ def build_optimizer(config, schedule):
     return AdamW(schedule, config.weight_decay, **options)
 
 
-def resolve_config(config, data):
-    """Returns the config with values for all settings that are None."""
-    config = choose_model(config, data)
+def resolve_config(given, data):
+    """Returns the config with values for all settings that are None: published
+    ones, and those that depend on the model and the images."""
+    config = choose_model(given, data)
     spec = training.resolve_model_spec(
         config.model, config.weights, config.patch_size
     )
@@ -554,8 +538,13 @@ def resolve_config(config, data):
         )
     if config.keep_head:
         check_classes(config.weights, data)
-    if config.preset:
-        config = training.FINE_TUNING[config.preset].fill(config, data)
+    config = config.published.fill(config)
+    if config.preset == "bit-hyperrule":
+        small = data.image_size is not None and data.image_size < 96
+        config = config.with_defaults(
+            image_size=128 if small else 480,
+            mixup=0.1 if data.num_train >= 20_000 else 0.0,
+        )
     default_size = spec["image_size"]
     if config.weights and not config.patch_sizes:
         side = data.image_size or data.median_side
@@ -571,49 +560,42 @@ def resolve_config(config, data):
     batch_size = config.batch_size or max(BATCH_SIZE, config.accumulate)
     batch_size = config.whole_batch(batch_size, data.num_train)
     steps, evaluate_every = count_steps(config, batch_size, data)
-    adamw = config.optimizer_name == "adamw"
-    learning_rate = 0.003 if spec["stride"] == 1 else 0.001  # with a ResNet
-    layer_decay = None
-    if config.weights and adamw and not config.preset:
-        learning_rate = LEARNING_RATES[config.train]
-        if config.train == "all":
-            layer_decay = LAYER_DECAY if spec["stride"] else None
-            if config.layer_decay not in (None, layer_decay) or not layer_decay:
-                learning_rate = LOW_LEARNING_RATE
-        learning_rate *= math.sqrt(batch_size / 32)
-    elif config.weights:
-        learning_rate = 0.03
-    has_warmup = config.warmup_steps is None and not (
-        config.preset == "bit-hyperrule"
-    )
+    learning_rate = config.learning_rate
+    if given.learning_rate is None and learning_rate:
+        learning_rate = config.scaled_rate(learning_rate, batch_size)
     config = dataclasses.replace(
         config,
         image_size=image_size,
         patch_size=patch_size,
         batch_size=batch_size,
+        learning_rate=learning_rate,
         steps=steps,
         epochs=None,  # converted to steps
         evaluate_every=evaluate_every,
     )
     return config.with_defaults(
-        optimizer=None if config.preset else config.optimizer_name,
-        learning_rate=learning_rate,
-        layer_decay=layer_decay,
-        warmup=0.1 if has_warmup else None,
-        weight_decay=0.05 if adamw else None,
-        clip=1.0,
-        momentum_dtype="float32",
-        dropout=0.0,
-        drop_path=0.0,
+        optimizer=config.optimizer_name,
+        weight_decay=0.05 if config.optimizer_name == "adamw" else None,
         lora_rank=8 if config.train == "lora" else None,
-        protocol="simple",
-        label_smoothing=0.0,
-        augment="none",
-        erase=0.0,
-        mixup=0.0,
-        cutmix=0.0,
         mode=spec["mode"],
+        **learning_rates(config, spec["stride"]),
     )
+
+
+def learning_rates(config, stride):
+    """Returns a learning rate, and its decay by layer, that were chosen for
+    this recipe."""
+    if config.weights is None:
+        return {"learning_rate": 0.003 if stride == 1 else 0.001}
+    if config.optimizer_name == "sgd":
+        return {"learning_rate": 0.03}
+    rate, decay = LEARNING_RATES[config.train], None
+    if config.train == "all":
+        decay = LAYER_DECAY if stride else None
+        if not decay or config.layer_decay not in (None, decay):
+            rate = LOW_LEARNING_RATE
+    rate *= math.sqrt(config.batch_size / 32)
+    return {"learning_rate": rate, "layer_decay": decay}
 
 
 def choose_model(config, data):

@@ -57,12 +57,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
 from keras_vit import training
-from keras_vit.data import PROTOCOLS
 from keras_vit.optimizers import SGD
 from keras_vit.optimizers import AdamW
 from keras_vit.schedules import WarmupDecay
 from keras_vit.training import command_line as cli
 from keras_vit.training import models
+from keras_vit.training.pretraining import PretrainingFlags
 
 # Flags of the encoder, which a BiT does not have.
 ENCODER = (
@@ -75,7 +75,7 @@ ENCODER = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.TrainingFlags):
+class Config(PretrainingFlags):
     preset: str | None = cli.arg(
         None,
         "published settings for all flags that are not given: "
@@ -87,22 +87,6 @@ class Config(cli.TrainingFlags):
         f"one of {', '.join(training.MODEL_NAMES)}; default: that of "
         "--preset, else compact-vit, of 4 layers of width 64",
         "NAME",
-    )
-    batch_size: int | None = cli.arg(
-        None,
-        "images per step; default: that of --preset, else 4096, and at most "
-        "a 20th of the dataset",
-    )
-    epochs: int | None = cli.arg(
-        None,
-        "passes over the training images, instead of --steps; default: that "
-        "of --preset, else 100",
-    )
-    learning_rate: float | None = cli.arg(
-        None,
-        "peak learning rate; default: that of --preset, which for SGD is "
-        "proportional to the batch size, else 0.003",
-        "X",
     )
     optimizer: str | None = cli.arg(
         None,
@@ -131,17 +115,6 @@ class Config(cli.TrainingFlags):
         "that of --preset, else cosine",
         "NAME",
     )
-    warmup_steps: int | None = cli.arg(
-        None,
-        "number of warm-up steps; default: that of --preset, else 10000, and "
-        "at most a fifth of the steps",
-    )
-    clip: float | None = cli.arg(
-        None,
-        "maximum global norm of the gradients, 0 for no clipping; default: "
-        "that of --preset, else 1",
-        "X",
-    )
     loss: str | None = cli.arg(
         None,
         "cross-entropy: softmax, or sigmoid for each class; default: that of "
@@ -160,29 +133,12 @@ class Config(cli.TrainingFlags):
         "except query, key and value; default: that of --preset, else 0",
         "P",
     )
-    drop_path: float | None = cli.arg(
-        None,
-        "stochastic depth rate of the last block; it increases linearly from "
-        "0 in the first block; AugReg also has models with 0.1; default: 0",
-        "P",
-    )
     augment: str | None = cli.arg(
         None,
         "level of RandAugment and mixup as in 'How to train your ViT?': "
         f"{', '.join(keras_vit.data.AUGREG)}; default: that of --preset, else "
         "none",
         "LEVEL",
-    )
-    mixup: float | None = cli.arg(
-        None,
-        "mixup with lambda sampled from Beta(P, P); default: that of --augment",
-        "P",
-    )
-    protocol: str | None = cli.arg(
-        None,
-        f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
-        "default: simple for images below 96 pixels, else pretrain",
-        "NAME",
     )
     representation_size: int | None = cli.arg(
         None,
@@ -200,12 +156,17 @@ class Config(cli.TrainingFlags):
         "NAME",
     )
 
+    # Settings of PRE_TRAINING that are no flags.
+    representation: bool | None = None
+    positions_of_big_vision: bool | None = None
+    preactivation: bool | None = None  # of a BiT
+    # That of the preset, which `weight_decay` is for.
+    published_rate: float | None = None
+
     def __post_init__(self):
         super().__post_init__()
-        check = cli.check_range
-        check(self, "weight_decay", "clip", "representation_size", minimum=0)
-        check(self, "warmup_steps", minimum=0)
-        check(self, "dropout", "drop_path", minimum=0, below=1)
+        cli.check_range(self, "representation_size", minimum=0)
+        cli.check_range(self, "dropout", minimum=0, below=1)
         cli.check_choices(
             self,
             preset=filter(None, training.PRE_TRAINING),
@@ -219,9 +180,9 @@ class Config(cli.TrainingFlags):
     def one_hot(self):
         return super().one_hot or self.loss == "sigmoid"
 
-    def published_holdout(self):
-        name = self.dataset.split(":")[0]
-        return training.PRE_TRAINING[self.preset].holdout.get(name, 0.0)
+    @property
+    def published(self):
+        return training.PRE_TRAINING[self.preset]
 
 
 def main(given):
@@ -243,24 +204,8 @@ def train(config, data, strategy, output, summary):
     with training.Run(config, data, strategy, output, summary) as run:
         # 1. Data: batches of (images, labels), with a weight for each image in
         # evaluations. A resumed run begins with batch `start`.
-        def train_batches(start):
-            return data.train(
-                batch_size=config.batch_size,
-                micro_batches=config.accumulate,
-                seed=config.seed,
-                start=start,
-                shard=strategy.process,
-                **config.batches(),
-                **config.augmentation(data.channels),
-            )
-
-        test = data.evaluation(
-            batch_size=run.micro_batch_size,
-            shard=strategy.process,
-            pad=True,
-            **config.batches(),
-        )
-        test = run.distribute(test)
+        train_batches = run.train_batches()
+        test = run.evaluation_batches()
 
         # 2. Model.
         model = build_model(config, data)
@@ -281,90 +226,60 @@ def train(config, data, strategy, output, summary):
         )
 
         # 4. Training, from the last checkpoint if there is one.
-        for batches, steps, epochs in run.fit_calls(
-            model, schedule, train_batches, test
-        ):
-            model.fit(
-                batches,
-                steps_per_epoch=steps,
-                epochs=epochs,
-                validation_data=test,
-                callbacks=run.callbacks,
-                shuffle=False,  # the batches are shuffled already
-                verbose=0,  # a callback prints a line for each evaluation
-            )
+        run.resume(model, schedule, train_batches, test)
+        model.fit(
+            run.batches,
+            steps_per_epoch=run.steps_per_epoch,
+            initial_epoch=run.initial_epoch,
+            epochs=run.epochs,
+            validation_data=test,
+            callbacks=run.callbacks,
+            shuffle=False,  # the batches are shuffled already
+            verbose=0,  # a callback prints a line for each evaluation
+        )
 
         # 5. Results: the model, metrics, plots and settings.
         return run.save(model)
 
 
 def resolve_config(given, data):
-    """Returns the config with values for all settings that are None.
-
-    Args:
-        given: `Config`.
-        data: `keras_vit.data.ImageDataset`.
-
-    Raises:
-        ValueError: if settings do not fit the model or the dataset.
-    """
-    preset = training.PRE_TRAINING[given.preset]
-    config = preset.fill(given)
-    spec = training.resolve_model_spec(config.model, None, config.patch_size)
-    image_size, patch_size = training.resolve_sizes(
-        (config.image_size, spec["image_size"], data.image_size, 64),
-        spec["patch_size"],
-        spec["stride"],
-    )
-    batch = config.batch_size
-    if given.batch_size is None:
-        power_of_two = 2 ** max(0, (data.num_train // 20).bit_length() - 1)
-        batch = max(min(batch, power_of_two), config.accumulate)
-    batch = config.whole_batch(batch, data.num_train)
-    small = data.image_size is not None and data.image_size < 96
+    """Returns the config with values for all settings that are None."""
+    config = training.resolve_pretraining(given, data)
+    spec = training.resolve_model_spec(config.model, None, given.patch_size)
     mixup = config.mixup
     if mixup is None and config.augment in keras_vit.data.AUGREG:
         mixup = keras_vit.data.AUGREG[config.augment][2]
-    steps, evaluate_every = count_steps(config, batch, data)
-    warmup_steps = config.warmup_steps
-    if given.warmup_steps is None:
-        warmup_steps = min(warmup_steps, steps // 5)
+    every = config.steps // 10
+    if given.steps is None:
+        every = max(100, math.ceil(data.num_train / config.batch_size))
+    encoder = dict.fromkeys(ENCODER)
+    if spec["hidden_size"]:
+        size = spec["hidden_size"] if config.representation else 0
+        encoder = {name: getattr(config, name) for name in ENCODER}
+        if given.representation_size is None:
+            encoder["representation_size"] = size
+    else:
+        given.raise_if_given(*ENCODER)
     return dataclasses.replace(
         config,
-        image_size=image_size,
-        patch_size=patch_size,
-        batch_size=batch,
-        steps=steps,
-        epochs=None,  # converted to steps
-        evaluate_every=evaluate_every,
-        warmup_steps=warmup_steps,
-        learning_rate=given.learning_rate or preset.rate(batch),
+        evaluate_every=given.evaluate_every or max(1, every),
+        augment=config.augment or "none",
         mixup=mixup or 0.0,
         cutmix=config.cutmix or 0.0,
-        mode=config.mode or "tf",
-        protocol=config.protocol or ("simple" if small else "pretrain"),
-        **encoder_flags(given, preset, spec["hidden_size"]),
+        published_rate=config.scaled_rate(
+            given.published.settings["learning_rate"], config.batch_size
+        ),
+        **encoder,
     )
 
 
-def encoder_flags(given, preset, hidden_size):
-    if hidden_size:
-        size = given.representation_size
-        if size is None:
-            size = hidden_size if preset.representation else 0
-        return {"representation_size": size}
-    given.raise_if_given(*ENCODER)
-    return dict.fromkeys(ENCODER)
-
-
 def build_model(config, data):
-    preset = training.PRE_TRAINING[config.preset]
     # 0 and None are left out: they are the defaults of the model functions.
     arguments = {n: getattr(config, n) for n in ENCODER if getattr(config, n)}
     is_bit = config.representation_size is None
-    if is_bit and preset.preactivation is not None:
-        arguments["preactivation"] = preset.preactivation
-    big_vision = preset.positions_of_big_vision and not is_bit
+    if is_bit and config.preactivation is not None:
+        arguments["preactivation"] = config.preactivation
+    big_vision = config.positions_of_big_vision and not is_bit
     if big_vision:
         arguments["position_prefix"] = "none"
     model = training.build_model(
@@ -391,11 +306,10 @@ def learning_rate_schedule(config):
 
 def build_optimizer(config, schedule):
     peak = config.learning_rate
-    published = training.PRE_TRAINING[config.preset].rate(config.batch_size)
     options = {
         # As in the code of AugReg, the effective weight decay does not depend
         # on --learning-rate.
-        "weight_decay": config.weight_decay * published / peak,
+        "weight_decay": config.weight_decay * config.published_rate / peak,
         "global_clipnorm": config.clip or None,
         **config.optimizer_options(),
     }
@@ -406,29 +320,18 @@ def build_optimizer(config, schedule):
     return AdamW(schedule, beta_1=0.9, beta_2=0.999, **options)
 
 
-def count_steps(config, batch_size, data):
-    """Returns the number of steps, and the steps between two evaluations."""
-    if config.steps:
-        every = config.evaluate_every or max(1, config.steps // 10)
-        return config.steps, every
-    epoch = data.num_train / batch_size
-    every = config.evaluate_every or max(100, math.ceil(epoch))
-    return max(1, round(config.epochs * epoch)), every
-
-
 def summary(given, config):
     """Returns a summary of the run for the log.
 
     It lists the settings that differ from the preset although no flag changed
     them.
     """
-    preset = training.PRE_TRAINING[given.preset]
+    preset = given.published.settings
     changed = [
         f"{name.replace('_', ' ')} {value} for {published}"
         for name in ("batch_size", "warmup_steps")
         if getattr(given, name) is None
-        and (value := getattr(config, name))
-        != (published := getattr(preset, name))
+        and (value := getattr(config, name)) != (published := preset[name])
     ]
     notes = f" ({', '.join(changed)}: few images)" if changed else ""
     return f"from scratch{notes}"

@@ -22,8 +22,8 @@ other images of the batch. `pretrain_masked.py` trains on masked images instead.
       --dataset photos
       trains on your own images, in photos/CLASS/* (one class is enough)
 
-With --model, the defaults are the published settings, in METHODS of
-keras_vit/training/momentum.py; without it, they are for a small model. The
+With --model, the defaults are the published settings, in MOMENTUM of
+keras_vit/training/presets.py; without it, they are for a small model. The
 output folder contains encoder.keras (to fine-tune with --weights) and
 encoder.npz, model.keras (the whole model), metrics.csv, curves.png, config.json
 and, every --picture-every steps, attention/step-*.png: the attention of the
@@ -45,44 +45,20 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from keras_vit import evaluation
 from keras_vit import training
-from keras_vit.data import PROTOCOLS
+from keras_vit.data import MultiCrop
 from keras_vit.optimizers import AdamW
 from keras_vit.schedules import WarmupDecay
 from keras_vit.training import command_line as cli
 from keras_vit.training import momentum
 from keras_vit.training import plots
+from keras_vit.training import presets
+from keras_vit.training.pretraining import LabelFreeFlags
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.TrainingFlags):
+class Config(LabelFreeFlags):
     method: str = cli.arg(
-        "dino", f"one of {', '.join(momentum.METHODS)}", "NAME"
-    )
-    model: str | None = cli.arg(
-        None,
-        "a Vision Transformer such as ViTS16, with the published settings of "
-        "the method; default: compact-vit, of 4 layers of width 64",
-        "NAME",
-    )
-    batch_size: int | None = cli.arg(
-        None,
-        "images per step; default: as published, and at most a 10th of the "
-        "dataset",
-    )
-    learning_rate: float | None = cli.arg(
-        None,
-        "peak learning rate; default: as published for the batch size",
-        "X",
-    )
-    weight_decay: float | None = cli.arg(
-        None,
-        "weight decay of AdamW at the first step; default: as published",
-        "X",
-    )
-    warmup_steps: int | None = cli.arg(
-        None,
-        "number of warm-up steps; default: as published, and at most a fifth "
-        "of the steps",
+        "dino", f"one of {', '.join(presets.MOMENTUM)}", "NAME"
     )
     teacher_momentum: float | None = cli.arg(
         None,
@@ -126,59 +102,30 @@ class Config(cli.TrainingFlags):
         "default: as published",
         "X",
     )
-    drop_path: float | None = cli.arg(
-        None,
-        "stochastic depth rate of the last block; it increases linearly from "
-        "0 in the first block; default: as published",
-        "X",
-    )
-    protocol: str | None = cli.arg(
-        None,
-        "how images are resized in evaluations: "
-        f"{', '.join(PROTOCOLS)}; default: simple for images below 96 pixels, "
-        "else mae",
-        "NAME",
-    )
-    mode: str | None = cli.arg(
-        None,
-        "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
-        "mean and standard deviation; default: torch for colour images, else "
-        "tf",
-        "NAME",
-    )
-    picture_every: int | None = cli.arg(
-        None,
-        "steps between two plots of attention; default: --evaluate-every",
-    )
+
+    # Settings of MOMENTUM that are no flags.
+    weight_decay_end: float | None = None
+    hidden_dim: int | None = None
+    bottleneck_dim: int | None = None
+    temperature: float | None = None
+    center_momentum: float | None = None
+    frozen_epochs: int | None = None
+    crops: MultiCrop | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        check = cli.check_range
-        check(self, "weight_decay", "warmup_steps", "clip", minimum=0)
-        check(self, "frozen_steps", "local_crops", "koleo_weight", minimum=0)
-        check(self, "drop_path", "teacher_momentum", minimum=0, below=1)
-        check(self, "teacher_temperature", above=0)
-        counts = ("output_dim", "local_size", "picture_every")
-        check(self, *counts, minimum=1)
-        cli.check_choices(self, method=momentum.METHODS)
-        self._refuse_unused()
-
-    def _refuse_unused(self):
-        """Raises a `ValueError` for flags that have no effect here."""
-        for name in (
-            "teacher_temperature",
-            "no_centering",
-            "koleo_weight",
-            "frozen_steps",
-            "local_crops",
-            "local_size",
-        ):
-            value = getattr(self, name)
-            if self.method != "dino" and value not in (None, False):
-                raise ValueError(
-                    f"--{name.replace('_', '-')} is for --method dino. "
-                    f"Received: {value} with --method {self.method}"
-                )
+        counts = ("frozen_steps", "local_crops", "koleo_weight")
+        cli.check_range(self, *counts, minimum=0)
+        cli.check_range(self, "teacher_momentum", minimum=0, below=1)
+        cli.check_range(self, "teacher_temperature", above=0)
+        cli.check_range(self, "output_dim", "local_size", minimum=1)
+        cli.check_choices(self, method=presets.MOMENTUM)
+        self.raise_if_of_other_methods(
+            dino=(
+                *("teacher_temperature", "no_centering", "koleo_weight"),
+                *("frozen_steps", "local_crops", "local_size"),
+            )
+        )
         for name in ("augment", "mixup", "cutmix", "erase"):
             if getattr(self, name):
                 raise ValueError(
@@ -197,6 +144,10 @@ class Config(cli.TrainingFlags):
                 "--average and --average-from average weights, which the "
                 "momentum encoder does already: leave them out."
             )
+
+    @property
+    def published(self):
+        return presets.MOMENTUM[self.method]
 
 
 def main(config):
@@ -240,13 +191,7 @@ def train(config, data, strategy, output):
                 flip=config.augmentation(data.channels)["flip"],
             )
 
-        test = data.evaluation(
-            batch_size=run.micro_batch_size,
-            shard=strategy.process,
-            pad=True,
-            **config.batches(),
-        )
-        test = run.distribute(test)
+        test = run.evaluation_batches()
 
         # 2. Model: a student, its moving average, and their heads. It computes
         # its own loss.
@@ -268,18 +213,17 @@ def train(config, data, strategy, output):
         if has_knn:
             options = {**config.batches(), "batch_size": config.batch_size}
             run.callbacks.append(evaluation.NearestNeighbours(data, options))
-        for batches, steps, epochs in run.fit_calls(
-            model, schedule, train_batches, test
-        ):
-            model.fit(
-                batches,
-                steps_per_epoch=steps,
-                epochs=epochs,
-                validation_data=test,
-                callbacks=run.callbacks,
-                shuffle=False,  # the batches are shuffled already
-                verbose=0,  # a callback prints a line for each evaluation
-            )
+        run.resume(model, schedule, train_batches, test)
+        model.fit(
+            run.batches,
+            steps_per_epoch=run.steps_per_epoch,
+            initial_epoch=run.initial_epoch,
+            epochs=run.epochs,
+            validation_data=test,
+            callbacks=run.callbacks,
+            shuffle=False,  # the batches are shuffled already
+            verbose=0,  # a callback prints a line for each evaluation
+        )
 
         # 5. Results: encoder and whole model, metrics, plots and settings.
         return run.save(model, momentum.save_momentum_model)
@@ -287,11 +231,12 @@ def train(config, data, strategy, output):
 
 def crops(config):
     """Returns the `MultiCrop` of a config."""
-    found = momentum.get_method(config.method, config.model).crops
     if config.method != "dino":
-        return found
+        return config.crops
     return dataclasses.replace(
-        found, num_local=config.local_crops, local_size=config.local_size
+        config.crops,
+        num_local=config.local_crops,
+        local_size=config.local_size,
     )
 
 
@@ -308,89 +253,27 @@ def attention_pictures(config, data, output):
 
 
 def resolve_config(given, data):
-    """Returns the config with values for all settings that are None.
-
-    Args:
-        given: `Config`.
-        data: `keras_vit.data.ImageDataset`.
-
-    Raises:
-        ValueError: if settings do not fit the model or the dataset.
-    """
-    method = momentum.get_method(given.method, given.model)
-    spec = training.resolve_model_spec(given.model, None, given.patch_size)
-    if spec["stride"] != 1:
-        raise ValueError(
-            f"{given.model} is no Vision Transformer: give one, such as ViTS16."
-        )
+    """Returns the config with values for all settings that are None."""
+    training.check_is_vit(given.model)
     # Digits of 8 x 8 pixels are enlarged, so that crops have several patches.
-    small = data.image_size is not None and data.image_size < 96
-    wanted = data.image_size and max(16, data.image_size)
-    image_size, patch_size = training.resolve_sizes(
-        (given.image_size, spec["image_size"], wanted, 64),
-        given.patch_size or spec["patch_size"] or (4 if small else None),
-        spec["stride"],
+    config = training.resolve_pretraining(
+        given, data, share=10, min_size=16, small_patch=4
     )
-    batch = given.batch_size
-    if batch is None:
-        power_of_two = 2 ** max(0, (data.num_train // 10).bit_length() - 1)
-        batch = min(method.batch_size, power_of_two)
-    epoch = data.num_train / batch
-    steps = given.steps or max(
-        1, round((given.epochs or method.epochs) * epoch)
-    )
-    warmup = given.warmup_steps
-    if warmup is None:
-        warmup = min(round(method.warmup_epochs * epoch), steps // 5)
-    ratio = batch / method.batch_size if method.scaled else 1
-    frozen = round(method.frozen_epochs * epoch)
-    local_size = given.local_size or method.crops.local_size
-    if method.crops.num_local and local_size % patch_size:
+    if config.local_crops and config.local_size % config.patch_size:
         raise ValueError(
             "--local-size must be a multiple of the patch size, "
-            f"{patch_size}. Received: {local_size}"
+            f"{config.patch_size}. Received: {config.local_size}"
         )
-    filled = {
-        name: getattr(method, name)
-        for name in (
-            "weight_decay",
-            "teacher_momentum",
-            "teacher_temperature",
-            "output_dim",
-            "clip",
-            "drop_path",
+    if config.frozen_epochs:
+        frozen = config.frozen_epochs * data.num_train / config.batch_size
+        frozen = min(round(frozen), config.steps // 5)
+        config = dataclasses.replace(
+            config, frozen_steps=frozen, frozen_epochs=None
         )
-        if getattr(given, name) is None
-    }
-    of_dino = {
-        "frozen_steps": min(frozen, steps // 5),
-        "local_crops": method.crops.num_local,
-        "local_size": local_size,
-        "koleo_weight": method.koleo_weight,
-    }
-    if given.method == "dino":
-        for name, value in of_dino.items():
-            if getattr(given, name) is None:
-                filled[name] = value
-    every = given.evaluate_every or max(1, min(steps // 10, round(10 * epoch)))
-    return dataclasses.replace(
-        given,
-        steps=steps,
-        epochs=None,  # converted to steps
-        evaluate_every=every,
-        image_size=image_size,
-        patch_size=patch_size,
-        batch_size=batch,
-        learning_rate=given.learning_rate or method.learning_rate * ratio,
-        warmup_steps=warmup,
-        mode=given.mode or ("torch" if data.channels == 3 else "tf"),
-        protocol=given.protocol or ("simple" if small else "mae"),
-        **filled,
-    )
+    return config
 
 
 def build_optimizer(config, schedule):
-    method = momentum.get_method(config.method, config.model)
     optimizer = AdamW(
         schedule,
         momentum.weight_decay_schedule(config),
@@ -400,7 +283,7 @@ def build_optimizer(config, schedule):
             "decay_kernels_only": False,
         },
     )
-    optimizer.exclude_from_weight_decay(var_names=list(method.not_decayed))
+    optimizer.exclude_from_weight_decay(var_names=list(config.not_decayed))
     return optimizer
 
 

@@ -22,12 +22,13 @@ prediction of "An Image is Worth 16x16 Words", Appendix B.1.2
   python recipes/pretrain_masked.py --method mim --model ViTS16 --dataset photos
       trains on your own images, in photos/CLASS/* (one class is enough)
 
-With --model, the defaults are the published settings, in METHODS of
-keras_vit/training/masked.py; without it, they are for a small model. The output
-folder contains encoder.keras (to fine-tune with --weights), model.keras (the
-whole model), metrics.csv, curves.png, config.json and, every --picture-every
-steps, reconstructions/step-*.png: images, masked images and reconstructions.
-Interrupted runs and KERAS_BACKEND are as for finetune_cifar.py.
+With --model, the defaults are the published settings, in MASKED of
+keras_vit/training/presets.py; without it, they are for a small model. The
+output folder contains encoder.keras (to fine-tune with --weights), model.keras
+(the whole model), metrics.csv, curves.png, config.json and, every
+--picture-every steps, reconstructions/step-*.png: images, masked images and
+reconstructions. Interrupted runs and KERAS_BACKEND are as for
+finetune_cifar.py.
 
 Measured on 2026-11-21 on 2 CPU cores that also ran other programs (load 6 to
 13), on JAX, with `python tools/benchmark.py masked-digits`: 1,000 steps on
@@ -51,46 +52,19 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from keras_vit import training
-from keras_vit.data import PROTOCOLS
 from keras_vit.optimizers import AdamW
 from keras_vit.schedules import WarmupDecay
 from keras_vit.schedules import WarmupMultiStep
 from keras_vit.training import command_line as cli
 from keras_vit.training import masked
 from keras_vit.training import plots
+from keras_vit.training import presets
+from keras_vit.training.pretraining import LabelFreeFlags
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.TrainingFlags):
-    method: str = cli.arg("mae", f"one of {', '.join(masked.METHODS)}", "NAME")
-    model: str | None = cli.arg(
-        None,
-        "a Vision Transformer such as ViTB16, with the published settings of "
-        "the method; default: compact-vit, of 4 layers of width 64",
-        "NAME",
-    )
-    batch_size: int | None = cli.arg(
-        None,
-        "images per step; default: as published, and at most a 20th of the "
-        "dataset",
-    )
-    learning_rate: float | None = cli.arg(
-        None,
-        "peak learning rate; default: as published for the batch size",
-        "X",
-    )
-    weight_decay: float | None = cli.arg(
-        None,
-        "weight decay of AdamW: each step multiplies kernels, and the tokens "
-        "of mae and mim, by 1 minus this times the learning rate; default: as "
-        "published",
-        "X",
-    )
-    warmup_steps: int | None = cli.arg(
-        None,
-        "number of warm-up steps; default: as published, and at most a fifth "
-        "of the steps",
-    )
+class Config(LabelFreeFlags):
+    method: str = cli.arg("mae", f"one of {', '.join(presets.MASKED)}", "NAME")
     mask_ratio: float | None = cli.arg(
         None,
         "fraction of the patches that are masked; default: 0.75 for mae, 0.6 "
@@ -121,54 +95,28 @@ class Config(cli.TrainingFlags):
         None,
         "for mae, width of the decoder; default: 512 with --model, else 32",
     )
-    clip: float | None = cli.arg(
-        None,
-        "maximum global norm of the gradients, 0 for no clipping; default: 5 "
-        "for mim with --model, as published, else no clipping",
-        "X",
-    )
-    drop_path: float | None = cli.arg(
-        None,
-        "stochastic depth rate of the last block; it increases linearly from "
-        "0 in the first block; default: 0.1 for mim with --model, as "
-        "published, else 0",
-        "X",
-    )
-    protocol: str | None = cli.arg(
-        None,
-        f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
-        "default: simple for images below 96 pixels, else mae for mae, simmim "
-        "for mim, pretrain for mpp",
-        "NAME",
-    )
-    mode: str | None = cli.arg(
-        None,
-        "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
-        "mean and standard deviation; default: torch for mae and mim with "
-        "colour images, else tf",
-        "NAME",
-    )
-    picture_every: int | None = cli.arg(
-        None,
-        "steps between two plots of reconstructions; default: --evaluate-every",
-    )
+
+    # Settings of MASKED that are no flags.
+    beta_2: float | None = None
+    milestone: float | None = None
+    warmup_start: float | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        check = cli.check_range
-        check(self, "weight_decay", "warmup_steps", "clip", minimum=0)
-        check(self, "drop_path", minimum=0, below=1)
-        check(self, "mask_ratio", above=0, below=1)
-        counts = ("decoder_layers", "decoder_width", "picture_every")
-        counts += ("mask_patch_size",)
-        check(self, *counts, minimum=1)
+        cli.check_range(self, "mask_ratio", above=0, below=1)
+        counts = ("decoder_layers", "decoder_width", "mask_patch_size")
+        cli.check_range(self, *counts, minimum=1)
         cli.check_choices(
             self,
-            method=masked.METHODS,
+            method=presets.MASKED,
             masking=("random", "block"),
             target=("mean_color", "downsized", "pixels"),
         )
-        self._refuse_unused()
+        self.raise_if_of_other_methods(
+            mim=("masking", "mask_patch_size"),
+            mpp=("target",),
+            mae=("decoder_layers", "decoder_width"),
+        )
         if self.mixup or self.cutmix:
             raise ValueError(
                 "--mixup and --cutmix mix labels, which are not read here."
@@ -179,21 +127,9 @@ class Config(cli.TrainingFlags):
                 "it out."
             )
 
-    def _refuse_unused(self):
-        """Raises a `ValueError` if a given flag is not one of the method."""
-        for method, name, default in (
-            ("mim", "masking", "random"),
-            ("mim", "mask_patch_size", None),
-            ("mpp", "target", "mean_color"),
-            ("mae", "decoder_layers", None),
-            ("mae", "decoder_width", None),
-        ):
-            value = getattr(self, name)
-            if value != default and self.method != method:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} is for --method {method}. "
-                    f"Received: {value} with --method {self.method}"
-                )
+    @property
+    def published(self):
+        return presets.MASKED[self.method]
 
 
 def main(config):
@@ -218,24 +154,8 @@ def train(config, data, strategy, output):
     ) as run:
         # 1. Data: batches of images; labels are not used. A resumed run begins
         # with batch `start`.
-        def train_batches(start):
-            return data.train(
-                batch_size=config.batch_size,
-                micro_batches=config.accumulate,
-                seed=config.seed,
-                start=start,
-                shard=strategy.process,
-                **config.batches(),
-                **config.augmentation(data.channels),
-            )
-
-        test = data.evaluation(
-            batch_size=run.micro_batch_size,
-            shard=strategy.process,
-            pad=True,
-            **config.batches(),
-        )
-        test = run.distribute(test)
+        train_batches = run.train_batches()
+        test = run.evaluation_batches()
 
         # 2. Model: an encoder and a decoder or head that predicts the masked
         # patches. It computes its own loss.
@@ -249,144 +169,79 @@ def train(config, data, strategy, output):
         )
 
         # 4. Training, from the last checkpoint if there is one.
-        pictures = reconstructions(config, data, strategy, output)
-        for batches, steps, epochs in run.fit_calls(
-            model, schedule, train_batches, test
-        ):
-            model.fit(
-                batches,
-                steps_per_epoch=steps,
-                epochs=epochs,
-                validation_data=test,
-                callbacks=[*pictures, *run.callbacks],
-                shuffle=False,  # the batches are shuffled already
-                verbose=0,  # a callback prints a line for each evaluation
-            )
+        if strategy.is_main and strategy.num_devices == 1:
+            # A sharded model computes only if all processes call it.
+            run.callbacks.append(reconstructions(config, data, output))
+        run.resume(model, schedule, train_batches, test)
+        model.fit(
+            run.batches,
+            steps_per_epoch=run.steps_per_epoch,
+            initial_epoch=run.initial_epoch,
+            epochs=run.epochs,
+            validation_data=test,
+            callbacks=run.callbacks,
+            shuffle=False,  # the batches are shuffled already
+            verbose=0,  # a callback prints a line for each evaluation
+        )
 
         # 5. Results: encoder and whole model, metrics, plots and settings.
         return run.save(model, masked.save_masked)
 
 
-def reconstructions(config, data, strategy, output):
-    """Returns a list with the callback that plots reconstructions.
-
-    It is empty on several devices and on all but the first process.
-    """
-    # A sharded model computes only if all processes call it.
-    if not strategy.is_main or strategy.num_devices > 1:
-        return []
+def reconstructions(config, data, output):
+    """Returns the callback that plots reconstructions."""
     batches = data.test(**config.batches(), batch_size=min(8, data.num_test))
     images, _ = plots.sample_evenly(batches, data.num_test, count=8)
-    return [
-        masked.Reconstructions(
-            images,
-            output / "reconstructions",
-            (config.picture_every or config.evaluate_every) * config.accumulate,
-            config.accumulate,
-            config.mode,
-        )
-    ]
+    return masked.Reconstructions(
+        images,
+        output / "reconstructions",
+        (config.picture_every or config.evaluate_every) * config.accumulate,
+        config.accumulate,
+        config.mode,
+    )
 
 
 def resolve_config(given, data):
-    """Returns the config with values for all settings that are None.
-
-    Args:
-        given: `Config`.
-        data: `keras_vit.data.ImageDataset`.
-
-    Raises:
-        ValueError: if settings do not fit the model or the dataset.
-    """
-    method = masked.get_masked_method(given.method, given.model)
-    spec = training.resolve_model_spec(given.model, None, given.patch_size)
-    if spec["stride"] != 1:
-        raise ValueError(
-            f"{given.model} is no Vision Transformer: give one, such as ViTB16."
-        )
-    image_size, patch_size = training.resolve_sizes(
-        (given.image_size, spec["image_size"], data.image_size, 64),
-        spec["patch_size"],
-        spec["stride"],
-    )
-    batch = given.batch_size
-    if batch is None:
-        power_of_two = 2 ** max(0, (data.num_train // 20).bit_length() - 1)
-        batch = max(min(method.batch_size, power_of_two), given.accumulate)
-    batch = given.whole_batch(batch, data.num_train)
-    epoch = data.num_train / batch
-    steps = given.steps or method.steps
-    if given.epochs or not steps:
-        steps = max(1, round((given.epochs or method.epochs) * epoch))
-    warmup = given.warmup_steps
-    if warmup is None:
-        warmup = method.warmup_steps or round(method.warmup_epochs * epoch)
-        warmup = min(warmup, steps // 5)
-    ratio = batch / method.batch_size if method.scaled else 1
-    filled = {
-        name: getattr(method, name)
-        for name in (
-            "weight_decay",
-            "mask_ratio",
-            "decoder_layers",
-            "decoder_width",
-            "clip",
-            "drop_path",
-            "mask_patch_size",
-        )
-        if getattr(given, name) is None
-    }
+    """Returns the config with values for all settings that are None."""
+    training.check_is_vit(given.model)
+    config = training.resolve_pretraining(given, data)
     if given.masking == "block" and given.mask_patch_size is None:
-        filled["mask_patch_size"] = None
-    unit = filled.get("mask_patch_size", given.mask_patch_size)
-    if unit and (unit % patch_size or image_size % unit):
+        config = dataclasses.replace(config, mask_patch_size=None)
+    unit, patch, image = (
+        config.mask_patch_size,
+        config.patch_size,
+        config.image_size,
+    )
+    if unit and (unit % patch or image % unit):
         raise ValueError(
             "--mask-patch-size must be a multiple of the patch size, "
-            f"{patch_size}, that divides the image size, {image_size}: for "
-            f"example {patch_size}. Received: {unit}"
+            f"{patch}, that divides the image size, {image}: for example "
+            f"{patch}. Received: {unit}"
         )
-    small = data.image_size is not None and data.image_size < 96
-    mode = method.mode if data.channels == 3 else "tf"
-    every = given.evaluate_every or max(1, min(steps // 10, round(10 * epoch)))
-    return dataclasses.replace(
-        given,
-        steps=steps,
-        epochs=None,  # converted to steps
-        evaluate_every=every,
-        image_size=image_size,
-        patch_size=patch_size,
-        batch_size=batch,
-        learning_rate=given.learning_rate or method.learning_rate * ratio,
-        warmup_steps=warmup,
-        mode=given.mode or mode,
-        protocol=given.protocol or ("simple" if small else method.protocol),
-        **filled,
-    )
+    return config
 
 
 def learning_rate_schedule(config):
-    method = masked.get_masked_method(config.method, config.model)
     peak, warmup = config.learning_rate, config.warmup_steps
-    if method.milestone is None:
+    if config.milestone is None:
         return WarmupDecay(peak, config.steps, warmup, "cosine")
-    milestones = [max(warmup, round(method.milestone * config.steps))]
+    milestones = [max(warmup, round(config.milestone * config.steps))]
     return WarmupMultiStep(
-        peak, warmup, milestones, start=method.warmup_start * peak
+        peak, warmup, milestones, start=config.warmup_start * peak
     )
 
 
 def build_optimizer(config, schedule):
-    method = masked.get_masked_method(config.method, config.model)
     options = {
         **config.optimizer_options(),
         "global_clipnorm": config.clip or None,
-        "decay_kernels_only": method.not_decayed is None,
+        "decay_kernels_only": config.not_decayed is None,
     }
     optimizer = AdamW(
-        schedule, config.weight_decay, beta_2=method.beta_2, **options
+        schedule, config.weight_decay, beta_2=config.beta_2, **options
     )
-    if method.not_decayed is not None:
-        optimizer.exclude_from_weight_decay(var_names=method.not_decayed)
+    if config.not_decayed is not None:
+        optimizer.exclude_from_weight_decay(var_names=config.not_decayed)
     return optimizer
 
 

@@ -246,18 +246,17 @@ def train(config, data, strategy, output):
 
         # 4. Training, from the last checkpoint if there is one.
         test_batches = run.distribute(test)
-        for some, steps, epochs in run.fit_calls(
-            model, schedule, train_batches, test_batches
-        ):
-            model.fit(
-                some,
-                steps_per_epoch=steps,
-                epochs=epochs,
-                validation_data=test_batches,
-                callbacks=run.callbacks,
-                shuffle=False,  # the batches are shuffled already
-                verbose=0,  # a callback prints a line for each evaluation
-            )
+        run.resume(model, schedule, train_batches, test_batches)
+        model.fit(
+            run.batches,
+            steps_per_epoch=run.steps_per_epoch,
+            initial_epoch=run.initial_epoch,
+            epochs=run.epochs,
+            validation_data=test_batches,
+            callbacks=run.callbacks,
+            shuffle=False,  # the batches are shuffled already
+            verbose=0,  # a callback prints a line for each evaluation
+        )
 
         # 5. Results: the model, IoU of each class, pictures and settings.
         alone = strategy.num_devices == 1
@@ -412,7 +411,7 @@ def train_encoder(config, strategy, output):
                 pad=True,
             )
         )
-        for batches, steps, epochs in run.fit_calls(
+        run.resume(
             model,
             schedule,
             lambda start: data.train(
@@ -425,16 +424,17 @@ def train_encoder(config, strategy, output):
                 protocol="whole",  # no augmentation
             ),
             test,
-        ):
-            model.fit(
-                batches,
-                steps_per_epoch=steps,
-                epochs=epochs,
-                validation_data=test,
-                callbacks=run.callbacks,
-                shuffle=False,
-                verbose=0,
-            )
+        )
+        model.fit(
+            run.batches,
+            steps_per_epoch=run.steps_per_epoch,
+            initial_epoch=run.initial_epoch,
+            epochs=run.epochs,
+            validation_data=test,
+            callbacks=run.callbacks,
+            shuffle=False,  # the batches are shuffled already
+            verbose=0,  # a callback prints a line for each evaluation
+        )
         return run.save(model)
 
 

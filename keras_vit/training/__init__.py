@@ -20,6 +20,10 @@ from keras_vit.training.models import resolve_sizes as resolve_sizes
 from keras_vit.training.models import set_trainable as set_trainable
 from keras_vit.training.presets import FINE_TUNING as FINE_TUNING
 from keras_vit.training.presets import PRE_TRAINING as PRE_TRAINING
+from keras_vit.training.pretraining import check_is_vit as check_is_vit
+from keras_vit.training.pretraining import (
+    resolve_pretraining as resolve_pretraining,
+)
 from keras_vit.training.results import FILES as FILES
 from keras_vit.training.results import print_results as print_results
 from keras_vit.training.results import write_model as write_model

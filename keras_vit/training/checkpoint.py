@@ -7,6 +7,7 @@ import pathlib
 import re
 import signal
 import threading
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -207,6 +208,8 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         keep_best: Boolean. Whether to save the weights of the best evaluation
             too, by accuracy, mean average precision or loss, the first of
             these that is measured; see `restore_best`.
+        steps: Integer. Micro-batches after which the callback ends
+            `model.fit`, even within an epoch; None for no end.
 
     Attributes:
         rows: List of dicts, one per evaluation. `CSVMetrics` appends to it,
@@ -228,13 +231,14 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         micro_batches: int = 1,
         strategy: Strategy | None = None,
         keep_best: bool = False,
+        steps: int | None = None,
     ) -> None:
         super().__init__()
         self.micro_batches = micro_batches
         self.strategy = strategy or Strategy("none", "there is one process")
         self.folder = pathlib.Path(folder)
         self.every, self.keep, self.seed = every, keep, seed
-        self.keep_best = keep_best
+        self.keep_best, self.steps = keep_best, steps
         self.fingerprint = fingerprint or {}
         self.rows = []
         self.step = 0  # in micro-batches
@@ -355,36 +359,43 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         finally:
             signal.signal(signal.SIGTERM, before)
 
-    def fit_calls(
+    def finish_interval(
         self,
         model: keras.Model,
-        steps: int,
+        batches: Callable[[int], Any],
         interval: int,
         validation_data: Any,
-    ) -> Iterator[tuple[int, int, int]]:
-        """Yields the calls of `model.fit` that are left after `restore`.
+        callbacks: Sequence[keras.callbacks.Callback],
+    ) -> int:
+        """Trains up to the next evaluation, if the restored checkpoint is of a
+        step between two.
 
         Args:
             model: Compiled model.
-            steps: Integer. Micro-batches of the whole run.
+            batches: Function of a step, which counts updates of the weights,
+                that returns the endless batches from there.
             interval: Integer. Micro-batches between two evaluations.
             validation_data: Batches to evaluate on.
+            callbacks: List of callbacks for `model.fit`, which ends with this
+                one.
 
-        Yields:
-            Tuples of the first step, which counts updates of the weights,
-            `steps_per_epoch` and `epochs`.
+        Returns:
+            Integer. The `initial_epoch` of the `model.fit` that is left, with
+            `interval` as `steps_per_epoch`.
         """
-        if self.step % interval:
+        if self.step % interval and self.step != self.steps:
             # The metrics of an interrupted interval are restored at its first
             # step, and Keras creates their variables at their first use.
             model.evaluate(validation_data, steps=1, verbose=0)
-        for start, length, epochs in plan_fit_calls(self.step, steps, interval):
-            yield start // self.micro_batches, length, epochs
-            if model.stop_training:  # set by a callback
-                break
-        # `model.fit` does so too, but it is not called if the earlier run was
-        # interrupted after its last step.
-        assign_averages(model)
+            model.fit(
+                batches(self.done),
+                steps_per_epoch=interval - self.step % interval,
+                validation_data=validation_data,
+                callbacks=callbacks,
+                shuffle=False,
+                verbose=0,
+            )
+        return -(-self.step // interval)
 
     # In `model.fit`
 
@@ -426,8 +437,11 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         due = self._due()
         if due or self.step % self.CHECK == 0:
             self._raise_if_diverged(logs)
+        last = self.step == self.steps
+        if last:  # of the run, and perhaps within an epoch
+            self.model.stop_training = True
         # The last step of an interval is saved after its evaluation.
-        if due and batch + 1 < self.params["steps"]:
+        if due and not last and batch + 1 < self.params["steps"]:
             self.save(self.model.metrics_variables)
             self._raise_if_terminated()
 
@@ -529,22 +543,3 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     def _path(self, step: int) -> pathlib.Path:
         return self.folder / f"step-{step:08d}.npz"
-
-
-def plan_fit_calls(
-    done: int, steps: int, interval: int
-) -> list[tuple[int, int, int]]:
-    """Lists the calls of `model.fit` from step `done` to the end of a run:
-    tuples of the first step, `steps_per_epoch` and `epochs`.
-
-    There are up to three: one up to the next evaluation, one for all complete
-    intervals, and one for the remaining steps.
-    """
-    calls = []
-    for length in (interval - done % interval, interval, steps % interval):
-        length = min(length, steps - done)
-        epochs = (steps - done) // interval if length == interval else 1
-        if length and epochs:
-            calls.append((done, length, epochs))
-            done += length * epochs
-    return calls

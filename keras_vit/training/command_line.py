@@ -28,6 +28,7 @@ from keras_vit.data.randaugment import AUGREG
 from keras_vit.data.splits import parse_holdout
 from keras_vit.training.checkpoint import Diverged
 from keras_vit.training.checkpoint import Preempted
+from keras_vit.training.presets import Published
 
 
 def arg(default: Any, text: str, metavar: str = "N") -> Any:
@@ -45,7 +46,8 @@ def parse_args(
     VALUE`. Its type is int, float or str, one of these or None, `float | str`
     (a number or text), `int | str` (text, which `__post_init__` parses),
     `tuple[int, ...]` or another tuple (one or more values), or bool (a flag
-    without a value, False by default).
+    without a value, False by default). Other fields are settings without a
+    flag.
     """
     parser = _Parser(
         description=description,
@@ -59,8 +61,10 @@ def parse_args(
         dataclasses.fields(config_class), key=lambda f: f.name not in own
     )
     for field in fields:
+        if "help" not in field.metadata:  # a setting that is no flag
+            continue
         kind = _plain(hints[field.name])
-        text = field.metadata.get("help", "").replace("%", "%%")
+        text = field.metadata["help"].replace("%", "%%")
         if field.default not in (None, False, ()):
             text += f" (default: {_shown(field.default)})"
         options = {"help": text, "dest": field.name, "default": field.default}
@@ -70,7 +74,7 @@ def parse_args(
             if typing.get_origin(kind) is tuple:
                 kind, options["nargs"] = typing.get_args(kind)[0], "+"
             options["type"] = kind
-            options["metavar"] = field.metadata.get("metavar", "N")
+            options["metavar"] = field.metadata["metavar"]
         parser.add_argument("--" + field.name.replace("_", "-"), **options)
     values = {
         name: tuple(value) if isinstance(value, list) else value
@@ -393,6 +397,10 @@ class TrainingFlags:
         False, "replace the files of an earlier run in --output"
     )
 
+    # The batch size that a published learning rate is for, and to which it is
+    # proportional; None if it is for any. It is no flag.
+    rate_images: int | None = None
+
     def __post_init__(self) -> None:
         image_size = parse_image_size(self.image_size)
         object.__setattr__(self, "image_size", image_size)
@@ -451,13 +459,25 @@ class TrainingFlags:
         values = {name: getattr(self, name, None) for name in names}
         return {name: value for name, value in values.items() if value}
 
-    def published_holdout(self) -> float | str:
+    def published_holdout(self) -> float:
         """Returns the fraction of the training images that a preset leaves out.
 
         The model does not train on these images. Unlike with `--holdout`, it
         is evaluated on the test set, as in the published code.
         """
-        return 0.0
+        name = self.dataset.partition(":")[0]
+        return self.published.left_out.get(name, 0.0)
+
+    def scaled_rate(self, rate: float, batch_size: int) -> float:
+        """Returns a published learning rate for a batch size."""
+        return (
+            rate * (batch_size / self.rate_images) if self.rate_images else rate
+        )
+
+    @property
+    def published(self) -> Published:
+        """Published settings, which flags that are None have."""
+        return Published("none", {})
 
     @property
     def uses_averages(self) -> bool:

@@ -1,9 +1,7 @@
-"""Masked pre-training: published settings, models and plots."""
+"""Masked pre-training: models, initial weights and plots."""
 
-import dataclasses
 import math
 import pathlib
-from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,50 +19,6 @@ from keras_vit.training.plots import pixel_range
 from keras_vit.training.plots import unit_range
 from keras_vit.training.run_folder import atomic_write
 from keras_vit.training.run_folder import log_os_errors
-
-
-@dataclasses.dataclass(frozen=True)
-class Method:
-    """Published settings of one method of masked pre-training.
-
-    Fields are named as the flags of the recipe; comments explain the others.
-    """
-
-    source: str
-    model: str
-    learning_rate: float  # peak learning rate for `batch_size` images
-    # Whether the learning rate is proportional to the batch size.
-    scaled: bool
-    batch_size: int
-    # Each step subtracts this times the learning rate times the weights.
-    weight_decay: float
-    beta_2: float
-    mask_ratio: float
-    epochs: int | None = None
-    steps: int | None = None
-    warmup_epochs: int | None = None
-    warmup_steps: int | None = None
-    decoder_layers: int | None = None
-    decoder_width: int | None = None
-    protocol: str = "pretrain"  # for images that are not small
-    mode: str = "tf"  # of `preprocess_input`, for three channels
-    # Multiplies the learning rate by 0.1 after this fraction of the steps;
-    # None for a cosine.
-    milestone: float | None = None
-    warmup_start: float = 0.0  # as a fraction of the peak learning rate
-    clip: float | None = None  # maximum global norm of the gradients
-    drop_path: float = 0.0
-    mask_patch_size: int | None = None  # pixels
-    # Arguments of the encoder.
-    encoder: dict = dataclasses.field(default_factory=dict)
-    # Names of variables without weight decay; None decays only kernels.
-    not_decayed: tuple | None = None
-    initialize: Callable | None = None  # (model, seed) -> None
-    # Known differences from the source.
-    differs: str = ""
-
-
-_NOT_DECAYED = ("bias", "gamma", "beta")  # one-dimensional in PyTorch
 
 
 def initialize_mae(model: Any, seed: int) -> None:
@@ -139,107 +93,19 @@ def _matrix(path: str, shape: tuple[int, ...]) -> tuple[int, int]:
     return math.prod(shape[:-1]), shape[-1]
 
 
-METHODS = {
-    "mpp": Method(
-        "https://arxiv.org/abs/2010.11929, Appendix B.1.2",
-        model="ViTB16",
-        learning_rate=2e-4,
-        scaled=False,
-        batch_size=4096,
-        weight_decay=0.0,
-        beta_2=0.999,
-        mask_ratio=0.5,
-        steps=1_000_000,
-        warmup_steps=10_000,
-    ),
-    # It is not called "simmim", because of the differences in `differs`.
-    "mim": Method(
-        "microsoft/SimMIM, configs/vit_base__800ep (arXiv 2111.09886)",
-        model="ViTB16",
-        learning_rate=4e-4,  # 1e-4 for 512 images
-        scaled=True,
-        batch_size=2048,
-        weight_decay=0.05,
-        beta_2=0.999,
-        mask_ratio=0.6,
-        epochs=800,
-        warmup_epochs=10,
-        protocol="simmim",
-        mode="torch",
-        milestone=700 / 800,
-        warmup_start=5e-7 / 1e-4,
-        clip=5.0,
-        drop_path=0.1,
-        mask_patch_size=32,
-        encoder={"activation": "gelu", "layer_scale": 0.1},
-        not_decayed=(*_NOT_DECAYED, "embedding"),
-        initialize=initialize_simmim,
-        differs="learned absolute positions instead of a relative position "
-        "bias shared by all blocks; the class token decays",
-    ),
-    "mae": Method(
-        "https://arxiv.org/abs/2111.06377, Table 8; facebookresearch/mae",
-        model="ViTB16",
-        learning_rate=2.4e-3,  # 1.5e-4 for 256 images
-        scaled=True,
-        batch_size=4096,
-        weight_decay=0.05,
-        beta_2=0.95,
-        mask_ratio=0.75,
-        epochs=800,
-        warmup_epochs=40,
-        decoder_layers=8,
-        decoder_width=512,
-        protocol="mae",
-        mode="torch",
-        encoder={"activation": "gelu"},
-        not_decayed=_NOT_DECAYED,
-        initialize=initialize_mae,
-    ),
-}
-# Without --model, these settings replace the published ones. They are this
-# package's own, for runs of minutes on two CPU cores.
-SMALL = {
-    "model": None,
-    "learning_rate": 3e-3,
-    "scaled": False,
-    "batch_size": 64,
-    "epochs": 100,
-    "steps": None,
-    "warmup_epochs": 10,
-    "warmup_steps": None,
-    "milestone": None,
-    "warmup_start": 0.0,
-    "clip": None,
-    "drop_path": 0.0,
-    "mask_patch_size": None,
-    "encoder": {},
-    "initialize": None,
-}
-SMALL_DECODER = {"decoder_layers": 2, "decoder_width": 32}
-
-
-def get_masked_method(name: str, model: str | None) -> Method:
-    """Returns the settings of a method: the published ones, or those for small
-    models."""
-    method = METHODS[name]
-    if model is not None and model not in COMPACT:
-        return method
-    decoder = SMALL_DECODER if name == "mae" else {}
-    return dataclasses.replace(method, **SMALL, **decoder)
+INITIALIZERS = {"mae": initialize_mae, "simmim": initialize_simmim}
 
 
 def build_masked(config: Any, channels: int) -> Any:
     """Builds the masked pre-training model that a recipe's flags specify, for
     images of this number of channels."""
-    method = get_masked_method(config.method, config.model)
-    model = _build(config, method, channels)
-    if method.initialize is not None:
-        method.initialize(model, config.seed)
+    model = _build(config, channels)
+    if config.initialize is not None:
+        INITIALIZERS[config.initialize](model, config.seed)
     return model
 
 
-def _build(config: Any, method: Method, channels: int) -> Any:
+def _build(config: Any, channels: int) -> Any:
     small = config.model is None or config.model in COMPACT
     encoder = build_model(
         config.model,
@@ -251,7 +117,7 @@ def _build(config: Any, method: Method, channels: int) -> Any:
         pooling=None,
         remat=config.remat,
         drop_path=config.drop_path,
-        **method.encoder,
+        **config.encoder,
         # The small model has no class token: fine-tuning pools its patches.
         **({"class_token": False} if small else {}),
     )

@@ -1,9 +1,7 @@
-"""Training of DINO and MoCo v3: published settings, models and callbacks."""
+"""Training of DINO and MoCo v3: initial weights, models and callbacks."""
 
-import dataclasses
 import math
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -15,15 +13,12 @@ from keras_vit._logging import logger
 from keras_vit._program import require
 from keras_vit._types import Array
 from keras_vit.converters import save
-from keras_vit.data import CROPS
-from keras_vit.data import MultiCrop
 from keras_vit.models import weights_by_path
 from keras_vit.optimizers import inner_optimizer
 from keras_vit.schedules import CosineSchedule
 from keras_vit.training.callbacks import Logs
 from keras_vit.training.callbacks import PeriodicPlots
 from keras_vit.training.masked import save_masked
-from keras_vit.training.models import COMPACT
 from keras_vit.training.models import build_model
 from keras_vit.training.models import lossless_layout
 from keras_vit.training.plots import unit_range
@@ -33,43 +28,6 @@ from keras_vit.training.run_folder import log_os_errors
 # Mean of the metric `teacher_diversity` over an interval, below which the
 # outputs hardly depend on the image.
 COLLAPSED = 0.01
-
-
-@dataclasses.dataclass(frozen=True)
-class Method:
-    """Published settings of DINO or MoCo v3.
-
-    Fields are named as the flags of the recipe; comments explain the others.
-    """
-
-    source: str
-    learning_rate: float  # peak learning rate for `batch_size` images
-    batch_size: int
-    epochs: int
-    warmup_epochs: int
-    weight_decay: float  # at the first step
-    weight_decay_end: float  # at the last step, by half a cosine
-    teacher_momentum: float  # at the first step; 1 at the last one
-    output_dim: int
-    hidden_dim: int
-    crops: MultiCrop
-    # Whether the learning rate is proportional to the batch size.
-    scaled: bool = True
-    clip: float | None = None  # maximum norm of the gradient of each variable
-    drop_path: float = 0.0
-    temperature: float = 0.1  # of the student
-    teacher_temperature: float | None = None
-    center_momentum: float | None = None
-    koleo_weight: float | None = None
-    bottleneck_dim: int = 256
-    frozen_epochs: int = 0  # of the head's last layer
-    # Arguments of the encoder.
-    encoder: dict = dataclasses.field(default_factory=dict)
-    initialize: Callable | None = None  # (encoder, seed) -> None
-    # Names of variables without weight decay: in PyTorch, biases and norms.
-    not_decayed: tuple = ("bias", "gamma", "beta")
-    # Known differences from the source.
-    differs: str = ""
 
 
 def initialize_dino(encoder: keras.Model, seed: int) -> None:
@@ -123,112 +81,7 @@ def initialize_moco(encoder: keras.Model, seed: int) -> None:
         variable.assign(value.astype("float32"))
 
 
-METHODS = {
-    "dino": Method(
-        "facebookresearch/dino, main_dino.py, ViT-S/16 (arXiv 2104.14294)",
-        learning_rate=0.0005 * 1024 / 256,
-        batch_size=1024,
-        epochs=100,
-        warmup_epochs=10,
-        weight_decay=0.04,
-        weight_decay_end=0.4,
-        teacher_momentum=0.996,
-        output_dim=65536,
-        hidden_dim=2048,
-        bottleneck_dim=256,
-        crops=CROPS["dino"],
-        clip=3.0,
-        drop_path=0.1,
-        temperature=0.1,
-        teacher_temperature=0.04,
-        center_momentum=0.9,
-        koleo_weight=0.0,
-        frozen_epochs=1,
-        encoder={"activation": "gelu", "resampling": "bicubic_offset"},
-        initialize=initialize_dino,
-        differs="the last learning rate is 0, not 1e-6; the bias corrections "
-        "of Adam count the steps in which the last layer is frozen",
-    ),
-    "mocov3": Method(
-        "facebookresearch/moco-v3, CONFIG.md, ViT-S/16 (arXiv 2104.02057)",
-        learning_rate=1.5e-4 * 4096 / 256,
-        batch_size=4096,
-        epochs=300,
-        warmup_epochs=40,
-        weight_decay=0.1,
-        weight_decay_end=0.1,
-        teacher_momentum=0.99,
-        output_dim=256,
-        hidden_dim=4096,
-        crops=CROPS["mocov3"],
-        temperature=0.2,
-        encoder={"activation": "gelu"},
-        initialize=initialize_moco,
-        not_decayed=(),
-    ),
-}
-# Without --model, these settings replace the published ones. They are this
-# package's own, for runs of minutes on two CPU cores, and were chosen on digits
-# by the k-NN accuracy and the ridge regression of held-out training images.
-# - A lower temperature of the teacher, a centre that adapts in few steps and
-#   KoLeo prevent almost uniform outputs: in the first steps, all images have
-#   similar outputs, and the published settings reduce their differences faster
-#   than the teacher sharpens them.
-# - Crops contain most of the image: a small part of a digit is part of several
-#   digits.
-_SMALL = {
-    "learning_rate": 2e-3,
-    "batch_size": 64,
-    "scaled": False,
-    "epochs": 40,
-    "warmup_epochs": 4,
-    "weight_decay": 0.04,
-    "weight_decay_end": 0.04,
-    "teacher_momentum": 0.99,
-    "hidden_dim": 256,
-    "clip": None,
-    "drop_path": 0.0,
-    "encoder": {},
-    "initialize": None,
-}
-_SMALL_CROPS = MultiCrop(
-    global_scale=(0.5, 1.0),
-    num_local=2,
-    local_size=12,
-    local_scale=(0.4, 0.8),
-    resizing="bilinear",
-    jitter=(0.4, 0.4, 0.0, 0.0),
-    grey_probability=0.0,
-    blur_probabilities=(0.0, 0.0, 0.0),
-    solarize_probability=0.0,
-)
-SMALL = {
-    "dino": {
-        **_SMALL,
-        "learning_rate": 1e-3,
-        "output_dim": 256,
-        "bottleneck_dim": 64,
-        "teacher_temperature": 0.02,
-        "center_momentum": 0.5,
-        "koleo_weight": 0.1,
-        "frozen_epochs": 1,
-        "crops": _SMALL_CROPS,
-    },
-    "mocov3": {
-        **_SMALL,
-        "output_dim": 64,
-        "crops": dataclasses.replace(_SMALL_CROPS, num_local=0),
-    },
-}
-
-
-def get_method(name: str, model: str | None) -> Method:
-    """Returns the settings of a method: the published ones, or those for small
-    models."""
-    method = METHODS[name]
-    if model is not None and model not in COMPACT:
-        return method
-    return dataclasses.replace(method, **SMALL[name])
+INITIALIZERS = {"dino": initialize_dino, "moco": initialize_moco}
 
 
 def build_momentum_model(
@@ -236,7 +89,6 @@ def build_momentum_model(
 ) -> pretraining.DINO | pretraining.MoCoV3:
     """Builds the model that a recipe's flags specify, for images of this number
     of channels."""
-    method = get_method(config.method, config.model)
     # MoCo v3's ViT-S/16 has heads of 32 channels.
     is_small = (config.method, config.model) == ("mocov3", "ViTS16")
     heads: dict[str, Any] = {"num_heads": 12} if is_small else {}
@@ -250,30 +102,30 @@ def build_momentum_model(
         pooling=None,
         remat=config.remat,
         drop_path=config.drop_path,
-        **method.encoder,
+        **config.encoder,
         **heads,
     )
-    if method.initialize is not None:
-        method.initialize(encoder, config.seed)
+    if config.initialize is not None:
+        INITIALIZERS[config.initialize](encoder, config.seed)
     momentum = CosineSchedule(config.teacher_momentum, 1.0, config.steps)
     if config.method == "mocov3":
         return pretraining.MoCoV3(
             encoder,
             output_dim=config.output_dim,
-            hidden_dim=method.hidden_dim,
+            hidden_dim=config.hidden_dim,
             teacher_momentum=momentum,
-            temperature=method.temperature,
+            temperature=config.temperature,
         )
     return pretraining.DINO(
         encoder,
         output_dim=config.output_dim,
-        hidden_dim=method.hidden_dim,
-        bottleneck_dim=method.bottleneck_dim,
+        hidden_dim=config.hidden_dim,
+        bottleneck_dim=config.bottleneck_dim,
         teacher_momentum=momentum,
         teacher_temperature=config.teacher_temperature,
-        student_temperature=method.temperature,
+        student_temperature=config.temperature,
         center_momentum=(
-            None if config.no_centering else method.center_momentum
+            None if config.no_centering else config.center_momentum
         ),
         frozen_steps=config.frozen_steps,
         koleo_weight=config.koleo_weight,
@@ -283,11 +135,10 @@ def build_momentum_model(
 
 def weight_decay_schedule(config: Any) -> float | CosineSchedule:
     """Returns the weight decay of a method, a float or a schedule."""
-    method = get_method(config.method, config.model)
-    if method.weight_decay_end == method.weight_decay:
+    if not config.weight_decay_end:
         return config.weight_decay
     return CosineSchedule(
-        config.weight_decay, method.weight_decay_end, config.steps
+        config.weight_decay, config.weight_decay_end, config.steps
     )
 
 

@@ -58,19 +58,18 @@ class Run:
     with training.Run(config, data, strategy, output) as run:
         model = ...
         model.compile(...)
-        test = run.distribute(data.evaluation(...))
-        for batches, steps, epochs in run.fit_calls(
-            model, schedule, lambda start: data.train(start=start, ...), test
-        ):
-            model.fit(
-                batches,
-                steps_per_epoch=steps,
-                epochs=epochs,
-                validation_data=test,
-                callbacks=run.callbacks,
-                shuffle=False,
-                verbose=0,
-            )
+        test = run.evaluation_batches()
+        run.resume(model, schedule, run.train_batches(), test)
+        model.fit(
+            run.batches,
+            steps_per_epoch=run.steps_per_epoch,
+            initial_epoch=run.initial_epoch,
+            epochs=run.epochs,
+            validation_data=test,
+            callbacks=run.callbacks,
+            shuffle=False,
+            verbose=0,
+        )
         run.save(model)
     ```
 
@@ -101,9 +100,12 @@ class Run:
             of several classes each to "mean_average_precision".
 
     Attributes:
-        callbacks: List of Keras callbacks. `fit_calls` adds those that write
+        callbacks: List of Keras callbacks. `resume` adds those that write
             `metrics.csv`, report progress and save checkpoints, after others
             that were appended before.
+        batches, steps_per_epoch, initial_epoch, epochs: The arguments of
+            `model.fit`, after `resume`. Keras's steps are micro-batches. The
+            last epoch ends at the last step of the run.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class Run:
             micro_batches=config.accumulate,
             strategy=strategy,
             keep_best=config.keep == "best",
+            steps=config.steps * config.accumulate,
         )
         self._training = self._saving = False
 
@@ -162,18 +165,42 @@ class Run:
             return batches
         return self.strategy.distribute(batches)
 
-    def fit_calls(
+    def train_batches(self, **options: Any) -> Callable[[int], Any]:
+        """Returns a function of a step that returns the endless batches from
+        there; `options` are further arguments of `data.train`."""
+        config = self.config
+        return lambda start: self.data.train(
+            batch_size=config.batch_size,
+            micro_batches=config.accumulate,
+            seed=config.seed,
+            start=start,
+            shard=self.strategy.process,
+            **config.batches(),
+            **config.augmentation(self.data.channels),
+            **options,
+        )
+
+    def evaluation_batches(self) -> Any:
+        """Returns the batches to evaluate on, for `model.fit`. Images that only
+        fill up a batch have the weight 0."""
+        batches = self.data.evaluation(
+            batch_size=self.micro_batch_size,
+            shard=self.strategy.process,
+            pad=True,
+            **self.config.batches(),
+        )
+        return self.distribute(batches)
+
+    def resume(
         self,
         model: keras.Model,
         schedule: Callable[[int], Any],
         train_batches: Callable[[int], Any],
         validation_data: Any,
-    ) -> Iterator[tuple[Any, int, int]]:
-        """Restores the newest checkpoint and yields the calls of `model.fit`.
-
-        They end at the evaluations: every `evaluate_every` steps, and after
-        the last step. A run that resumes between two evaluations begins with
-        a shorter call.
+    ) -> None:
+        """Restores the newest checkpoint, if there is one, and sets the
+        attributes for `model.fit`. An epoch ends with an evaluation; if the
+        checkpoint is of a step between two, that epoch is trained here.
 
         Args:
             model: Compiled model.
@@ -181,26 +208,37 @@ class Run:
             train_batches: Function of a step that returns the endless batches
                 from there.
             validation_data: Batches to evaluate on, from `distribute`.
-
-        Yields:
-            Tuples of batches, `steps_per_epoch` and `epochs`. Keras's steps
-            are micro-batches.
         """
         config, micro_batches = self.config, self.config.accumulate
+
+        def batches(start: int) -> Any:
+            return self.distribute(train_batches(start))
+
         train_batches(0)  # wrong options raise before the folder is opened
         done = self._restore(model)
         logger.info(describe_run(self, model, done))
         self.callbacks += self._make_callbacks(model, schedule, done)
         self._training = True
-        if any(isinstance(x, StopEarly) and x.is_due for x in self.callbacks):
-            return  # the interrupted run had already stopped
-        for start, steps, epochs in self.checkpoints.fit_calls(
-            model,
-            config.steps * micro_batches,
-            config.evaluate_every * micro_batches,
-            validation_data,
-        ):
-            yield self.distribute(train_batches(start)), steps, epochs
+        self.steps_per_epoch = config.evaluate_every * micro_batches
+        self.epochs = -(-config.steps // config.evaluate_every)
+        is_over = self._is_over()  # before it was interrupted
+        self.initial_epoch = self.epochs
+        if not is_over:
+            self.initial_epoch = self.checkpoints.finish_interval(
+                model,
+                batches,
+                self.steps_per_epoch,
+                validation_data,
+                self.callbacks,
+            )
+            if self._is_over():
+                self.epochs = self.initial_epoch
+        self.batches = batches(self.checkpoints.done)
+
+    def _is_over(self) -> bool:
+        return any(
+            isinstance(x, StopEarly) and x.is_due for x in self.callbacks
+        )
 
     def _restore(self, model: keras.Model) -> int:
         """Opens the output folder; returns the step to resume from."""

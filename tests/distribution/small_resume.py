@@ -56,18 +56,17 @@ def train(config, data, strategy, output):
             keras_vit.losses.get_loss("softmax", False),
             weighted_metrics=["accuracy"],
         )
-        for batches, steps, epochs in run.fit_calls(
-            model, schedule, train_batches, test
-        ):
-            model.fit(
-                batches,
-                steps_per_epoch=steps,
-                epochs=epochs,
-                validation_data=test,
-                callbacks=run.callbacks,
-                shuffle=False,
-                verbose=0,
-            )
+        run.resume(model, schedule, train_batches, test)
+        model.fit(
+            run.batches,
+            steps_per_epoch=run.steps_per_epoch,
+            initial_epoch=run.initial_epoch,
+            epochs=run.epochs,
+            validation_data=test,
+            callbacks=run.callbacks,
+            shuffle=False,
+            verbose=0,
+        )
         run.save(model)
 
 

@@ -494,7 +494,7 @@ BIT = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
         (
             VIT,
             {"preset": "vit_jax-augreg", "image_size": 56},
-            (None, 0.03, None),
+            ("sgd", 0.03, None),
         ),
         (None, {}, ("adamw", 0.003, None)),
         (None, {"batch_size": 8}, ("adamw", 0.003, None)),
@@ -550,7 +550,7 @@ def test_flags_without_effect_are_refused():
         ("--warmup or --warmup-steps", {"warmup": 0.1, "warmup_steps": 3}),
         (
             "fine-tunes with sgd",
-            {**tuned, "preset": "vit_jax", "optimizer": "sgd"},
+            {**tuned, "preset": "vit_jax", "optimizer": "adamw"},
         ),
         ("--weight-decay is of", {"optimizer": "sgd", "weight_decay": 0.1}),
         ("--train head .*give --weights", {"train": "head"}),
@@ -721,7 +721,7 @@ def test_help_shows_examples_and_flags(capsys):
         "--dataset NAME|FOLDER",
         "--image-size N",
         "ViTB16",
-        "images a step; 64, or 512 with --preset",
+        "images per step; default: that of --preset, else 64",
     ):
         assert words in shown
 

@@ -409,7 +409,7 @@ def test_wrong_settings_give_a_one_line_error(tmp_path):
         **output,
     )
     refused(
-        "no augmentation for compact-vit, only .*Give --augment",
+        "settings for ViTTi16.* For compact-vit, give --augment too",
         model="compact-vit",
         preset="augreg-imagenet",
         **output,
@@ -438,4 +438,5 @@ def test_help_shows_examples_and_flags(capsys):
 @pytest.mark.backends("torch")
 def test_models_of_presets_exist():
     for preset in training.PRE_TRAINING.values():
-        assert preset.model is None or hasattr(keras_vit, preset.model)
+        model = preset.settings.get("model")
+        assert model is None or hasattr(keras_vit, model)

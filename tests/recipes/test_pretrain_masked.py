@@ -7,6 +7,7 @@ import pytest
 import keras_vit
 from keras_vit.training import masked
 from keras_vit.training import models
+from keras_vit.training import presets
 from tests.recipes import programs
 from tests.recipes.programs import read_metadata
 from tests.recipes.programs import rows_of
@@ -24,7 +25,10 @@ def small_model():
     decoder = {"decoder_layers": 1, "decoder_width": 16}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(models.COMPACT, "compact-vit", small)
-        patch.setattr(masked, "SMALL_DECODER", decoder)
+        small = presets.MASKED["mae"].by_model[None]
+        patch.setitem(
+            presets.MASKED["mae"].by_model, None, {**small, **decoder}
+        )
         yield
 
 
@@ -48,7 +52,7 @@ PUBLISHED = {
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("method", masked.METHODS)
+@pytest.mark.parametrize("method", presets.MASKED)
 def test_defaults_match_the_publications(method):
     given = recipe.Config(method=method, model="ViTB16")
     job = programs.plan(recipe, given, imagenet())
@@ -71,7 +75,7 @@ def test_defaults_match_the_publications(method):
         assert job.config.learning_rate == pytest.approx(1.5e-4)
 
 
-# Read in the sources that METHODS names: crop, pixels, clipping, stochastic
+# Read in the sources that MASKED names: crop, pixels, clipping, stochastic
 # depth, mask unit, activation, layer scale.
 ENCODERS = {
     "mpp": ("pretrain", "tf", None, 0.0, None, "gelu_tanh", None),
@@ -82,7 +86,7 @@ ENCODERS = {
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("method", masked.METHODS)
+@pytest.mark.parametrize("method", presets.MASKED)
 def test_encoders_and_images_match_the_publications(method):
     job = programs.plan(recipe, small_published(method), imagenet())
     optimizer, _ = job.optimizer()
@@ -162,7 +166,7 @@ def test_learning_rates_match_the_publications(method, expected, base, batch):
 @pytest.mark.parametrize("method", ["mim", "mae"])
 def test_decayed_weights_match_the_original(method):
     """In PyTorch all weights of more than one dimension decay, except SimMIM's
-    `cls_token` (which decays here; see METHODS) and `pos_embed`."""
+    `cls_token` (which decays here; see MASKED) and `pos_embed`."""
     job = programs.plan(recipe, small_published(method, steps=10), imagenet())
     model, (optimizer, rate) = job.build(), job.optimizer()
     optimizer.build(model.trainable_variables)

@@ -236,18 +236,17 @@ def test_preset_settings_depend_on_the_model(datasets):
         config = config_of(
             finetune, f"x --preset mae --dataset imagenet2012 {flags}"
         )
-        _, data, _ = setup.begin(config)
-        return training.FINE_TUNING["mae"].fill(config, data)
+        return config.published.fill(config)
 
     with pytest.raises(ValueError, match="depends on the model"):
         complete("--weights x.npz")
     small = "--model ViTS16 --weights x.npz --learning-rate 0.001 --steps 9"
     with pytest.raises(
         ValueError,
-        match="For ViTS16, give --warmup, --layer-decay, --drop-path",
+        match="For ViTS16, give --warmup, --layer-decay too",
     ):
         complete(small)
-    rest = "--warmup-steps 2 --layer-decay 0.8 --drop-path 0"
+    rest = "--warmup-steps 2 --layer-decay 0.8"
     config = complete(f"{small} {rest}")
     # A learning rate that is given is not multiplied.
     assert (config.learning_rate, config.steps) == (0.001, 9)

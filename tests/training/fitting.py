@@ -18,16 +18,19 @@ def fit(model, train, test, *, steps, interval, callbacks, checkpoints):
     """
     if getattr(inner_optimizer(model), "use_ema", False):
         callbacks = [EvaluateAverages(), *callbacks]
+    callbacks = [*callbacks, checkpoints]
+    checkpoints.steps = steps
     with checkpoints.watching():
-        for start, length, epochs in checkpoints.fit_calls(
-            model, steps, interval, test
-        ):
-            model.fit(
-                train(start),
-                steps_per_epoch=length,
-                epochs=epochs,
-                validation_data=test,
-                callbacks=[*callbacks, checkpoints],
-                shuffle=False,
-                verbose=0,
-            )
+        epoch = checkpoints.finish_interval(
+            model, train, interval, test, callbacks
+        )
+        model.fit(
+            train(checkpoints.step),
+            steps_per_epoch=interval,
+            initial_epoch=epoch,
+            epochs=-(-steps // interval),
+            validation_data=test,
+            callbacks=callbacks,
+            shuffle=False,
+            verbose=0,
+        )

@@ -147,16 +147,16 @@ def test_accumulate_flag_does_not_change_the_batches(tmp_path, monkeypatch):
 
     recipe = programs.load("finetune_cifar")
     seen = {}
-    fit_calls = training.Run.fit_calls
+    resume = training.Run.resume
 
     def spy(run, model, schedule, train_batches, test):
         count = run.config.accumulate
         batches = itertools.islice(train_batches(0), 2 * count)
         columns = zip(*batches, strict=True)
         seen[count] = [np.concatenate([*map(np.asarray, c)]) for c in columns]
-        return fit_calls(run, model, schedule, train_batches, test)
+        return resume(run, model, schedule, train_batches, test)
 
-    monkeypatch.setattr(training.Run, "fit_calls", spy)
+    monkeypatch.setattr(training.Run, "resume", spy)
     for count in (1, 2):
         recipe.main(
             recipe.Config(

@@ -5,6 +5,7 @@ import pytest
 
 from keras_vit import training
 from keras_vit.training import command_line
+from keras_vit.training import presets
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -40,6 +41,17 @@ def test_errors_and_warnings_do_not_change_the_terminal(capsys, monkeypatch):
     assert "error: c\\x1b[2Jd\ne" in capsys.readouterr().err
     line = warnings.formatwarning("a\x1b[2J", UserWarning, "a.py", 3)
     assert line == "warning: a\\x1b[2J\n"
+
+
+def test_settings_without_help_are_no_flags(capsys):
+    @dataclasses.dataclass(frozen=True)
+    class More(Config):
+        inner: int = 3
+
+    with pytest.raises(SystemExit):
+        command_line.parse_args(More, "", ["--inner", "4"])
+    assert "--inner" in capsys.readouterr().err
+    assert command_line.parse_args(More, "", []).inner == 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,3 +188,55 @@ def test_exit_status_of_each_error(error, status, capsys):
     assert ended.value.code == status
     resumes = "the same command resumes" in capsys.readouterr().err
     assert resumes == isinstance(error, KeyboardInterrupt)
+
+
+NAMES = {"cifar10": {"steps": 9, "warmup_steps": 3}}
+PUBLISHED = presets.Published(
+    "a paper",
+    {"warmup": 0.1, "learning_rate": 0.5, "batch_size": 10, "mixup": 0.2},
+    by_dataset=NAMES | {("B", "cifar10"): {"learning_rate": 0.4}},
+    by_model={"B": {"mixup": 0.3}},
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned(command_line.TrainingFlags):
+    preset: str = "a"
+    model: str | None = None
+    warmup: float | None = None
+    warmup_steps: int | None = None
+    batch_size: int | None = None
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ({}, (9, None, 0.4, 0.3, 10, 3, None)),
+        ({"epochs": 2}, (None, 2, 0.4, 0.3, 10, 3, None)),
+        ({"warmup": 0.5}, (9, None, 0.4, 0.3, 10, None, 0.5)),
+        ({"mixup": 0.0}, (9, None, 0.4, 0.0, 10, 3, None)),
+        ({"accumulate": 4}, (9, None, 0.4, 0.3, 8, 3, None)),
+        ({"model": "C"}, (9, None, 0.5, 0.2, 10, 3, None)),
+        (
+            {"dataset": "digits", "steps": 1, "warmup_steps": 0},
+            (1, None, 0.5, 0.3, 10, 0, None),
+        ),
+    ],
+)
+def test_flags_replace_published_settings_and_their_alternatives(
+    given, expected
+):
+    config = Tuned(**{"dataset": "cifar10:1", "model": "B", **given})
+    names = ("steps", "epochs", "learning_rate", "mixup", "batch_size")
+    names += ("warmup_steps", "warmup")
+    filled = PUBLISHED.fill(config)
+    assert tuple(getattr(filled, name) for name in names) == expected
+
+
+def test_published_settings_depend_on_model_and_dataset():
+    with pytest.raises(ValueError, match="depends on the model. Give --model"):
+        PUBLISHED.fill(Tuned(dataset="cifar10"))
+    with pytest.raises(
+        ValueError, match="settings for cifar10. For digits, give --steps too"
+    ):
+        PUBLISHED.fill(Tuned(model="B"))

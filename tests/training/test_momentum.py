@@ -9,6 +9,7 @@ import pytest
 import keras_vit
 from keras_vit.models import weights_by_path
 from keras_vit.training import momentum
+from keras_vit.training.presets import MOMENTUM
 
 pytestmark = pytest.mark.suite("torch")
 WIDTH, MLP, PATCH = 96, 192, 4
@@ -25,7 +26,7 @@ def initial_values(name, seed=0):
         mlp_dim=MLP,
         include_top=False,
     )
-    momentum.METHODS[name].initialize(encoder, seed)
+    momentum.INITIALIZERS[MOMENTUM[name].settings["initialize"]](encoder, seed)
     return {
         path: keras.ops.convert_to_numpy(variable)
         for path, variable in weights_by_path(encoder).items()
