@@ -293,7 +293,7 @@ def test_damaged_image_is_reported_before_training(tmp_path):
             Image.fromarray(pixels).save(path)
             path.write_bytes(path.read_bytes()[:300])
     refused(
-        r"[ab]\d.jpg' cannot be decoded: .*\w. Remove it or convert it, or use",
+        r"[ab]\d.jpg' cannot be read: .*\w. Remove it or convert it, or use",
         dataset=str(tmp_path / "data"),
         image_size=8,
         steps=1,

@@ -134,12 +134,12 @@ def test_accelerator_settings_match_the_presets(run, monkeypatch):
     names, _ = run("out", count=3)
     names["on_cpu"] = False
     exec(CELLS[3], names)
-    preset = training.FINE_TUNING["vit_jax-augreg"]
-    assert names["STEPS"] == preset.steps
-    assert names["WARMUP_STEPS"] == preset.warmup_steps
-    assert names["LEARNING_RATE"] == preset.learning_rate
-    assert names["PROTOCOL"] == preset.protocol
-    assert names["BATCH_SIZE"] == preset.batch_size
+    preset = training.FINE_TUNING["vit_jax-augreg"].settings
+    assert names["STEPS"] == preset["steps"]
+    assert names["WARMUP_STEPS"] == preset["warmup_steps"]
+    assert names["LEARNING_RATE"] == preset["learning_rate"]
+    assert names["PROTOCOL"] == preset["protocol"]
+    assert names["BATCH_SIZE"] == preset["batch_size"]
     assert names["BATCH_SIZE"] % names["ACCUMULATE"] == 0
     assert names["STEPS"] % names["EVALUATE_EVERY"] == 0
     assert (names["MODEL"], names["WEIGHTS"]) in RELEASED
