@@ -13,7 +13,7 @@ from keras_vit import segmentation
 from keras_vit._types import StrPath
 from keras_vit.weights.files import read_config
 from keras_vit.weights.files import resolve_run_folder
-from keras_vit.weights.files.keras import layer_configs
+from keras_vit.weights.files.keras import serialized_layers
 from keras_vit.weights.released import ALIASES
 from keras_vit.weights.released import RELEASED
 
@@ -48,22 +48,18 @@ def load(name_or_path: StrPath, **arguments: Any) -> keras.Model:
     path = resolve_run_folder(downloads.fetch_if_remote(name_or_path))
     if read_config(path).get("model_type") == "eomt":
         return segmentation.load(path, **arguments)
-    if not arguments and _is_eomt(path):
-        return models.load_keras_file(path)
     options = ("layout", "num_heads", "decoder_num_heads")
     opening = {name: arguments.pop(name, None) for name in options}
     checkpoint = converters.open_checkpoint(path, **opening, decoder=True)
+    # Keras stores the arrays of its head under other names.
+    is_eomt = checkpoint.saved and "eomt_head" in serialized_layers(
+        checkpoint.saved
+    )
+    if is_eomt and not arguments:
+        return models.load_keras_file(path)
     if checkpoint.pretraining:
         return pretraining.load(checkpoint, **arguments)
     return converters.load(checkpoint, **arguments)
-
-
-def _is_eomt(path: StrPath) -> bool:
-    """Returns whether a path is of an EoMT's .keras file, whose head Keras
-    stores under other names."""
-    path = pathlib.Path(path).expanduser()
-    is_file = path.suffix == ".keras" and path.is_file()
-    return is_file and "eomt_head" in layer_configs(path)
 
 
 def save(

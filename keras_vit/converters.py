@@ -20,8 +20,7 @@ from keras_vit.weights import open_checkpoint as open_checkpoint
 from keras_vit.weights.checkpoint import check_hyperparameters
 from keras_vit.weights.files import atomic_write
 from keras_vit.weights.files.keras import is_keras
-from keras_vit.weights.files.keras import is_pretraining
-from keras_vit.weights.files.keras import layer_configs
+from keras_vit.weights.files.keras import serialized_layers
 from keras_vit.weights.files.keras import write_metadata
 from keras_vit.weights.formats import get_weight_map
 from keras_vit.weights.formats import split
@@ -84,8 +83,7 @@ def load(
     else:
         checkpoint = open_checkpoint(path, layout, num_heads)
     check_hyperparameters(checkpoint, overrides)
-    saved_by_keras = checkpoint.path.endswith(".keras") and not overrides
-    if saved_by_keras and not is_pretraining(checkpoint.path):
+    if checkpoint.saved and not (overrides or checkpoint.is_pretraining_model):
         return _load_keras(checkpoint)
     build = {
         "vit": models.VisionTransformer,
@@ -99,13 +97,13 @@ def load(
     if representation is not None and pools:
         arguments.setdefault("representation_size", len(representation))
     model = build(**arguments, weights=checkpoint)
-    if checkpoint.path.endswith(".keras") and "block" not in overrides:
-        _warn_of_other_options(model, checkpoint.path, overrides)
+    if checkpoint.saved and "block" not in overrides:
+        _warn_of_other_options(model, checkpoint, overrides)
     return model
 
 
 def _warn_of_other_options(
-    model: keras.Model, path: str, overrides: Config
+    model: keras.Model, checkpoint: Checkpoint, overrides: Config
 ) -> None:
     """Warns of options of a .keras file's blocks and heads that are no
     arguments of the model, and so not those of the new model."""
@@ -114,7 +112,8 @@ def _warn_of_other_options(
         known.add("activation")
     built = {layer.name: layer.get_config() for layer in model.layers}
     lost = {}
-    for name, saved in layer_configs(path).items():
+    for name, layer in serialized_layers(checkpoint.saved).items():
+        saved = layer["config"]
         kind = name.partition("_")[0]
         if name not in built or kind not in ("block", "stage", "head"):
             continue
@@ -125,10 +124,10 @@ def _warn_of_other_options(
     if lost:
         listed = ", ".join(f"{key} {value}" for key, value in lost.items())
         warn(
-            f"{path!r} is built anew, without options of its layers that are "
-            f"no arguments of the model: the {listed}. For a dtype, call "
-            "`keras.config.set_dtype_policy` before; for others pass `block` "
-            "or `classifier_activation`. Without overrides, a file is loaded "
+            f"{checkpoint.path!r} is built anew, without options of its layers "
+            f"that are no arguments of the model: the {listed}. For a "
+            "dtype, call `keras.config.set_dtype_policy` before; for others pass "
+            "`block` or `classifier_activation`. Without overrides, a file is loaded "
             "as it was saved."
         )
 

@@ -12,8 +12,6 @@ from keras_vit.pretraining.mae import MaskedAutoencoder
 from keras_vit.pretraining.mocov3 import MoCoV3
 from keras_vit.pretraining.patch_prediction import MaskedPatchPrediction
 from keras_vit.pretraining.simmim import MaskedImageModeling
-from keras_vit.weights.files.keras import is_momentum_model
-from keras_vit.weights.files.keras import is_pretraining
 from keras_vit.weights.infer import drop_pretraining
 from keras_vit.weights.weight_map import assign_all
 
@@ -96,10 +94,9 @@ def load(
             decoder=True,
             decoder_num_heads=decoder_num_heads,
         )
-    inferred = checkpoint.arguments()
+    inferred = {**checkpoint.pretraining, **checkpoint.stored}
     method = inferred.get("pretraining")
-    is_keras = checkpoint.path.endswith(".keras")
-    if is_keras and is_momentum_model(checkpoint.path):
+    if "teacher_momentum" in checkpoint.saved.get("config", ()):
         if overrides:
             raise ValueError(
                 "A .keras file of DINO or MoCo v3 is loaded as it was saved. "
@@ -112,7 +109,7 @@ def load(
             "pre-training needs. Load it with `converters.load`."
         )
     arguments = {x: inferred[x] for x in _INFERRED if x in inferred}
-    if checkpoint.path.endswith(".keras") and is_pretraining(checkpoint.path):
+    if checkpoint.is_pretraining_model:
         saved = load_keras_file(checkpoint.path)
         if not overrides:
             return saved
@@ -130,7 +127,7 @@ def load(
         **{x: overrides.pop(x) for x in _ENCODER_ARGUMENTS if x in overrides},
     )
     model = _MODELS[method](encoder, **{**arguments, **overrides})
-    resized = inferred.get("grid_size") != model.stages.grid_size
+    resized = checkpoint.config.grid_size != model.stages.grid_size
     _load_decoder(model, checkpoint, resized)
     return model
 

@@ -24,10 +24,11 @@ from keras_vit.weights.files import existing_path
 from keras_vit.weights.files import read
 from keras_vit.weights.files import read_config
 from keras_vit.weights.files import resolve_run_folder
-from keras_vit.weights.files.keras import HYPERPARAMETERS_NOT_IN_SHAPES
 from keras_vit.weights.files.keras import is_keras
 from keras_vit.weights.files.keras import read_keras
 from keras_vit.weights.formats.keras_hub import mean_and_std
+from keras_vit.weights.saved_models import HYPERPARAMETERS_NOT_IN_SHAPES
+from keras_vit.weights.saved_models import arguments_of
 from keras_vit.weights.weight_map import WeightMap
 from keras_vit.weights.weight_map import from_checkpoint
 
@@ -58,6 +59,7 @@ class Checkpoint:
             differ in files of older versions of the code base.
         released_mode: String. The `mode` of `preprocess_input` in the table of
             released weights; None for other files.
+        saved: Dict in the config.json of a .keras file.
     """
 
     path: str
@@ -68,6 +70,7 @@ class Checkpoint:
     build_arguments: Config = field(default_factory=dict)
     file_keys: dict[str, str] = field(default_factory=dict)
     released_mode: str | None = None
+    saved: Config = field(default_factory=dict)
 
     def key(self, path: str) -> str:
         """Returns the file's key of a keras_vit path, for messages.
@@ -129,6 +132,11 @@ class Checkpoint:
         None, and `missing_hyperparameters` lists the others.
         """
         return config_from(self.arguments())
+
+    @property
+    def is_pretraining_model(self) -> bool:
+        """Whether a .keras file holds a model of `keras_vit.pretraining`."""
+        return "encoder" in self.saved.get("config", ())
 
     @functools.cached_property
     def pretraining(self) -> Config:
@@ -359,11 +367,24 @@ def _open_keras(
     """Reads a file of Keras's, whose arguments a layout may imply."""
     if layout is not None:
         formats.split(layout)
-    weights, stored, build_arguments = read_keras(existing_path(path), finite)
+    file = read_keras(existing_path(path), finite)
+    try:
+        stored, build_arguments = arguments_of(file)
+    except ValueError as error:
+        raise ValueError(
+            f"{str(path)!r} was not made by keras_vit. {error}"
+        ) from error
+    weights = file.weights
     if not decoder:
         weights = infer.drop_pretraining(weights)
     checkpoint = Checkpoint(
-        str(path), "keras", _KERAS_MAP, weights, stored, build_arguments
+        str(path),
+        "keras",
+        _KERAS_MAP,
+        weights,
+        stored,
+        build_arguments,
+        saved=file.config,
     )
     if layout is None:
         return checkpoint

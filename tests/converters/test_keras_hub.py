@@ -13,7 +13,6 @@ from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
 from keras_vit.weights.files import read
-from keras_vit.weights.files.keras import read_keras
 from tests import golden_data
 
 CASES = golden_data.KERAS_HUB
@@ -230,7 +229,7 @@ def test_existing_preset_is_replaced_only_on_demand(vit, tmp_path):
     assert not (vit / "task.json").exists()
     assert open_checkpoint(vit).weight_map.variant == "dinov2-swiglu"
     with pytest.raises(ValueError, match="not made by keras_vit"):
-        read_keras(vit / "model.weights.h5")
+        open_checkpoint(vit / "model.weights.h5")
 
 
 # keras-hub needs tensorflow-text, which the extra `test` does not install:

@@ -12,6 +12,7 @@ HDF5 is read by h5py, as in Keras. It is imported inside functions, since other
 files are converted without it.
 """
 
+import dataclasses
 import io
 import json
 import pathlib
@@ -25,7 +26,6 @@ import numpy as np
 from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import StrPath
-from keras_vit.weights import infer
 from keras_vit.weights.files import archives
 from keras_vit.weights.files.arrays import check_arrays
 from keras_vit.weights.files.hdf5 import check_tree
@@ -33,47 +33,9 @@ from keras_vit.weights.files.hdf5 import layer_datasets
 from keras_vit.weights.files.hdf5 import read_dataset
 from keras_vit.weights.files.paths import existing_path
 from keras_vit.weights.infer import DECODER
-from keras_vit.weights.infer import Grid
-from keras_vit.weights.infer import Shapes
-from keras_vit.weights.infer import infer_architecture
-from keras_vit.weights.infer import is_position_layer
-from keras_vit.weights.infer import num_tokens_with_position
-from keras_vit.weights.infer import placement
 
 SUFFIXES = (".keras", ".weights.h5")
 METADATA_ATTRIBUTE = "keras_vit"
-_ANY_RESAMPLING = "bilinear_align_corners"
-_BLOCK_CLASS = "keras_vit>TransformerBlock"
-PRETRAINING_OPTIONS = ("mask_ratio", "norm_pixels")
-# Arguments that a .weights.h5 file written by Keras does not store. Without
-# arrays of position embeddings, there may be fixed ones or none.
-_OF_VIT = ("activation", "norm_epsilon", "resampling", "position_embedding")
-_OF_RESNET = (
-    "group_norm_epsilon",
-    "std_epsilon",
-    "std_epsilon_place",
-    "conv_padding",
-    "pool_padding",
-)
-HYPERPARAMETERS_NOT_IN_SHAPES = {
-    "vit": _OF_VIT,
-    "hybrid": (*_OF_VIT, *_OF_RESNET),
-    "bit": _OF_RESNET,
-}
-# Arguments that can be inferred from the shapes of the arrays.
-_ARGUMENTS_IN_SHAPES = (
-    "patch_size",
-    "channels",
-    "hidden_size",
-    "num_layers",
-    "num_heads",
-    "mlp_dim",
-    "classes",
-    "representation_size",
-    "num_registers",
-    "resnet_layers",
-    "width_factor",
-)
 # Arrays of a norm in their order in the file; batch norms have all four.
 _NORM = ("gamma", "beta", "moving_mean", "moving_variance")
 # Layers with one array that are neither dense nor a norm: the array's name.
@@ -121,11 +83,6 @@ _UNSAFE_CLASSES = {
     "__lambda__",
     "__typespec__",
 }
-# Arguments of the model that all of its blocks have.
-_OF_BLOCKS = (
-    *("activation", "norm_epsilon", "layer_scale"),
-    *("dropout", "attention_dropout", "remat"),
-)
 # Names of their layers: how they begin.
 _OTHER_PACKAGES = {
     "Transformer_encoderblock_": "vit-keras",
@@ -138,80 +95,46 @@ def is_keras(path: StrPath) -> bool:
     return str(path).endswith(SUFFIXES)
 
 
-def is_pretraining(path: StrPath) -> bool:
-    """Returns whether a .keras file holds a `keras_vit.pretraining` model."""
-    with archives.open_archive(pathlib.Path(path)) as archive:
-        config = json.loads(archive.read("config.json"))
-    return "encoder" in config.get("config", ())
+@dataclasses.dataclass(frozen=True)
+class KerasFile:
+    """Contents of a Keras file: the arrays by their keras_vit paths, the grid
+    of learned position embeddings, the config.json of a .keras file, and the
+    metadata of a .weights.h5 file that `converters.save` wrote."""
+
+    weights: dict[str, Array]
+    grid: tuple[int, ...] | None
+    config: Config
+    metadata: Config
 
 
-def is_momentum_model(path: StrPath) -> bool:
-    """Returns whether a .keras file holds a `DINO` or a `MoCoV3`."""
-    with archives.open_archive(pathlib.Path(path)) as archive:
-        config = json.loads(archive.read("config.json"))
-    return "teacher_momentum" in config.get("config", ())
-
-
-def pretraining_options(config: Config) -> Config:
-    """Returns the arguments of a pre-training model, in its config, that are no
-    sizes."""
-    return {
-        name: config[name] for name in PRETRAINING_OPTIONS if name in config
-    }
-
-
-def read_keras(
-    path: pathlib.Path, finite: bool = True
-) -> tuple[dict[str, Array], Config, Config]:
-    """Reads a .keras or .weights.h5 file.
-
-    Returns the arrays by their keras_vit paths; the arguments that describe the
-    architecture, without those that only layer configs contain if the file has
-    no metadata; and the other arguments that the model was built with.
-    """
+def read_keras(path: pathlib.Path, finite: bool = True) -> KerasFile:
+    """Reads a .keras or .weights.h5 file."""
     _raise_if_folder(path)
-    archived, encoder = path.suffix == ".keras", "encoder"
+    config, content = {}, path
     with archives.parsing(f"a {path.suffix} file of Keras's", path):
-        if archived:
-            config, content = _read_archive(path)
-            layers = _serialized_layers(config)
-            if config.get("class_name") == "DINO":
-                encoder = "teacher"  # what is used after training
-            content = io.BytesIO(content)
-        else:
-            content = path
+        if path.suffix == ".keras":
+            config, stored = _read_archive(path)
+            serialized_layers(config)  # raises an error without any
+            content = io.BytesIO(stored)
+        # What is used after DINO's training is the teacher.
+        is_dino = config.get("class_name") == "DINO"
+        encoder = "teacher" if is_dino else "encoder"
         arrays, problems, grid, metadata = _read_tree(content, encoder)
     _raise_if_of_another_package(path, arrays)
     check_arrays(path, arrays, problems, finite)
     weights = {_path_of(key, arrays): array for key, array in arrays.items()}
-    shapes = {name: array.shape for name, array in weights.items()}
+    return KerasFile(weights, grid, config, metadata)
+
+
+def serialized_layers(config: Config) -> dict[str, Config]:
+    """Returns `{layer name: its class and config}` of the config.json of a
+    model, or of the encoder of a pre-training model."""
     try:
-        if archived:
-            arguments, built = arguments_from_layer_configs(
-                {name: layer["config"] for name, layer in layers.items()},
-                shapes,
-                grid,
-                layers.get("block_0", {}).get("registered_name"),
-            )
-            arguments |= pretraining_options(config["config"])
-            if "encoder" not in config["config"]:
-                built["name"] = config["config"]["name"]
-        else:
-            arguments = _check_metadata(
-                metadata.get("told"), _arguments_from_shapes(shapes, grid)
-            )
-            built = _as_tuples(metadata.get("built") or {})
-    except ValueError as error:
-        raise ValueError(
-            f"{str(path)!r} was not made by keras_vit. {error}"
-        ) from error
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        # Unexpected configs or shapes; the error's cause shows where.
-        raise ValueError(
-            f"{str(path)!r} was not made by keras_vit, or its contents are not "
-            f"what keras_vit writes ({type(error).__name__}: {error})."
-        ) from error
-    return weights, arguments, built
+        model = config["config"].get("encoder", config)["config"]
+        layers = model.get("layers", ())
+        return {layer["config"]["name"]: layer for layer in layers}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("its config.json is not that of a model") from error
 
 
 def _raise_if_folder(path: pathlib.Path) -> None:
@@ -244,74 +167,6 @@ def write_metadata(path: StrPath, arguments: Config, built: Config) -> None:
     with h5py.File(path, "r+") as file:
         metadata = {"told": arguments, "built": built}
         file.attrs[METADATA_ATTRIBUTE] = json.dumps(metadata)
-
-
-def arguments_from_layer_configs(
-    configs: dict[str, Config],
-    shapes: Shapes,
-    grid: Grid = None,
-    block: str | None = None,
-) -> tuple[Config, Config]:
-    """Returns `(arguments, built)` of a model, as `read_keras` does.
-
-    `grid` is that of learned position embeddings, and `block` the registered
-    name of the class of the blocks, which is an argument of the model unless it
-    is `TransformerBlock`. Configs of another model raise a ValueError, KeyError
-    or another error of a lookup.
-    """
-    family = infer.family(shapes)
-    if family == "bit":
-        arguments = {
-            **infer.infer_bit(shapes),
-            **infer.resnet_constants(configs),
-        }
-        pooling = "gap" if "pooling" in configs else None
-        return arguments, _built_arguments(configs, pooling)
-    arguments = infer_architecture(shapes, grid)
-    if family == "hybrid":
-        arguments.update(infer.resnet_constants(configs))
-    if block != _BLOCK_CLASS:
-        arguments["block"] = block
-    layer = next(filter(is_position_layer, configs), "position_embedding")
-    positions = configs[layer]
-    first = configs["block_0"]
-    last = configs[f"block_{arguments['num_layers'] - 1}"]
-    arguments |= {name: first[name] for name in _OF_BLOCKS if name in first}
-    # The rates of stochastic depth grow up to that of the last block.
-    arguments["drop_path"] = last.get("drop_path", 0.0)
-    padding = configs["patch_embedding"].get("pad_to_patch", False)
-    arguments["pad_to_patch"] = padding
-    # Layers of relative and rotary positions have no `kind`.
-    inferred_kind = arguments["position_embedding"]
-    kind = positions.get("kind", inferred_kind)
-    arguments["position_embedding"] = kind
-    arguments["position_placement"] = placement(layer)
-    # Those of rotary positions have no `resampling`, and any would do.
-    arguments["resampling"] = positions.get("resampling", _ANY_RESAMPLING)
-    if kind == "rope":
-        for name in ("base", "shift", "jitter", "rescale"):
-            arguments[f"rope_{name}"] = positions[name]
-    if kind == "relative":
-        arguments["grid_size"] = grid
-    if kind in ("learned", "learned_2d"):
-        count = positions["num_prefix_tokens"]
-        arguments["grid_size"] = grid
-        prefixes = [
-            prefix
-            for prefix in ("all", "class", "none")
-            if num_tokens_with_position(prefix, arguments) == count
-        ]
-        if not prefixes:
-            raise ValueError(
-                f"{layer} has {count!r} prefix tokens, which the model has not"
-            )
-        arguments["position_prefix"] = prefixes[0]
-    pooling = configs.get("pooling")
-    mode = pooling.get("mode", "map") if pooling else None
-    arguments["pooling"] = mode or (
-        "token" if arguments["class_token"] else "gap"
-    )
-    return arguments, _built_arguments(configs, mode)
 
 
 def check_is_safe(
@@ -408,28 +263,9 @@ def _read_archive(path: pathlib.Path) -> tuple[Config, bytes]:
         return config, archive.read("model.weights.h5")
 
 
-def layer_configs(path: StrPath) -> dict[str, Config]:
-    """Returns `{layer name: its config}` of the model in a .keras file."""
-    with archives.open_archive(pathlib.Path(path)) as archive:
-        config = json.loads(archive.read("config.json"))
-    layers = _serialized_layers(config)
-    return {name: layer["config"] for name, layer in layers.items()}
-
-
-def _serialized_layers(config: Config) -> dict[str, Config]:
-    """Returns `{layer name: its class and config}` of a model's config."""
-    try:
-        # The config of a pre-training model contains that of its encoder.
-        model = config["config"].get("encoder", config)["config"]
-        layers = model.get("layers", ())
-        return {layer["config"]["name"]: layer for layer in layers}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError("its config.json is not that of a model") from error
-
-
 def _read_tree(
     file: pathlib.Path | io.BytesIO, encoder: str = "encoder"
-) -> tuple[dict[str, Array], list[str], Grid, Config]:
+) -> tuple[dict[str, Array], list[str], tuple[int, ...] | None, Config]:
     """Reads the arrays of an HDF5 file that Keras wrote.
 
     Returns them by paths that end in their number; descriptions of the problems
@@ -515,63 +351,3 @@ def _path_of(key: str, arrays: dict[str, Array]) -> str:
     first = arrays.get(f"{parent}/0", np.zeros(1))
     names = _NORM if first.ndim == 1 else ("kernel", "bias")
     return f"{parent}/{names[int(number)]}" if int(number) < len(names) else key
-
-
-def _arguments_from_shapes(shapes: Shapes, grid: Grid) -> Config:
-    """Returns the arguments that shapes determine without a doubt."""
-    if infer.family(shapes) == "bit":
-        return infer.infer_bit(shapes)
-    arguments = infer_architecture(shapes, grid)
-    # The arrays would be the same with fixed position embeddings, and with
-    # `pooling="first_patch"`.
-    ambiguous = {"position_embedding": "none", "pooling": "gap"}
-    return {
-        name: value
-        for name, value in arguments.items()
-        if ambiguous.get(name) != value
-    }
-
-
-def _check_metadata(metadata: Config | None, inferred: Config) -> Config:
-    """Returns the stored arguments after checking them against the arrays.
-
-    Without the check, a model with any number of layers would be built before
-    its weights are found to be missing.
-    """
-    if metadata is None:
-        return inferred
-    metadata = _as_tuples(metadata)
-    wrong = [
-        f"{name}={metadata[name]!r}, its arrays {inferred[name]!r}"
-        for name in _ARGUMENTS_IN_SHAPES
-        if name in metadata
-        and name in inferred
-        and metadata[name] != inferred[name]
-    ]
-    if wrong:
-        raise ValueError(f"Its metadata contains {'; '.join(wrong)}.")
-    return metadata
-
-
-def _built_arguments(configs: dict[str, Config], pooling: str | None) -> Config:
-    """Returns the arguments of a saved model beyond its architecture."""
-    built: Config = {"pooling": pooling}
-    if "batch_shape" in configs.get("images", {}):
-        built["input_shape"] = tuple(configs["images"]["batch_shape"][1:])
-        preprocessing = configs.get("preprocessing")
-        if preprocessing is not None:
-            built["preprocessing"] = preprocessing["mode"]
-            size = preprocessing["image_size"] or (None, None)
-            built["input_shape"] = (*size, built["input_shape"][-1])
-    activation = configs.get("head", {}).get("activation")
-    if isinstance(activation, str) and activation != "linear":
-        built["classifier_activation"] = activation
-    return built
-
-
-def _as_tuples(arguments: Config) -> Config:
-    """Returns arguments with lists, which JSON has for tuples, as tuples."""
-    return {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in arguments.items()
-    }
