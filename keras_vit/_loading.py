@@ -13,7 +13,6 @@ from keras_vit import segmentation
 from keras_vit._types import StrPath
 from keras_vit.weights.files import read_config
 from keras_vit.weights.files import resolve_run_folder
-from keras_vit.weights.files.keras import serialized_layers
 from keras_vit.weights.released import ALIASES
 from keras_vit.weights.released import RELEASED
 
@@ -52,10 +51,7 @@ def load(name_or_path: StrPath, **arguments: Any) -> keras.Model:
     opening = {name: arguments.pop(name, None) for name in options}
     checkpoint = converters.open_checkpoint(path, **opening, decoder=True)
     # Keras stores the arrays of its head under other names.
-    is_eomt = checkpoint.saved and "eomt_head" in serialized_layers(
-        checkpoint.saved
-    )
-    if is_eomt and not arguments:
+    if "eomt_head" in checkpoint.layers and not arguments:
         return models.load_keras_file(path)
     if checkpoint.pretraining:
         return pretraining.load(checkpoint, **arguments)

@@ -20,7 +20,6 @@ from keras_vit.weights import open_checkpoint as open_checkpoint
 from keras_vit.weights.checkpoint import check_hyperparameters
 from keras_vit.weights.files import atomic_write
 from keras_vit.weights.files.keras import is_keras
-from keras_vit.weights.files.keras import serialized_layers
 from keras_vit.weights.files.keras import write_metadata
 from keras_vit.weights.formats import get_weight_map
 from keras_vit.weights.formats import split
@@ -112,7 +111,7 @@ def _warn_of_other_options(
         known.add("activation")
     built = {layer.name: layer.get_config() for layer in model.layers}
     lost = {}
-    for name, layer in serialized_layers(checkpoint.saved).items():
+    for name, layer in checkpoint.layers.items():
         saved = layer["config"]
         kind = name.partition("_")[0]
         if name not in built or kind not in ("block", "stage", "head"):
@@ -125,10 +124,10 @@ def _warn_of_other_options(
         listed = ", ".join(f"{key} {value}" for key, value in lost.items())
         warn(
             f"{checkpoint.path!r} is built anew, without options of its layers "
-            f"that are no arguments of the model: the {listed}. For a "
-            "dtype, call `keras.config.set_dtype_policy` before; for others pass "
-            "`block` or `classifier_activation`. Without overrides, a file is loaded "
-            "as it was saved."
+            f"that are no arguments of the model: the {listed}. For a dtype, "
+            "call `keras.config.set_dtype_policy` before; for others pass "
+            "`block` or `classifier_activation`. Without overrides, a file is "
+            "loaded as it was saved."
         )
 
 

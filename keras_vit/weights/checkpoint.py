@@ -60,6 +60,7 @@ class Checkpoint:
         released_mode: String. The `mode` of `preprocess_input` in the table of
             released weights; None for other files.
         saved: Dict in the config.json of a .keras file.
+        layers: Dict of the names of layers to their classes and configs in it.
     """
 
     path: str
@@ -71,6 +72,7 @@ class Checkpoint:
     file_keys: dict[str, str] = field(default_factory=dict)
     released_mode: str | None = None
     saved: Config = field(default_factory=dict)
+    layers: dict[str, Config] = field(default_factory=dict)
 
     def key(self, path: str) -> str:
         """Returns the file's key of a keras_vit path, for messages.
@@ -385,6 +387,7 @@ def _open_keras(
         stored,
         build_arguments,
         saved=file.config,
+        layers=file.layers,
     )
     if layout is None:
         return checkpoint

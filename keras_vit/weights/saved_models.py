@@ -3,7 +3,6 @@
 from keras_vit._types import Config
 from keras_vit.weights import infer
 from keras_vit.weights.files.keras import KerasFile
-from keras_vit.weights.files.keras import serialized_layers
 from keras_vit.weights.infer import Grid
 from keras_vit.weights.infer import Shapes
 from keras_vit.weights.infer import infer_architecture
@@ -63,12 +62,11 @@ def arguments_of(file: KerasFile) -> tuple[Config, Config]:
             inferred = _arguments_from_shapes(shapes, file.grid)
             told, built = file.metadata.get("told"), file.metadata.get("built")
             return _check_metadata(told, inferred), _as_tuples(built or {})
-        layers = serialized_layers(file.config)
         arguments, built = arguments_from_layer_configs(
-            {name: layer["config"] for name, layer in layers.items()},
+            {name: layer["config"] for name, layer in file.layers.items()},
             shapes,
             file.grid,
-            layers.get("block_0", {}).get("registered_name"),
+            file.layers.get("block_0", {}).get("registered_name"),
         )
         config = file.config["config"]
         if "encoder" not in config:

@@ -97,24 +97,27 @@ def is_keras(path: StrPath) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class KerasFile:
-    """Contents of a Keras file: the arrays by their keras_vit paths, the grid
-    of learned position embeddings, the config.json of a .keras file, and the
-    metadata of a .weights.h5 file that `converters.save` wrote."""
+    """Contents of a Keras file.
 
-    weights: dict[str, Array]
+    A .keras file has a config.json, and layers, by name, with their class and
+    config; a .weights.h5 file that `converters.save` wrote has metadata.
+    """
+
+    weights: dict[str, Array]  # by keras_vit path
     grid: tuple[int, ...] | None
     config: Config
+    layers: dict[str, Config]
     metadata: Config
 
 
 def read_keras(path: pathlib.Path, finite: bool = True) -> KerasFile:
     """Reads a .keras or .weights.h5 file."""
     _raise_if_folder(path)
-    config, content = {}, path
+    config, layers, content = {}, {}, path
     with archives.parsing(f"a {path.suffix} file of Keras's", path):
         if path.suffix == ".keras":
             config, stored = _read_archive(path)
-            serialized_layers(config)  # raises an error without any
+            layers = _serialized_layers(config)
             content = io.BytesIO(stored)
         # What is used after DINO's training is the teacher.
         is_dino = config.get("class_name") == "DINO"
@@ -123,10 +126,10 @@ def read_keras(path: pathlib.Path, finite: bool = True) -> KerasFile:
     _raise_if_of_another_package(path, arrays)
     check_arrays(path, arrays, problems, finite)
     weights = {_path_of(key, arrays): array for key, array in arrays.items()}
-    return KerasFile(weights, grid, config, metadata)
+    return KerasFile(weights, grid, config, layers, metadata)
 
 
-def serialized_layers(config: Config) -> dict[str, Config]:
+def _serialized_layers(config: Config) -> dict[str, Config]:
     """Returns `{layer name: its class and config}` of the config.json of a
     model, or of the encoder of a pre-training model."""
     try:
