@@ -1,13 +1,17 @@
 """Decode image files with TensorFlow, and sample crop windows."""
 
 import functools
+import io
 import math
 from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 
+from keras_vit._images import open_image
 from keras_vit._program import require
+from keras_vit._types import Array
 from keras_vit._types import Tensor
 
 # The published random crop: fractions of the image's area, and ratios of width
@@ -15,10 +19,7 @@ from keras_vit._types import Tensor
 AREA = (0.05, 1.0)
 ASPECT = (0.75, 1.33)
 
-_EXIF, _ORIENTATION = b"Exif\0\0", 0x112
-# Number of bytes of a file that are searched for EXIF data, where they must
-# begin, and the largest number of EXIF entries that are read.
-_EXIF_BYTES, _EXIF_START, _EXIF_ENTRIES = 4096, 64, 64
+_EXIF_BYTES = 4096  # of a file, in which EXIF data must begin
 # The EXIF orientations that need a vertical, and a horizontal, flip. For those
 # above 4, rows and columns are swapped before.
 _FLIPPED = (3, 4, 7, 8), (2, 3, 6, 7)
@@ -94,35 +95,28 @@ def decode_random_area(
 
 
 def exif_orientation(encoded: Tensor) -> Tensor:
-    """Returns the EXIF orientation of a JPEG: 1 to 8, where 1 is upright.
-
-    Only the first bytes are searched, where cameras write it.
-    """
+    """Returns the EXIF orientation of a JPEG: 1 to 8, where 1 is upright."""
     tf = import_tensorflow()
-    content = tf.strings.substr(encoded, 0, _EXIF_BYTES)
-    data = tf.cast(tf.io.decode_raw(content, tf.uint8), tf.int32)
-    # Padded, so that offsets read from the file are never out of bounds.
-    data = tf.pad(data, [[0, 2 * _EXIF_BYTES - tf.size(data)]])
-    starts = tf.reduce_all(
-        [data[i : _EXIF_START + i] == byte for i, byte in enumerate(_EXIF)], 0
+    # Cameras write it at the beginning. Most other files have none.
+    start = tf.strings.substr(encoded, 0, _EXIF_BYTES)
+    # `\C` is a byte, and `.` a character of UTF-8.
+    found = tf.strings.regex_full_match(start, r"\C*Exif\x00\x00\C*")
+    return tf.cond(
+        found,
+        lambda: tf.numpy_function(_read_orientation, [encoded], tf.int32),
+        lambda: 1,
     )
 
-    def read() -> Tensor:
-        tiff = data[tf.argmax(starts) + len(_EXIF) :]
-        # The byte order: big endian is "MM", little endian "II".
-        is_big = tiff[0] == ord("M")
-        order = tf.where(is_big, (256, 1), (1, 256))
-        place = tf.where(is_big, tiff[6:8], tiff[4:6]) * order
-        table = tiff[tf.minimum(tf.reduce_sum(place), _EXIF_BYTES // 2) :]
-        count = tf.minimum(tf.reduce_sum(table[:2] * order), _EXIF_ENTRIES)
-        rows = tf.reshape(table[2 : 2 + 12 * count], (-1, 12))
-        tags, values = (
-            tf.reduce_sum(rows[:, i : i + 2] * order, 1) for i in (0, 8)
-        )
-        found = tf.reduce_max(tf.where(tags == _ORIENTATION, values, 0))
-        return tf.where((found >= 1) & (found <= 8), found, 1)
 
-    return tf.cond(tf.reduce_any(starts), read, lambda: 1)
+def _read_orientation(encoded: bytes | Array) -> np.int32:
+    # TensorFlow gives an array of an object outside of a graph.
+    file = io.BytesIO(np.asarray(encoded, object).item())
+    try:
+        with open_image(file, ("JPEG",)) as image:
+            found = image.getexif().get(0x112)
+    except Exception:  # Pillow raises many types; TensorFlow may decode it
+        found = 1
+    return np.int32(found if found in range(1, 9) else 1)
 
 
 def apply_exif_orientation(pixels: Tensor, orientation: Tensor) -> Tensor:
