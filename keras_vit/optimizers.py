@@ -16,6 +16,7 @@ from typing import TypeAlias
 import keras
 from keras import ops
 
+from keras_vit import _checks
 from keras_vit import _replicas
 from keras_vit._types import Config
 from keras_vit._types import Tensor
@@ -784,7 +785,12 @@ def averaged(model: keras.Model) -> Iterator[keras.Model]:
 
     Yields:
         The model.
+
+    Raises:
+        ValueError: if averaged weights precede a batch norm, whose moving
+            statistics are those of weights that are not averaged.
     """
+    _checks.averages_fit_norms(model)
     optimizer = inner_optimizer(model)
     averages = getattr(optimizer, "_model_variables_moving_average", None)
     if not getattr(optimizer, "use_ema", False) or not averages:
@@ -815,7 +821,11 @@ def assign_averages(model: keras.Model) -> None:
 
     Args:
         model: Compiled Keras model.
+
+    Raises:
+        ValueError: as in `averaged`.
     """
+    _checks.averages_fit_norms(model)
     optimizer = inner_optimizer(model)
     if getattr(optimizer, "use_ema", False) and optimizer.built:
         optimizer.finalize_variable_values(model.trainable_variables)

@@ -471,7 +471,8 @@ def _check_relative_shape(
         raise ValueError(
             "`relative` must be of shape (batch, 2 * patches - 1, "
             f"{head_size}), with no more patches than the {length} tokens. "
-            f"Received: shape {tuple(relative_shape)}"
+            f"Received: shape {tuple(relative_shape)}. Keys and values are "
+            "both of `context`: self-attention is `layer(inputs)`."
         )
 
 

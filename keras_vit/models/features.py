@@ -187,7 +187,8 @@ def _indices(
         raise ValueError(
             f"The model {model.name!r} has no {name}. Received: "
             f"{name}={requested!r}. Its layers are "
-            f"{', '.join(layer.name for layer in model.layers)}"
+            f"{', '.join(layer.name for layer in model.layers)}; for a model "
+            "among them, give model.get_layer(name)"
         )
     index_of = {i + first: i for i in range(count)}
     index_of.update({i - count: i for i in range(count)})

@@ -1,5 +1,6 @@
 """Base class of the pre-training models, and the stages of their encoder."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 from typing import Self
@@ -8,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit import _checks
 from keras_vit import _replicas
 from keras_vit._types import Array
 from keras_vit._types import Config
@@ -60,6 +62,11 @@ class PretrainingModel(keras.Model):
                 f"{', '.join(received)}"
             )
         super().compile(optimizer, **kwargs)
+
+    @functools.wraps(keras.Model.fit)
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        _checks.averages_fit_norms(self)
+        return super().fit(*args, **kwargs)
 
     def compile_from_config(self, config: Config) -> None:
         # While loading, Keras does not call a `compile` that is overridden.

@@ -119,6 +119,14 @@ def test_last_layer_is_frozen_at_first():
 
 
 @ON_TORCH
+def test_averages_before_the_batch_norms_of_mocov3_are_refused():
+    model = moco()
+    model.compile(keras.optimizers.SGD(0.1, use_ema=True))
+    with pytest.raises(ValueError, match="statistics of the batch norm"):
+        model.fit(crops(local=False), verbose=0)
+
+
+@ON_TORCH
 def test_patch_embedding_of_mocov3_is_frozen():
     model = moco()
     paths = {v.path for v in model.trainable_variables}

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.segmentation import LinearSegmenter
 from tests.models.test_vit import tiny
 
@@ -22,3 +23,22 @@ def test_averages_before_a_batch_norm_are_refused(frozen: bool) -> None:
         return
     with pytest.raises(ValueError, match="batch norm 'head_norm'"):
         model.fit(*data, verbose=0)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("assign", ["averaged", "assign_averages"])
+def test_averages_of_other_models_are_refused_before_a_batch_norm(
+    assign: str,
+) -> None:
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Dense(3),
+            keras.layers.BatchNormalization(),
+        ]
+    )
+    model.compile(keras.optimizers.SGD(0.1, use_ema=True), "mse")
+    model.fit(np.zeros((2, 4)), np.zeros((2, 3)), verbose=0)
+    with pytest.raises(ValueError, match="statistics of the batch norm"):
+        found = getattr(keras_vit.optimizers, assign)(model)
+        next(found.gen)
