@@ -10,11 +10,9 @@ import tomllib
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import keras_vit
 from keras_vit import _requirements
-from keras_vit.data import load_dataset
 from keras_vit.training.command_line import TrainingFlags
 from tests import golden_data
 
@@ -199,32 +197,3 @@ def test_batch_size_is_limited_by_the_dataset():
         ValueError, match="a batch has 512 images: give a lower"
     ):
         TrainingFlags(batch_size=1000, accumulate=1000).whole_batch(512, 50_000)
-
-
-def images(folder, *paths):
-    for path in paths:
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (9, 9)).save(folder / path)
-
-
-FOLDERS = {
-    "empty": ((), "has no class sub-folder. Expected FOLDER/train"),
-    "no class folders": (("a.png", "b.png"), "has no class sub-folder"),
-    "one class": (("a/1.png", "a/2.png"), "only one class, 'a'"),
-    "a class too small": (
-        ("a/1.png", "a/2.png", "b/1.png"),
-        "has 1 images .*needs 2 or more",
-    ),
-    "no test images": (("train/a/1.png", "train/b/1.png"), "no folder 'test'"),
-    "other classes": (
-        ("train/a/1.png", "train/b/1.png", "test/a/1.png", "test/c/1.png"),
-        "same class folders. Only in one of them: b, c",
-    ),
-}
-
-
-@pytest.mark.parametrize("paths, text", FOLDERS.values(), ids=FOLDERS)
-def test_wrong_image_folders_raise(paths, text, tmp_path):
-    images(tmp_path, *paths)
-    with pytest.raises(ValueError, match=text):
-        load_dataset(str(tmp_path))

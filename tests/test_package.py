@@ -74,7 +74,7 @@ def test_float64():
 
             stack.enter_context(jax.enable_x64(True))
         keras.config.set_floatx("float64")
-        # As `dtype_policy()` gives in a process that begins so.
+        # `dtype_policy()` gives it in a process that begins with this floatx.
         keras.config.set_dtype_policy("float64")
         model = keras_vit.VisionTransformer(
             patch_size=16,

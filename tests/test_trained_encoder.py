@@ -30,7 +30,7 @@ PHOTOS = (
     "ihc.png moon.png motorcycle_left.png motorcycle_right.png page.png "
     "retina.jpg rocket.jpg"
 ).split()
-# Of the largest value of all tokens. Rounding differs between libraries.
+# A part of the largest value is allowed, because libraries round differently.
 TOLERANCE = 1e-5
 SIZES = ((224, 224), (280, 420))
 # The last one of the encoder, after the final layer norm.

@@ -89,7 +89,7 @@ def test_every_variable_matches_one_pattern(name):
         assert layouts[f"outer/inner/{variable.path}"].axes == axes
     if name == "all options":
         never = {rule for rule in distribution.RULES if rule not in used}
-        # Of a ResNet, and of other kinds of positions.
+        # These are rules of a ResNet, and of other kinds of positions.
         others = ("conv", "columns", "periods")
         never -= {r for r in never if any(x in r for x in others)}
         assert not never, "rules that no variable has"

@@ -17,9 +17,9 @@ _rng = np.random.default_rng(0)
 IMAGES = _rng.normal(size=(2, 12, 8, 3)).astype("float32")
 TOKENS = _rng.normal(size=(2, 7, 12)).astype("float32")
 GRID = _rng.normal(size=(2, 3, 2, 12)).astype("float32")
-# Of 6 patches, for 3 heads.
+# Offsets of 6 patches, for 3 heads.
 RELATIVE = _rng.normal(size=(2, 11, 4)).astype("float32")
-# For 7 tokens.
+# Sines and cosines for 7 tokens.
 ROTARY = _rng.normal(size=(2, 7, 2, 2)).astype("float32")
 MASKED = np.array([[1, 0, 1, 0, 0, 1, 0], [0, 1, 1, 1, 0, 0, 0]], "float32")
 
@@ -90,7 +90,7 @@ CALLS = {
         "Pooling('gap', num_prefix_tokens=2)",
         "Pooling('first_patch', num_prefix_tokens=2)",
         "AttentionPooling(3, 24, num_prefix_tokens=1)",
-        # As a list: Keras's own layer replaces an integer by one.
+        # `axis` is a list, as Keras's own layer stores it.
         "LayerNormalization(axis=[-1], epsilon=1e-6)",
         "LayerNormalization(axis=[1, 2])",
         "LayerNormalization(axis=[-1], scale=False)",

@@ -22,7 +22,7 @@ def model_of(remat, layers=2, size=16, **kwargs):
         remat=remat,
         **kwargs,
     )
-    # Of a zero head no gradient is left; a norm of a token of zeros is a
+    # A zero head leaves no gradient; a norm of a token of zeros is a
     # thousand times as sensitive, and so to rounding.
     for layer, name in (("head", "kernel"), ("class_token", "tokens")):
         weight = getattr(model.get_layer(layer), name)

@@ -18,7 +18,7 @@ from tests.models.test_vit import tiny
 ON_TORCH = pytest.mark.backends("torch")
 # The files' own size is 32 x 32.
 SIZES = {"square": (48, 48), "wide": (32, 80), "tall": (72, 24)}
-# With the norm, and without it, which does not depend on the size.
+# Each size is tried with the norm; without it, one shows the same.
 NORMS = {True: tuple(SIZES), False: ("tall",)}
 TOLERANCE = 3e-5
 TIMM = ("token", "registers-positioned", "registers-scale-qknorm")

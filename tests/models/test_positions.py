@@ -2,7 +2,6 @@
 
 import itertools
 
-import keras
 import numpy as np
 import pytest
 
@@ -128,29 +127,6 @@ def test_checkpoint_loads_at_another_image_size(kind, placement, tmp_path):
         assert np.abs(numpy(other(x)) - expected).max() > 1e-3
 
 
-@pytest.mark.slow
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize("kind, placement", CASES)
-def test_remat_does_not_change_gradients(kind, placement):
-    """Compare one training step; tests/layers/test_remat.py runs on every
-    backend."""
-
-    def trained(remat):
-        model = build(kind, placement, remat=remat, pooling="gap")
-        before = model.get_weights()
-        model.compile("sgd", "mse")
-        model.fit(images(), np.ones((2, 3)), verbose=0)
-        paths = [weight.path for weight in model.weights]
-        steps = zip(paths, model.get_weights(), before, strict=True)
-        return {path: after - start for path, after, start in steps}
-
-    again = trained(True)
-    for path, plain in trained(False).items():
-        np.testing.assert_allclose(again[path], plain, atol=1e-6)
-        if "position_embedding" in path and kind != "rope":
-            assert np.abs(plain).max() > 0
-
-
 LEARNED = marked(c for c in COMBINATIONS if c[0] in ("learned_2d", "relative"))
 UNSUPPORTED = [
     *LEARNED,
@@ -234,14 +210,3 @@ def test_hybrid_with_shared_relative_positions(tmp_path):
     again = load(tmp_path / "model.keras", name="rebuilt")
     x = images(64, 32)
     np.testing.assert_array_equal(numpy(again(x)), numpy(model(x)))
-
-
-@pytest.mark.slow
-def test_half_precision_trains():
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    model = build("relative", "every_layer", attention_dropout=0.1, remat=True)
-    before = numpy(model.get_layer("position_embedding_0").offsets)
-    model.compile("sgd", "mse")
-    model.fit(images(), np.ones((2, 3)), verbose=0)
-    after = numpy(model.get_layer("position_embedding_0").offsets)
-    assert np.isfinite(after).all() and (before != after).any()

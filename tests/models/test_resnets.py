@@ -262,12 +262,3 @@ def test_missing_arrays_are_listed(tmp_path):
 def test_wrong_arguments_raise(make, change, message):
     with pytest.raises(ValueError, match=message):
         make(**change)
-
-
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize("make", [hybrid, bit])
-def test_input_tensor(make):
-    images = keras.Input((16, 24, 3))
-    model = make(input_tensor=keras.layers.Rescaling(2.0)(images))
-    assert model.output_shape == (None, 4)
-    assert model(np.zeros((1, 16, 24, 3))).shape == (1, 4)

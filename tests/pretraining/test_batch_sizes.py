@@ -9,7 +9,7 @@ from keras_vit import pretraining
 from tests.pretraining import small
 
 SIZES = {"output_dim": 16, "hidden_dim": 8}
-# Of these, the loss of an image depends on the others of its batch.
+# Their loss of an image depends on the others of its batch.
 CONTRASTIVE = {
     "koleo": lambda e: pretraining.DINO(
         e, koleo_weight=0.1, bottleneck_dim=4, **SIZES

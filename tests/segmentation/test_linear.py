@@ -244,7 +244,7 @@ def test_the_metric_counts_more_pixels_than_its_dtype_has_integers(
         metric.update_state(masks, scores)
     assert metric.confusion.tolist() == [[2400, 0], [600, 0]]
     assert float(metric.result()) == pytest.approx(0.4, abs=1e-6)
-    # As after millions of batches.
+    # These are the counts after millions of batches.
     rests = np.array([[2**24 - 1, 0], [2**24 - 3, 0]], "float32")
     metric._rests.assign(rests)
     metric._multiples.assign(rests // 8)
