@@ -20,6 +20,7 @@ from keras_vit import _checks
 from keras_vit import _replicas
 from keras_vit._types import Config
 from keras_vit._types import Tensor
+from keras_vit._warnings import warn
 
 # Position embeddings of a block learn at its rate.
 _BLOCK = re.compile(r"(?:block|position_embedding)_(\d+)")
@@ -87,20 +88,18 @@ def _depth(path: str, block: int | None, top: int) -> int:
 
 # What PyTorch's functions of many tensors take.
 _Tensors: TypeAlias = list[Tensor] | tuple[Tensor, ...]
-CONVENTIONS = ("keras", "optax")
 # Variables are updated in groups of this size, because an update takes up to
 # twice the memory of its group.
 MAX_GROUP_BYTES = 2**26
 
 
 class ScheduledOptimizer(keras.optimizers.Optimizer):
-    """Base class of the optimizers; see `SGD` for its arguments.
+    """Base class of the optimizers; see `PublishedSGD` for its arguments.
 
     A batch may be split into micro-batches, which are computed sequentially
     (`gradient_accumulation_steps`) or on several devices (`tf.distribute`).
-    Gradients are clipped by the global norm of the whole batch. With
-    `convention="optax"`, schedules and moving averages also count whole
-    batches.
+    Gradients are clipped by the global norm of the whole batch, and schedules
+    and moving averages count whole batches.
 
     Subclasses compute an update in `update_step` and subtract it with
     `_update`, which adds the weight decay. For PyTorch, they may also compute
@@ -112,18 +111,12 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         learning_rate: float | Callable,
         weight_decay: float | Callable | None = None,
         *,
-        convention: str = "keras",
         decay_kernels_only: bool = False,
         layer_decay: float | None = None,
         momentum_dtype: str | None = None,
         average_from: int | None = None,
         **kwargs: Any,
     ) -> None:
-        if convention not in CONVENTIONS:
-            raise ValueError(
-                f"`convention` must be one of {CONVENTIONS}. Received: "
-                f"convention={convention!r}"
-            )
         if average_from is not None:
             _check_average_from(average_from, kwargs)
             kwargs["use_ema"] = True
@@ -131,7 +124,6 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             learning_rate=learning_rate, weight_decay=weight_decay, **kwargs
         )
         self.average_from = average_from
-        self.convention = convention
         self.decay_kernels_only = decay_kernels_only
         self.layer_decay = layer_decay
         self.momentum_dtype = momentum_dtype
@@ -302,7 +294,6 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         return {
             **super().get_config(),
             "weight_decay": decay,
-            "convention": self.convention,
             "decay_kernels_only": self.decay_kernels_only,
             "layer_decay": self.layer_decay,
             "momentum_dtype": self.momentum_dtype,
@@ -313,8 +304,13 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
     def from_config(
         cls, config: Config, custom_objects: dict[str, Any] | None = None
     ) -> Self:
+        config = dict(config)
+        config.pop("convention", None)  # of files of the former `SGD`
+        if "peak_rate" in config:  # by which older files multiply the decay
+            peak = config.pop("peak_rate") or 1.0
+            config["weight_decay"] = (config["weight_decay"] or 0.0) / peak
+            config["decay_kernels_only"] = True
         if isinstance(config.get("weight_decay"), dict):
-            config = dict(config)
             config["weight_decay"] = keras.saving.deserialize_keras_object(
                 config["weight_decay"], custom_objects
             )
@@ -322,12 +318,8 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
 
     def _now(self, value: Any) -> Any:
         """Returns the value of a schedule at this step, or a constant."""
-        if not callable(value):
-            return value
         # Keras passes the number of micro-batches, not that of updates.
-        return value(
-            self._iterations if self.convention == "keras" else self.iterations
-        )
+        return value(self.iterations) if callable(value) else value
 
     def _get_current_learning_rate(self) -> Tensor:
         schedule = self._learning_rate
@@ -343,8 +335,6 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         Keras updates them after each: with 8 micro-batches, a decay of 0.9999
         would be one of 0.9992 per update.
         """
-        if self.convention == "keras" and self.average_from is None:
-            return True
         steps = self.gradient_accumulation_steps or 1
         return ops.equal((self._iterations + 1) % steps, 0)
 
@@ -491,13 +481,12 @@ def compute_dtype(variable: Any) -> str:
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
-@keras.saving.register_keras_serializable("keras_vit")
-class SGD(ScheduledOptimizer):
-    """Stochastic gradient descent with momentum.
+@keras.saving.register_keras_serializable("keras_vit", "SGD")
+class PublishedSGD(ScheduledOptimizer):
+    """Stochastic gradient descent with momentum, as in the published code.
 
-    By default, its updates equal those of `keras.optimizers.SGD`. With
-    `convention="optax"`, it follows optax and PyTorch, and therefore the
-    published code, which define an update differently:
+    It follows optax and PyTorch, which define an update differently from
+    `keras.optimizers.SGD`:
 
     - The momentum accumulates gradients, `m = momentum * m + gradient`, and
       the update is `-learning_rate * m`. Keras accumulates
@@ -506,9 +495,8 @@ class SGD(ScheduledOptimizer):
     - With `gradient_accumulation_steps`, schedules and moving averages count
       updates of the weights. Those of Keras count micro-batches.
 
-    In both conventions, each step subtracts `weight_decay * learning_rate`
-    times a variable from the variable. Weight decay is not added to the
-    momentum.
+    Each step subtracts `weight_decay * learning_rate` times a variable from the
+    variable. Weight decay is not added to the momentum.
 
     Args:
         learning_rate: Float, schedule, or callable without arguments.
@@ -518,7 +506,6 @@ class SGD(ScheduledOptimizer):
             of `learning_rate`. As for `keras.optimizers.SGD`. The "wd" of
             big_vision is already multiplied by the peak learning rate: divide
             it by that.
-        convention: "keras" or "optax".
         decay_kernels_only: Boolean. Whether weight decay applies only to
             variables named "kernel", as in big_vision, and not to biases,
             norms, tokens and position embeddings.
@@ -535,8 +522,7 @@ class SGD(ScheduledOptimizer):
             the averages are the variables. It replaces the exponential moving
             average of `use_ema`, and is used like it: `model.fit` assigns the
             averages to the model when it ends, `averaged` does so for a
-            while, and they are saved with the optimizer. Micro-batches are
-            not counted in either convention.
+            while, and they are saved with the optimizer.
         **kwargs: As for `keras.optimizers.SGD`: `clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `ema_momentum`,
             `ema_overwrite_frequency`, `loss_scale_factor`,
@@ -574,21 +560,16 @@ class SGD(ScheduledOptimizer):
         dtype = compute_dtype(variable)
         gradient = ops.cast(gradient, dtype)
         rate = self._rate_of(variable, learning_rate)
-        keras_order = self.convention == "keras"
-        # Keras's momentum includes the learning rate, optax's does not.
-        step = rate * gradient if keras_order else gradient
-        update = step
+        update = gradient
         if self.momentum:
             moment = self.momentums[self._get_variable_index(variable)]
             # If the momentum is in half precision, so is the product, as in
             # optax.
-            update = ops.cast(self.momentum * moment, dtype) + step
+            update = ops.cast(self.momentum * moment, dtype) + gradient
             self.assign(moment, ops.cast(update, moment.dtype))
             if self.nesterov:
-                update = self.momentum * update + step
-        if not keras_order:
-            update = rate * update
-        self._update(variable, update, rate)
+                update = self.momentum * update + gradient
+        self._update(variable, rate * update, rate)
 
     def _moments(self) -> list[keras.Variable]:
         return self.momentums
@@ -598,22 +579,16 @@ class SGD(ScheduledOptimizer):
     ) -> _Tensors:
         import torch
 
-        keras_order = self.convention == "keras"
-        steps = grads
-        if keras_order:
-            steps = torch._foreach_mul(grads, rate)
-            self._scale_layers(steps, indices)
-        updates = steps
+        updates = grads
         if self.momentum:
             updates = [self.momentums[i].value for i in indices]
             torch._foreach_mul_(updates, self.momentum)
-            torch._foreach_add_(updates, steps)
+            torch._foreach_add_(updates, grads)
             if self.nesterov:
                 updates = torch._foreach_mul(updates, self.momentum)
-                torch._foreach_add_(updates, steps)
-        if not keras_order:
-            updates = torch._foreach_mul(updates, rate)
-            self._scale_layers(updates, indices)
+                torch._foreach_add_(updates, grads)
+        updates = torch._foreach_mul(updates, rate)
+        self._scale_layers(updates, indices)
         return updates
 
     def get_config(self) -> Config:
@@ -624,13 +599,12 @@ class SGD(ScheduledOptimizer):
         }
 
 
-@keras.saving.register_keras_serializable("keras_vit")
-class AdamW(ScheduledOptimizer):
-    """Adam with decoupled weight decay.
+@keras.saving.register_keras_serializable("keras_vit", "AdamW")
+class PublishedAdamW(ScheduledOptimizer):
+    """Adam with decoupled weight decay, as in the published code.
 
-    By default, its updates equal those of `keras.optimizers.AdamW`. With
-    `convention="optax"`, it follows optax and PyTorch, and therefore the
-    published code, which define an update differently:
+    It follows optax and PyTorch, which define an update differently from
+    `keras.optimizers.AdamW`:
 
     - Epsilon is added to the square root of the bias-corrected second moment,
       as in Algorithm 1 of "Adam: A Method for Stochastic Optimization", and
@@ -639,9 +613,8 @@ class AdamW(ScheduledOptimizer):
     - With `gradient_accumulation_steps`, schedules and moving averages count
       updates of the weights. Those of Keras count micro-batches.
 
-    In both conventions, each step subtracts `weight_decay * learning_rate`
-    times a variable from the variable. The paper's "weight decay 0.1" is
-    `weight_decay=0.1`.
+    Each step subtracts `weight_decay * learning_rate` times a variable from the
+    variable. The paper's "weight decay 0.1" is `weight_decay=0.1`.
 
     Args:
         learning_rate: Float, schedule, or callable without arguments.
@@ -650,16 +623,14 @@ class AdamW(ScheduledOptimizer):
             rate: divide it by that.
         beta_1: Float in [0, 1).
         beta_2: Float in [0, 1).
-        epsilon: Float. Defaults to 1e-7 in Keras's convention and to 1e-8 in
-            that of optax.
+        epsilon: Float.
         amsgrad: Boolean. Whether to apply the AMSGrad variant.
-        convention: "keras" or "optax".
-        decay_kernels_only: Boolean. As for `SGD`.
-        layer_decay: Float. As for `SGD`.
+        decay_kernels_only: Boolean. As for `PublishedSGD`.
+        layer_decay: Float. As for `PublishedSGD`.
         momentum_dtype: String. The dtype of the first moment; AugReg uses
-            "bfloat16". As for `SGD`.
-        average_from: Integer. As for `SGD`.
-        **kwargs: As for `SGD`.
+            "bfloat16". As for `PublishedSGD`.
+        average_from: Integer. As for `PublishedSGD`.
+        **kwargs: As for `PublishedSGD`.
     """
 
     def __init__(
@@ -669,7 +640,7 @@ class AdamW(ScheduledOptimizer):
         *,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
-        epsilon: float | None = None,
+        epsilon: float = 1e-8,
         amsgrad: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -679,8 +650,6 @@ class AdamW(ScheduledOptimizer):
                 "Received: weight_decay=None"
             )
         super().__init__(learning_rate, weight_decay, **kwargs)
-        if epsilon is None:
-            epsilon = 1e-7 if self.convention == "keras" else 1e-8
         self.beta_1, self.beta_2 = beta_1, beta_2
         self.epsilon = epsilon
         self.amsgrad = amsgrad
@@ -714,19 +683,12 @@ class AdamW(ScheduledOptimizer):
         # The bias corrections, as the initial values of the moments are zero.
         mean_sum = 1 - ops.power(ops.cast(self.beta_1, dtype), step)
         square_sum = 1 - ops.power(ops.cast(self.beta_2, dtype), step)
-        if self.convention == "optax":
-            square = square / square_sum
+        square = square / square_sum
         if self.amsgrad:
             largest = self.velocity_hats[index]
             square = ops.maximum(ops.cast(largest, dtype), square)
             self.assign(largest, ops.cast(square, largest.dtype))
-        if self.convention == "optax":
-            update = (
-                rate * (mean / mean_sum) / (ops.sqrt(square) + self.epsilon)
-            )
-        else:
-            rate_hat = rate * ops.sqrt(square_sum) / mean_sum
-            update = rate_hat * mean / (ops.sqrt(square) + self.epsilon)
+        update = rate * (mean / mean_sum) / (ops.sqrt(square) + self.epsilon)
         self._update(variable, update, rate)
 
     def _moments(self) -> list[keras.Variable]:
@@ -747,17 +709,12 @@ class AdamW(ScheduledOptimizer):
         step = ops.cast(self.iterations + 1, rate.dtype)
         mean_sum = 1 - torch.pow(self.beta_1, step)
         square_sum = 1 - torch.pow(self.beta_2, step)
-        if self.convention == "optax":
-            updates = torch._foreach_div(squares, square_sum)
-            torch._foreach_sqrt_(updates)
-            factor = rate / mean_sum
-        else:
-            updates = torch._foreach_sqrt(squares)
-            factor = rate * torch.sqrt(square_sum) / mean_sum
+        updates = torch._foreach_div(squares, square_sum)
+        torch._foreach_sqrt_(updates)
         torch._foreach_add_(updates, self.epsilon)
         torch._foreach_reciprocal_(updates)
         torch._foreach_mul_(updates, means)
-        torch._foreach_mul_(updates, factor)
+        torch._foreach_mul_(updates, rate / mean_sum)
         self._scale_layers(updates, indices)
         return updates
 
@@ -769,6 +726,39 @@ class AdamW(ScheduledOptimizer):
             "epsilon": self.epsilon,
             "amsgrad": self.amsgrad,
         }
+
+
+def SGD(
+    *args: Any, convention: str = "keras", **kwargs: Any
+) -> keras.optimizers.Optimizer:
+    """Former name of `keras.optimizers.SGD` and, with `convention="optax"`, of
+    `PublishedSGD`. It will be removed."""
+    return _former("SGD", PublishedSGD, convention)(*args, **kwargs)
+
+
+def AdamW(
+    *args: Any, convention: str = "keras", **kwargs: Any
+) -> keras.optimizers.Optimizer:
+    """Former name of `keras.optimizers.AdamW` and, with `convention="optax"`,
+    of `PublishedAdamW`. It will be removed."""
+    return _former("AdamW", PublishedAdamW, convention)(*args, **kwargs)
+
+
+def _former(name: str, published: type, convention: str) -> type:
+    """Returns the class that a former name means, with a warning."""
+    _checks.one_of("convention", convention, ("keras", "optax"))
+    means = (
+        published if convention == "optax" else getattr(keras.optimizers, name)
+    )
+    package = "keras_vit" if convention == "optax" else "keras"
+    warn(
+        f"keras_vit.optimizers.{name} will be removed. Here it means "
+        f"{package}.optimizers.{means.__name__}: use that, or "
+        f"keras_vit.optimizers.{published.__name__} for the updates of the "
+        "published code and for their options.",
+        FutureWarning,
+    )
+    return means
 
 
 @contextlib.contextmanager

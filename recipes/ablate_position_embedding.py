@@ -368,7 +368,7 @@ def train(config, data, strategy, output, kind, placement):
             config.learning_rate, config.steps, config.warmup
         )
         model.compile(
-            optimizer=keras_vit.optimizers.AdamW(
+            optimizer=keras_vit.optimizers.PublishedAdamW(
                 schedule,
                 config.weight_decay,
                 global_clipnorm=1.0,

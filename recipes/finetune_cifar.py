@@ -65,8 +65,8 @@ from keras_vit.data import PROTOCOLS
 from keras_vit.data import RandomPatchSizes
 from keras_vit.data import balanced_class_weights
 from keras_vit.data import height_and_width
-from keras_vit.optimizers import SGD
-from keras_vit.optimizers import AdamW
+from keras_vit.optimizers import PublishedAdamW
+from keras_vit.optimizers import PublishedSGD
 from keras_vit.schedules import BiTHyperRule
 from keras_vit.schedules import WarmupDecay
 from keras_vit.schedules import warmup_cosine
@@ -516,8 +516,8 @@ def build_optimizer(config, schedule):
         "momentum_dtype": config.momentum_dtype,
     }
     if config.optimizer_name == "sgd":
-        return SGD(schedule, momentum=0.9, **options)
-    return AdamW(schedule, config.weight_decay, **options)
+        return PublishedSGD(schedule, momentum=0.9, **options)
+    return PublishedAdamW(schedule, config.weight_decay, **options)
 
 
 def resolve_config(given, data):

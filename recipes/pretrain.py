@@ -57,8 +57,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
 from keras_vit import training
-from keras_vit.optimizers import SGD
-from keras_vit.optimizers import AdamW
+from keras_vit.optimizers import PublishedAdamW
+from keras_vit.optimizers import PublishedSGD
 from keras_vit.schedules import WarmupDecay
 from keras_vit.training import command_line as cli
 from keras_vit.training import models
@@ -316,8 +316,8 @@ def build_optimizer(config, schedule):
     if config.momentum_dtype != "float32":
         options["momentum_dtype"] = config.momentum_dtype
     if config.optimizer == "sgd":
-        return SGD(schedule, momentum=0.9, **options)
-    return AdamW(schedule, beta_1=0.9, beta_2=0.999, **options)
+        return PublishedSGD(schedule, momentum=0.9, **options)
+    return PublishedAdamW(schedule, beta_1=0.9, beta_2=0.999, **options)
 
 
 def summary(given, config):

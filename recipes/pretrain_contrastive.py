@@ -46,7 +46,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 from keras_vit import evaluation
 from keras_vit import training
 from keras_vit.data import MultiCrop
-from keras_vit.optimizers import AdamW
+from keras_vit.optimizers import PublishedAdamW
 from keras_vit.schedules import WarmupDecay
 from keras_vit.training import command_line as cli
 from keras_vit.training import momentum
@@ -274,7 +274,7 @@ def resolve_config(given, data):
 
 
 def build_optimizer(config, schedule):
-    optimizer = AdamW(
+    optimizer = PublishedAdamW(
         schedule,
         momentum.weight_decay_schedule(config),
         **{

@@ -52,7 +52,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from keras_vit import training
-from keras_vit.optimizers import AdamW
+from keras_vit.optimizers import PublishedAdamW
 from keras_vit.schedules import WarmupDecay
 from keras_vit.schedules import WarmupMultiStep
 from keras_vit.training import command_line as cli
@@ -237,7 +237,7 @@ def build_optimizer(config, schedule):
         "global_clipnorm": config.clip or None,
         "decay_kernels_only": config.not_decayed is None,
     }
-    optimizer = AdamW(
+    optimizer = PublishedAdamW(
         schedule, config.weight_decay, beta_2=config.beta_2, **options
     )
     if config.not_decayed is not None:

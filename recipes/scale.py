@@ -460,11 +460,11 @@ def train(config, data, strategy, folder, output, point):
         )
         options = {"global_clipnorm": 1.0, **config.optimizer_options()}
         if point.optimizer == "sgd":
-            optimizer = keras_vit.optimizers.SGD(
+            optimizer = keras_vit.optimizers.PublishedSGD(
                 schedule, momentum=0.9, **options
             )
         else:
-            optimizer = keras_vit.optimizers.AdamW(
+            optimizer = keras_vit.optimizers.PublishedAdamW(
                 schedule, config.weight_decay, **options
             )
         model.compile(

@@ -47,7 +47,7 @@ from keras_vit.data import height_and_width
 from keras_vit.evaluation import confusion_matrix
 from keras_vit.evaluation import mean_iou
 from keras_vit.evaluation import plot_segmentation
-from keras_vit.optimizers import AdamW
+from keras_vit.optimizers import PublishedAdamW
 from keras_vit.schedules import warmup_cosine
 from keras_vit.segmentation import LinearSegmenter
 from keras_vit.segmentation import MeanIoU
@@ -443,7 +443,7 @@ def learning_rate_schedule(config):
 
 
 def build_optimizer(config, schedule):
-    return AdamW(
+    return PublishedAdamW(
         schedule,
         config.weight_decay,
         global_clipnorm=1.0,

@@ -214,12 +214,11 @@ def opened(config):
 
 def optimizer_of(rate):
     # As in vit_jax/train.py, the momentum is in bfloat16.
-    return keras_vit.optimizers.SGD(
+    return keras_vit.optimizers.PublishedSGD(
         rate,
         momentum=0.9,
         momentum_dtype="bfloat16",
         global_clipnorm=1.0,
-        convention="optax",
     )
 
 

@@ -130,8 +130,8 @@ def test_compiled_models_load_in_a_new_process(tmp_path):
     )
     for number, (optimizer, schedule) in enumerate(
         [
-            (keras_vit.optimizers.SGD, schedules[0](0.1, 100)),
-            (keras_vit.optimizers.AdamW, schedules[1](0.1, 100, 10)),
+            (keras_vit.optimizers.PublishedSGD, schedules[0](0.1, 100)),
+            (keras_vit.optimizers.PublishedAdamW, schedules[1](0.1, 100, 10)),
         ]
     ):
         inputs = keras.Input((4,))
@@ -156,8 +156,8 @@ print(*(type(m.loss).__name__ for m in models))
 """)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [
-        "SGD",
-        "AdamW",
+        "PublishedSGD",
+        "PublishedAdamW",
         "BiTHyperRule",
         "WarmupDecay",
         "SigmoidCrossentropy",

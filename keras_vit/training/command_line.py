@@ -485,8 +485,8 @@ class TrainingFlags:
         return self.average > 0 or self.average_from is not None
 
     def optimizer_options(self) -> dict[str, Any]:
-        """Returns the arguments of `SGD` and `AdamW` that all recipes share:
-        the conventions of the published code, accumulation and averages, for
+        """Returns the arguments of `PublishedSGD` and `PublishedAdamW` that
+        all recipes share: decay of kernels, accumulation and averages, for
         which `steps` must be filled in."""
         averages = {
             "use_ema": self.average > 0,
@@ -496,7 +496,6 @@ class TrainingFlags:
             steps: Any = self.steps  # filled in by now
             averages = {"average_from": math.floor(self.average_from * steps)}
         return {
-            "convention": "optax",
             "decay_kernels_only": True,
             "gradient_accumulation_steps": (
                 self.accumulate if self.accumulate > 1 else None

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit import pretraining
-from keras_vit.optimizers import SGD
+from keras_vit.optimizers import PublishedSGD
 from keras_vit.segmentation import EoMT
 from keras_vit.segmentation import LinearSegmenter
 
@@ -71,7 +71,7 @@ def clipped_step(strategy, options: dict) -> list[float]:
             1, use_bias=False, kernel_initializer="zeros"
         )
         model = keras.Sequential([keras.Input((2,)), dense])
-        model.compile(SGD(0.1, **options), "mse", jit_compile=False)
+        model.compile(PublishedSGD(0.1, **options), "mse", jit_compile=False)
         model.fit(batches(x, y), verbose=0)
         return model.get_weights()[0].ravel().tolist()
 

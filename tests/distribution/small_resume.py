@@ -52,7 +52,9 @@ def train(config, data, strategy, output):
             0.05, config.steps, warmup=0.3
         )
         model.compile(
-            keras_vit.optimizers.SGD(schedule, 0.9, global_clipnorm=1.0),
+            keras_vit.optimizers.PublishedSGD(
+                schedule, 0.9, global_clipnorm=1.0
+            ),
             keras_vit.losses.get_loss("softmax", False),
             weighted_metrics=["accuracy"],
         )

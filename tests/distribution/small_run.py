@@ -17,7 +17,6 @@ import numpy as np
 import keras_vit
 
 STEPS, BATCH, CLASSES = 5, 16, 8
-PUBLISHED = {"convention": "optax", "decay_kernels_only": True}
 
 
 def optimizer(kind):
@@ -26,21 +25,21 @@ def optimizer(kind):
         return keras.optimizers.SGD(rate, 0.9, global_clipnorm=1.0)
     if kind == "adamw":
         rate = keras_vit.schedules.warmup_cosine(0.003, STEPS, warmup=0.4)
-        return keras_vit.optimizers.AdamW(
+        return keras_vit.optimizers.PublishedAdamW(
             rate,
             1 / 3,
             epsilon=1e-4,
             global_clipnorm=1.0,
             average_from=2,  # `fit` ends with the averages in the model
-            **PUBLISHED,
+            decay_kernels_only=True,
         )
     accumulate = {"sgd": None, "sgd-accumulate": 2}[kind]
-    return keras_vit.optimizers.SGD(
+    return keras_vit.optimizers.PublishedSGD(
         rate,
         0.9,
         global_clipnorm=1.0,
         gradient_accumulation_steps=accumulate,
-        **PUBLISHED,
+        decay_kernels_only=True,
     )
 
 

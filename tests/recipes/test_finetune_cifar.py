@@ -450,7 +450,7 @@ def test_bit_hyperrule_selects_the_settings(monkeypatch):
         job = programs.plan(recipe, recipe.Config(**bit, **settings), data)
         config = job.config
         optimizer, rate = job.optimizer()
-        assert type(optimizer) is keras_vit.optimizers.SGD
+        assert type(optimizer) is keras_vit.optimizers.PublishedSGD
         assert type(rate) is keras_vit.schedules.BiTHyperRule
         assert optimizer.global_clipnorm is None
         assert optimizer.momentum_dtype == "float32"
@@ -664,7 +664,7 @@ def test_given_flags_are_used():
     planned = programs.plan(recipe, config, data)
     assert planned.build().get_layer("block_1").drop_path == 0.25
     assert planned.batches["one_hot"]
-    assert type(planned.optimizer()[0]) is keras_vit.optimizers.SGD
+    assert type(planned.optimizer()[0]) is keras_vit.optimizers.PublishedSGD
     with pytest.raises(ValueError, match="--dropout is for Vision"):
         programs.plan(
             recipe, recipe.Config(model="compact-bit", dropout=0.1), data

@@ -140,10 +140,10 @@ def write(folder):
     # Models that were compiled and trained, and a quantized one.
 
     for name, optimizer in (
-        ("compiled_sgd", keras_vit.optimizers.SGD(0.1)),
+        ("compiled_sgd", keras_vit.optimizers.PublishedSGD(0.1)),
         (
             "compiled_adamw",
-            keras_vit.optimizers.AdamW(0.01, weight_decay=0.001),
+            keras_vit.optimizers.PublishedAdamW(0.01, weight_decay=0.001),
         ),
     ):
         keras.utils.set_random_seed(0)

@@ -51,10 +51,9 @@ def build(average_from=None):
     ]
     model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
     schedule = keras_vit.schedules.warmup_cosine(rate, STEPS, 0.2)
-    optimizer = keras_vit.optimizers.AdamW(
+    optimizer = keras_vit.optimizers.PublishedAdamW(
         schedule,
         0.2,
-        convention="optax",
         use_ema=True,
         average_from=average_from,
         momentum_dtype="bfloat16",

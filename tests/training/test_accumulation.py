@@ -13,13 +13,13 @@ from tests.training import pictures
 COUNT, BATCH, STEPS = 4, 16, 3
 
 OPTIMIZERS = {
-    "sgd": lambda rate, **kwargs: keras_vit.optimizers.SGD(
-        rate, 0.9, convention="optax", **kwargs
+    "sgd": lambda rate, **kwargs: keras_vit.optimizers.PublishedSGD(
+        rate, 0.9, **kwargs
     ),
     # Epsilon: Adam makes a whole step of the rounding of a gradient that is
     # zero by mathematics, as that of the keys' bias.
-    "adamw": lambda rate, **kwargs: keras_vit.optimizers.AdamW(
-        rate, 0.02, epsilon=1e-3, convention="optax", **kwargs
+    "adamw": lambda rate, **kwargs: keras_vit.optimizers.PublishedAdamW(
+        rate, 0.02, epsilon=1e-3, **kwargs
     ),
 }
 

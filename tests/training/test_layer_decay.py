@@ -22,10 +22,10 @@ def _steps(optimizer, values, grads):
 
 
 @pytest.mark.parametrize(
-    "make", [keras_vit.optimizers.SGD, keras_vit.optimizers.AdamW]
+    "make",
+    [keras_vit.optimizers.PublishedSGD, keras_vit.optimizers.PublishedAdamW],
 )
-@pytest.mark.parametrize("convention", ["keras", "optax"])
-def test_layer_decay_scales_the_learning_rate_of_each_layer(make, convention):
+def test_layer_decay_scales_the_learning_rate_of_each_layer(make):
     """Each layer steps as it would alone with a fraction of the learning rate;
     weight decay is scaled too, as in MAE's code."""
     scales = {
@@ -41,7 +41,7 @@ def test_layer_decay_scales_the_learning_rate_of_each_layer(make, convention):
         {n: rng.normal(size=3).astype("float32") for n in scales}
         for _ in range(5)
     ]
-    given = {"weight_decay": 0.3, "convention": convention}
+    given = {"weight_decay": 0.3}
     whole = make(0.1, layer_decay=0.5, **given)
     assert whole.get_config()["layer_decay"] == 0.5
     found = _steps(whole, values, grads)

@@ -60,8 +60,8 @@ def _tune(paths):
     for peak in RATES:
         # One model, so that the step is compiled once.
         model = build(None)
-        optimizer = keras_vit.optimizers.AdamW(
-            rate(peak), 0.05, convention="optax", decay_kernels_only=True
+        optimizer = keras_vit.optimizers.PublishedAdamW(
+            rate(peak), 0.05, decay_kernels_only=True
         )
         model.compile(
             optimizer,

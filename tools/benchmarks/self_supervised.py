@@ -129,8 +129,8 @@ def _tune(model, data, labels, size, seed):
 
     rate = keras_vit.schedules.warmup_cosine(RATE, TUNING, 0.1)
     model.compile(
-        keras_vit.optimizers.AdamW(
-            rate, 0.05, convention="optax", decay_kernels_only=True
+        keras_vit.optimizers.PublishedAdamW(
+            rate, 0.05, decay_kernels_only=True
         ),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )

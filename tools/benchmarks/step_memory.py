@@ -44,7 +44,9 @@ def resident(key):
 
 def step(build, size, batch, accumulate, times):
     model = build()
-    make = {"adamw": optimizers.AdamW, "sgd": optimizers.SGD}[optimizer]
+    make = optimizers.PublishedAdamW
+    if optimizer == "sgd":
+        make = optimizers.PublishedSGD
     options = {"momentum": 0.9} if optimizer == "sgd" else {}
     if accumulate > 1:
         options["gradient_accumulation_steps"] = accumulate
