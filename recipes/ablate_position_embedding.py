@@ -67,7 +67,6 @@ import time
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-import keras
 
 import keras_vit
 from keras_vit import evaluation
@@ -93,10 +92,6 @@ GRID = {
 # of global average pooling.
 RATES = {"gap": 0.003, "token": 0.008}
 FILES = ("table.txt", "results.json", "table.png")
-_FREE = (
-    *("settings", "output", "overwrite", "checkpoint_every", "tensorboard"),
-    "skip_bad_images",  # needed to resume after an unreadable image
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,14 +155,7 @@ class Config(cli.TrainingFlags):
 
 
 def settings_of(config):
-    """Returns the requested settings, as pairs of kind and placement.
-
-    Args:
-        config: `Config`.
-
-    Raises:
-        ValueError: if there is no such setting.
-    """
+    """Returns the requested settings, as pairs of kind and placement."""
     if config.settings == "all":
         return [(kind, p) for kind, places in GRID.items() for p in places]
     found = []
@@ -191,14 +179,7 @@ def settings_of(config):
 def main(config):
     started = time.perf_counter()
     with cli.user_errors():
-        chosen = keras_vit.distribution.get_strategy(config.strategy)
-        if chosen.process[1] > 1:
-            raise ValueError("This recipe reads its images in one process.")
-        if config.mixed_precision:
-            keras.config.set_dtype_policy("mixed_bfloat16")
-        cli.require("matplotlib")
-        if config.tensorboard:
-            cli.require("tensorflow")
+        chosen = training.begin_study(config)
         data = keras_vit.data.load_dataset(
             config.dataset,
             skip_bad_images=config.skip_bad_images,
@@ -219,15 +200,7 @@ def main(config):
 
 
 def resolve_config(config, data):
-    """Returns the config with values for all settings that are None.
-
-    Args:
-        config: `Config`.
-        data: `keras_vit.data.ImageDataset`.
-
-    Raises:
-        ValueError: if the patch size does not divide the image size.
-    """
+    """Returns the config with values for all settings that are None."""
     image_size, patch_size = training.resolve_sizes(
         (config.image_size, data.image_size, 64), config.patch_size, stride=1
     )
@@ -245,58 +218,17 @@ def resolve_config(config, data):
 
 
 def open_folder(config, data):
-    """Creates or reopens the output folder.
-
-    Args:
-        config: `Config`.
-        data: `keras_vit.data.ImageDataset`.
-
-    Returns:
-        Path of the folder.
-
-    Raises:
-        ValueError: if the folder holds other files, or an ablation with other
-            flags.
-    """
+    """Creates or reopens the output folder, and returns its path."""
     output = pathlib.Path(config.output or f"runs/positions-{data.name}")
-    output = output.expanduser()
-    settings = dataclasses.asdict(config) | {"backend": keras.backend.backend()}
-    settings = {name: settings[name] for name in settings if name not in _FREE}
-    settings_path = output / "flags.json"
+    output = training.open_study(config, output, "settings")
     if config.overwrite:
         for kind, placement in [(k, p) for k in GRID for p in PLACEMENTS]:
             shutil.rmtree(output / f"{kind}-{placement}", ignore_errors=True)
-    elif settings_path.exists():
-        before = json.loads(settings_path.read_text())
-        other = [
-            name for name in settings if before.get(name) != settings[name]
-        ]
-        if other:
-            raise ValueError(
-                f"{str(output)!r} holds an ablation with other flags: "
-                + ", ".join(f"{n} was {before.get(n)}" for n in other)
-                + ". Choose another --output, or --overwrite it."
-            )
-    else:
-        run_folder.check_output(output, overwrite=False)
-    output.mkdir(parents=True, exist_ok=True)
-    run_folder.save_json(settings, settings_path)
     return output
 
 
 def measured(config, data, chosen, output, setting):
-    """Returns the results of one setting, and trains it if necessary.
-
-    Args:
-        config: `Config`.
-        data: `keras_vit.data.ImageDataset`.
-        chosen: `keras_vit.distribution.Strategy`.
-        output: Path of the output folder.
-        setting: Tuple of the kind and the placement.
-
-    Returns:
-        Dict. A row of the table.
-    """
+    """Returns the results of one setting, and trains it if necessary."""
     kind, placement = setting
     folder = output / f"{kind}-{placement}"
     result = folder / "few_shot.json"
@@ -307,16 +239,16 @@ def measured(config, data, chosen, output, setting):
         train(config, data, chosen, folder, kind, placement)
     trained = json.loads((folder / "config.json").read_text())
     model = keras_vit.models.load_keras_file(folder / "model.keras")
-    features = keras_vit.evaluation.feature_model(model)
+    features = evaluation.feature_model(model)
     options = {
         **config.batches(),
         "batch_size": config.batch_size,
         "one_hot": False,
     }
-    x, y = keras_vit.evaluation.predict_dataset(
+    x, y = evaluation.predict_dataset(
         features, data.batches("train", **options), data.num_train
     )
-    test_x, test_y = keras_vit.evaluation.predict_dataset(
+    test_x, test_y = evaluation.predict_dataset(
         features, data.test(**options), data.num_test
     )
     (found,) = evaluation.few_shot(
@@ -395,16 +327,7 @@ def train(config, data, strategy, output, kind, placement):
 
 
 def _table(rows, shots, column="few_shot"):
-    """Returns the table in the layout of the paper's Table 8.
-
-    Args:
-        rows: List of dicts with the keys `positions`, `placement` and `column`.
-        shots: Integer. Number of training images per class.
-        column: String. Key of the accuracy: "few_shot" or "test_accuracy".
-
-    Returns:
-        String. Combinations without a row have "-".
-    """
+    """Returns the table in the layout of the paper's Table 8."""
     found = {(r["positions"], r["placement"]): r[column] for r in rows}
     what = f"{shots}-shot" if column == "few_shot" else "test"
     lines = [f"{what:14}" + "".join(f"{PLACEMENTS[p]:>21}" for p in PLACEMENTS)]
@@ -420,14 +343,6 @@ def write_ablation(rows, config, data, output):
 
     It is called after each trained setting, so that an interrupted ablation
     leaves the results so far.
-
-    Args:
-        rows: List of dicts, one per trained setting, with the keys
-            `positions`, `placement`, `few_shot`, `few_shot_std` and
-            `test_accuracy`.
-        config: Dataclass instance with the fields `shots` and `steps`.
-        data: `keras_vit.data.ImageDataset`.
-        output: Path of the output folder.
     """
     text = _table(rows, config.shots)
     text += "\n" + _table(rows, config.shots, "test_accuracy")

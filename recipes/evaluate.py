@@ -200,16 +200,6 @@ def real_labels(config, data):
     """Returns the ReaL labels of the images.
 
     The number in the name of a file selects its labels.
-
-    Args:
-        config: `Config`.
-        data: `keras_vit.data.ImageDataset`.
-
-    Returns:
-        List with one list of integers per image, or None without `--real`.
-
-    Raises:
-        ValueError: if a file is not named as in ImageNet.
     """
     if config.real is None:
         return None

@@ -225,12 +225,7 @@ def on_all_images(x, y, classes, test_x, test_y, config):
 
 
 def probe_l2_of(config, scores):
-    """Returns the penalty of the linear probe, or 0 for no probe.
-
-    Args:
-        config: `Config`.
-        scores: Integer. Number of training images times number of classes.
-    """
+    """Returns the penalty of the linear probe, or 0 for no probe."""
     if config.probe_l2 is not None:
         return config.probe_l2
     if scores <= LARGEST_PROBE:

@@ -409,11 +409,7 @@ def main(config):
 
 
 def train(config, data, strategy, output, keep=True):
-    """Trains with the settings of `resolve_config`, and saves the results.
-
-    Returns:
-        Dict. The content of `config.json`.
-    """
+    """Trains with the settings of `resolve_config`, and saves the results."""
     summary = "fine-tuning" if config.weights else "from scratch"
     with training.Run(config, data, strategy, output, summary) as run:
         # 1. Data: a function of the step to resume from, which returns endless

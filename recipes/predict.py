@@ -151,11 +151,6 @@ def save_table(files, found, path):
     A row holds the path of the image, and the names and probabilities of its
     top classes, the most likely class first. Cells are empty if another image
     has more classes.
-
-    Args:
-        files: List of paths.
-        found: List with one list of `(id, name, probability)` per image.
-        path: Path of the CSV file.
     """
     header = ["file"]
     columns = max(map(len, found))

@@ -196,11 +196,7 @@ def main(given):
 
 
 def train(config, data, strategy, output, summary):
-    """Trains with settings that `resolve_config` has filled in.
-
-    Returns:
-        Dict. The content of `config.json`.
-    """
+    """Trains with settings that `resolve_config` has filled in."""
     with training.Run(config, data, strategy, output, summary) as run:
         # 1. Data: batches of (images, labels), with a weight for each image in
         # evaluations. A resumed run begins with batch `start`.

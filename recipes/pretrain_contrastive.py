@@ -161,11 +161,7 @@ def main(config):
 
 
 def train(config, data, strategy, output):
-    """Trains with settings that `resolve_config` has filled in.
-
-    Returns:
-        Dict. The content of `config.json`.
-    """
+    """Trains with settings that `resolve_config` has filled in."""
     # A sharded model computes only if all processes call it.
     alone = strategy.is_main and strategy.num_devices == 1
     has_knn = alone and len(data.class_names) > 1 and not data.multi_label

@@ -143,11 +143,7 @@ def main(config):
 
 
 def train(config, data, strategy, output):
-    """Trains with settings that `resolve_config` has filled in.
-
-    Returns:
-        Dict. The content of `config.json`.
-    """
+    """Trains with settings that `resolve_config` has filled in."""
     summary = f"{config.method}, {config.mask_ratio:.0%} masked"
     with training.Run(
         config, data, strategy, output, summary, metric="loss"

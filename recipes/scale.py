@@ -112,10 +112,6 @@ ROBUST = ("ViT-64x4", "BiT-2x0.5", "hybrid-64x2")
 FIRST = ("compute", "data", "shape")
 STUDIES = (*FIRST, "pooling", "optimizer", "resolution", "robustness")
 GRID = 4
-_FREE = (
-    *("study", "output", "overwrite", "checkpoint_every", "tensorboard"),
-    "skip_bad_images",  # needed to resume after an unreadable image
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,11 +211,7 @@ class Point:
 
 
 def studies_of(config):
-    """Returns the names of the requested studies.
-
-    Raises:
-        ValueError: if there is no such study.
-    """
+    """Returns the names of the requested studies."""
     if config.study == "all":
         return STUDIES
     names = tuple(name.strip() for name in config.study.split(","))
@@ -278,14 +270,7 @@ def points_of(study, steps):
 def main(config):
     started = time.perf_counter()
     with cli.user_errors():
-        chosen = keras_vit.distribution.get_strategy(config.strategy)
-        if chosen.process[1] > 1:
-            raise ValueError("This recipe reads its images in one process.")
-        if config.mixed_precision:
-            keras.config.set_dtype_policy("mixed_bfloat16")
-        cli.require("matplotlib")
-        if config.tensorboard:
-            cli.require("tensorflow")
+        chosen = training.begin_study(config)
         data = load(config, 1.0)
         config = resolve_config(config, data)
         output = open_folder(config, data)
@@ -329,34 +314,12 @@ def resolve_config(config, data):
 
 
 def open_folder(config, data):
-    """Creates or reopens the output folder, and returns its path.
-
-    Raises:
-        ValueError: if the folder holds other files, or a run with other flags.
-    """
+    """Creates or reopens the output folder, and returns its path."""
     output = pathlib.Path(config.output or f"runs/scale-{data.name}")
-    output = output.expanduser()
-    settings = dataclasses.asdict(config) | {"backend": keras.backend.backend()}
-    settings = {name: settings[name] for name in settings if name not in _FREE}
-    path = output / "flags.json"
-    if path.exists() and not config.overwrite:
-        before = json.loads(path.read_text())
-        other = [
-            name for name in settings if before.get(name) != settings[name]
-        ]
-        if other:
-            raise ValueError(
-                f"{str(output)!r} holds studies with other flags: "
-                + ", ".join(f"{n} was {before.get(n)}" for n in other)
-                + ". Choose another --output, or --overwrite it."
-            )
-    elif not path.exists():
-        run_folder.check_output(output, config.overwrite)
+    output = training.open_study(config, output, "study")
     if config.overwrite:
         for result in output.glob("models/*/point.json"):
             result.unlink()
-    output.mkdir(parents=True, exist_ok=True)
-    run_folder.save_json(settings, path)
     return output
 
 
@@ -765,20 +728,8 @@ REPORTS = {
 
 
 def plot(path, panels, label, logarithmic=False, frontier=False):
-    """Plots lines in panels next to each other.
-
-    Args:
-        path: Path of the image file.
-        panels: List of pairs of a title and a dict of lines, each of which is
-            a list of points.
-        label: String. Label of the horizontal axis.
-        logarithmic: Boolean. Whether this axis is logarithmic.
-        frontier: Boolean. Whether a line is the best value so far, instead of a
-            connection of all points.
-
-    Returns:
-        The path.
-    """
+    """Plots panels, pairs of a title and a dict of lines, next to each other;
+    with `frontier`, a line is the best value so far."""
     figure = cli.require("matplotlib.figure").Figure(
         figsize=(5 * len(panels), 3.8), dpi=120, layout="constrained"
     )

@@ -185,11 +185,7 @@ def load(config, holdout):
 
 
 def train(config, data, strategy, output):
-    """Trains with the settings of `resolve_config`, and saves the results.
-
-    Returns:
-        Dict. The content of `config.json`.
-    """
+    """Trains with the settings of `resolve_config`, and saves the results."""
     summary = "the head" if config.train == "head" else "encoder and head"
     with training.Run(
         config, data, strategy, output, summary, metric="mean_iou"
@@ -374,11 +370,7 @@ def compare(config, data, strategy, output):
 
 
 def train_encoder(config, strategy, output):
-    """Trains a classifier of single digits, which never sees a mask.
-
-    Returns:
-        Dict. The content of `config.json`.
-    """
+    """Trains a classifier of single digits, which never sees a mask."""
     (images, labels), test = keras_vit.data.single_digits()
     data = keras_vit.data.from_arrays(
         images, labels, test, name="single-digits"

@@ -176,19 +176,7 @@ def main(config):
 
 
 def opened(config):
-    """Opens the output folder.
-
-    Args:
-        config: `Config`.
-
-    Returns:
-        Tuple of the path of the folder and a dict of the results that it
-        already holds, by task.
-
-    Raises:
-        ValueError: if the folder holds results of other settings, or other
-            files.
-    """
+    """Returns the path of the output folder, and its results by task."""
     path = run_folder.check_output(config.output, overwrite=True) / RESULTS
     if config.overwrite or not path.exists():
         run_folder.check_output(config.output, config.overwrite)
@@ -223,19 +211,7 @@ def optimizer_of(rate):
 
 
 def fine_tune(config, name, data):
-    """Fine-tunes and evaluates the weights on one task.
-
-    Args:
-        config: `Config`.
-        name: String. Name of the task.
-        data: Its dataset, from `keras_vit.data.load_vtab`.
-
-    Returns:
-        Dict. The results of the task.
-
-    Raises:
-        Diverged: if the loss is NaN or infinite.
-    """
+    """Fine-tunes and evaluates the weights on one task."""
     started = time.perf_counter()
     task = keras_vit.data.VTAB_TASKS[name]
     keras.utils.clear_session()
@@ -291,12 +267,6 @@ def means_of(done):
     """Returns the mean accuracies of the groups of tasks and of all tasks.
 
     Groups with missing results are left out.
-
-    Args:
-        done: Dict of the results by task.
-
-    Returns:
-        Dict of floats.
     """
     tasks = keras_vit.data.VTAB_TASKS
     groups = {

@@ -30,6 +30,7 @@ from keras_vit.training.results import write_model as write_model
 from keras_vit.training.run_folder import COMPARISON as COMPARISON
 from keras_vit.training.run_folder import save_json as save_json
 from keras_vit.training.setup import begin as begin
+from keras_vit.training.setup import begin_study as begin_study
 from keras_vit.training.setup import jit_compile as jit_compile
 from keras_vit.training.sweep import (
     parse_learning_rates as parse_learning_rates,
@@ -37,3 +38,4 @@ from keras_vit.training.sweep import (
 from keras_vit.training.sweep import read_finished as read_finished
 from keras_vit.training.sweep import sweep as sweep
 from keras_vit.training.training_run import Run as Run
+from keras_vit.training.training_run import open_study as open_study

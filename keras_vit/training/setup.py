@@ -72,11 +72,7 @@ def begin(
             "Recipes split a model over the devices of one process only, since "
             "the first process writes it. Use --strategy data-parallel."
         )
-    if config.mixed_precision:
-        keras.config.set_dtype_policy("mixed_bfloat16")
-    require("matplotlib")
-    if config.tensorboard:
-        require("tensorflow")
+    _set_up(config)
     if config.holdout is not None:
         holdout = config.holdout
     data = (load or load_run_data)(config, holdout)
@@ -99,6 +95,24 @@ def begin(
         )
     output = config.output or pathlib.Path("runs") / data.name
     return chosen, data, check_output(output, config.overwrite)
+
+
+def begin_study(config: Any) -> Strategy:
+    """Returns the strategy of a study of several runs, and sets the dtype
+    policy."""
+    chosen = get_strategy(config.strategy)
+    if chosen.process[1] > 1:
+        raise ValueError("This recipe reads its images in one process.")
+    _set_up(config)
+    return chosen
+
+
+def _set_up(config: Any) -> None:
+    if config.mixed_precision:
+        keras.config.set_dtype_policy("mixed_bfloat16")
+    require("matplotlib")
+    if config.tensorboard:
+        require("tensorflow")
 
 
 def load_run_data(config: Any, holdout: float | str | None) -> ImageDataset:

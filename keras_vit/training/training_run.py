@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import math
 import pathlib
 import shutil
@@ -27,6 +28,7 @@ from keras_vit.training.callbacks import EventFiles
 from keras_vit.training.callbacks import Progress
 from keras_vit.training.callbacks import StopEarly
 from keras_vit.training.checkpoint import ResumableCheckpoint
+from keras_vit.training.checkpoint import check_same_run
 from keras_vit.training.results import FILES
 from keras_vit.training.results import MORE_FILES
 from keras_vit.training.results import describe_run
@@ -35,8 +37,10 @@ from keras_vit.training.results import save_model
 from keras_vit.training.results import write_last
 from keras_vit.training.results import write_predictions
 from keras_vit.training.run_folder import CHECKPOINTS
+from keras_vit.training.run_folder import check_output
 from keras_vit.training.run_folder import exclusive_lock
 from keras_vit.training.run_folder import prepare_output
+from keras_vit.training.run_folder import save_json
 
 # Settings that may differ when a run resumes.
 _MAY_CHANGE = (
@@ -399,6 +403,22 @@ def fingerprint(config: Any) -> dict[str, Any]:
     """Returns the settings that must be equal for a run to resume."""
     settings = dataclasses.asdict(config) | {"backend": keras.backend.backend()}
     return {k: v for k, v in settings.items() if k not in _MAY_CHANGE}
+
+
+def open_study(config: Any, output: pathlib.Path, chosen: str) -> pathlib.Path:
+    """Creates or reopens the folder of a study of several runs; raises a
+    `ValueError` if it is of other settings than those of `config`, of which
+    `chosen`, the runs of the study, may differ."""
+    output = output.expanduser()
+    settings = {k: v for k, v in fingerprint(config).items() if k != chosen}
+    path = output / "flags.json"
+    if path.exists() and not config.overwrite:
+        check_same_run(path, json.loads(path.read_text()), settings)
+    elif not path.exists():
+        check_output(output, config.overwrite)
+    output.mkdir(parents=True, exist_ok=True)
+    save_json(settings, path)
+    return output
 
 
 def warn_of_average(config: Any) -> None:
