@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from keras_vit import _checks
 from keras_vit._types import Tensor
 from keras_vit.data._decode import decode
 from keras_vit.data._decode import import_tensorflow
@@ -63,12 +64,8 @@ class MultiCrop:
     solarize_probability: float = 0.2
 
     def __post_init__(self) -> None:
-        if self.num_local < 0:
-            raise ValueError(
-                "`num_local` must be 0 or more. Received: "
-                f"num_local={self.num_local}"
-            )
         height_and_width(self.local_size)
+        _checks.non_negative_int("num_local", self.num_local)
         for name in ("global_scale", "local_scale"):
             low, high = getattr(self, name)
             if not 0 < low <= high <= 1:

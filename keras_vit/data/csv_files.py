@@ -4,7 +4,6 @@ import csv
 import functools
 import os
 import pathlib
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import TypeAlias
@@ -139,7 +138,14 @@ def from_csv(
             f"which are those held out: --holdout {holdout:g} is not used."
         )
     _raise_if_contradictory(path, rows, names, values)
-    _warn_repeated_images(path, names, splits)
+    for part in ("validation", "test"):
+        repeated = len(splits[part]) - len({names[i] for i in splits[part]})
+        if repeated:
+            warn(
+                f"{str(path)!r} names {part} images more than once: {repeated} "
+                f"of {len(splits[part])} lines repeat an image, which counts "
+                "as often in metrics."
+            )
     return files_dataset(
         path.stem,
         class_names,
@@ -268,21 +274,6 @@ def _raise_if_contradictory(
             )
 
 
-def _warn_repeated_images(
-    path: pathlib.Path,
-    names: Sequence[pathlib.Path],
-    splits: Mapping[str, Array],
-) -> None:
-    for part in ("validation", "test"):
-        repeated = len(splits[part]) - len({names[i] for i in splits[part]})
-        if repeated:
-            warn(
-                f"{str(path)!r} names {part} images more than once: {repeated} "
-                f"of {len(splits[part])} lines repeat an image, which counts "
-                "as often in metrics."
-            )
-
-
 def _given_splits(
     path: pathlib.Path, rows: _Rows, names: Sequence[pathlib.Path], column: str
 ) -> dict[str, Array]:
@@ -290,17 +281,14 @@ def _given_splits(
     splits, split_of = {"train": [], "validation": [], "test": []}, {}
     for i, ((line, row), name) in enumerate(zip(rows, names, strict=True)):
         split = SPLITS.get(row[column].strip().lower())
-        if split is None:
+        other = split_of.setdefault(name, split)
+        if split is None or split != other:
+            also = f", and it is in {other!r} before" if other != split else ""
             raise ValueError(
                 f"Line {line} of {str(path)!r} must have one of "
-                f"{', '.join(SPLITS)} in the column {column!r}. Received: "
-                f"{row[column]!r}"
-            )
-        if split_of.setdefault(name, split) != split:
-            raise ValueError(
-                f"{str(name)!r} is in two splits of {str(path)!r}, in line "
-                f"{line} and before it: the accuracy would be wrong. Remove "
-                "one of the lines."
+                f"{', '.join(SPLITS)} in the column {column!r}, the same one "
+                f"in each line of an image, or the accuracy would be wrong. "
+                f"Received: {row[column]!r} for {str(name)!r}{also}"
             )
         splits[split].append(i)
     if not splits["test"]:

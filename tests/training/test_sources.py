@@ -379,7 +379,7 @@ def test_split_column_of_a_csv_file(images, tmp_path):
         (
             "image,label,split\n0.png,a,train\n0.png,b,test\n",
             {},
-            r"0.png' is in two splits.*line 3",
+            r"Line 3 .*'0.png', and it is in 'train' before",
         ),
         ("image,label\n0.png,a\n", {"label_column": "kind"}, r"'kind'"),
         ("image,label\n0.png,a\n", {"split_column": "fold"}, r"'fold'"),
