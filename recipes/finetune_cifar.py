@@ -433,8 +433,7 @@ def train(config, data, strategy, output, keep=True):
             loss=keras_vit.losses.get_loss(
                 config.loss, config.one_hot, config.label_smoothing
             ),
-            # Weighted, because the last batch of an evaluation is padded with
-            # images of weight 0.
+            # Weighted: images that only fill up a batch have the weight 0.
             weighted_metrics=[metric],
             jit_compile=training.jit_compile(strategy),
         )

@@ -81,6 +81,7 @@ class LabelFreeFlags(PretrainingFlags):
     picture_every: int | None = arg(
         None, "steps between two pictures; default: --evaluate-every"
     )
+    method: str = ""  # each recipe has a flag of its own methods
     encoder: dict | None = None  # arguments of the encoder
     initialize: str | None = None  # name of its initial weights
     not_decayed: tuple | None = None  # names of variables
@@ -91,7 +92,7 @@ class LabelFreeFlags(PretrainingFlags):
 
     def raise_if_of_other_methods(self, **flags: tuple[str, ...]) -> None:
         """Raises a `ValueError` if a given flag is of another method."""
-        method: Any = self.method
+        method = self.method
         for owner, names in flags.items():
             for name in names:
                 value = getattr(self, name)
