@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -68,8 +69,9 @@ class ImageSource:
         else:
             batches = images.batch(len(options.local_rows), drop_remainder=True)
             numbers = tf.data.Dataset.range(options.start, FOREVER)
+            mix = functools.partial(apply_mixing, options=options)
             batches = tf.data.Dataset.zip(numbers, batches).map(
-                lambda number, batch: apply_mixing(number, *batch, options)
+                lambda number, batch: mix(number, *batch)
             )
             if options.micro_batches > 1:
                 batches = batches.map(
