@@ -29,8 +29,9 @@ from keras_vit.distribution.sharding import without_autotune
 from keras_vit.preprocessing import preprocess_input
 
 FOREVER = np.iinfo(np.int64).max
-# tf.data hands on the text of an error, and no object: what was raised.
-_raised: collections.deque["DataError"] = collections.deque(maxlen=64)
+# tf.data hands on the text of an error, and no object: what was raised. Each
+# of the workers, at least as many as CPUs, raises errors ahead of the first.
+_raised: collections.deque["DataError"] = collections.deque(maxlen=4096)
 
 
 class DataError(ValueError):

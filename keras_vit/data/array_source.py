@@ -78,7 +78,10 @@ class ArraySource:
             make = self.plain(name, options)
             return (lambda rows: make(chosen[rows])) if name == split else make
 
-        return dataclasses.replace(self, plain=plain)
+        labels = self.labels
+        if split == "train" and labels is not None:
+            labels = labels[chosen]
+        return dataclasses.replace(self, plain=plain, labels=labels)
 
 
 class TrainBatches(keras.utils.PyDataset):

@@ -117,7 +117,10 @@ def find_defect(path: StrPath, thorough: bool = True) -> str | None:
     except Exception as error:  # Pillow raises many types
         return f"cannot be read: {getattr(error, 'strerror', None) or error}."
     if size[0] * size[1] >= _MAX_PIXELS:
-        return f"has more than {_MAX_PIXELS // 10**6} million pixels."
+        return (
+            f"is {size[0]} x {size[1]} pixels, and has more than "
+            f"{_MAX_PIXELS // 10**6} million pixels."
+        )
     if max(size) > _MAX_ASPECT_RATIO * min(size):
         return (
             f"is {size[0]} x {size[1]} pixels: one side may be "

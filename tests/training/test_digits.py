@@ -127,6 +127,11 @@ def test_holdout_adds_a_validation_split():
         whole.validation(image_size=8, batch_size=8)
 
 
+def test_classes_of_a_sample_are_counted(data):
+    assert data.sample("train", 40).class_counts().sum() == 40
+    assert data.sample("test", 40).class_counts().sum() == data.num_train
+
+
 def test_unsupported_augment_and_protocol_are_refused(data):
     options = dict(image_size=8, batch_size=8)
     with pytest.raises(ValueError, match="use --augment none .*'medium1'"):

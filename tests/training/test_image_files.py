@@ -53,6 +53,7 @@ FAULTS = {
     "progressive": (jpeg_of(65000, 65000, progressive=True), "134 million"),
     "GIF bomb": (changed(GIF, 6, "<HH", 60000, 50000), "134 million"),
     "BMP bomb": (changed(BMP, 18, "<ii", 20000, -20000), "134 million"),
+    "large": (jpeg_of(11000, 13000), "is 11000 x 13000 pixels, and has more"),
     "high": (png_of(10000, 1), "10000 x 1 pixels: one side may be 100 times"),
     "wide": (jpeg_of(1, 10000), "1 x 10000 pixels: one side"),
     "palette": (encode(noise(9, 9, 1), "BMP"), "is a BMP of 8 bits"),
@@ -61,6 +62,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Image size")  # by Pillow
 @pytest.mark.parametrize("name", FAULTS)
 def test_bad_headers_are_reported(name, tmp_path):
     content, words = FAULTS[name]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.data import _pipeline
 from keras_vit.data.huggingface import to_pixels
 from keras_vit.data.labels import encode_labels
 from tests.training.pictures import encode
@@ -577,6 +578,20 @@ def test_unreadable_huggingface_image_is_named(images):
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         take(data.test(**OPTIONS), 9)
     assert keras_vit.data.parse_image_error(caught.value) == "test[3]"
+
+
+def test_an_error_is_found_after_those_of_many_workers():
+    """Each of 100 workers fails before the first error is raised."""
+    names = tf.data.Dataset.from_tensor_slices(["first"])
+    images = _pipeline.map_with_names(
+        names.map(lambda name: (0, name)),
+        lambda _, name: tf.io.decode_png(name),
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        next(iter(images))
+    for i in range(100):
+        _pipeline.unreadable(f"later {i}")
+    assert keras_vit.data.parse_image_error(caught.value) == "first"
 
 
 class Stream:
