@@ -305,7 +305,12 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         cls, config: Config, custom_objects: dict[str, Any] | None = None
     ) -> Self:
         config = dict(config)
-        config.pop("convention", None)  # of files of the former `SGD`
+        if config.pop("convention", "optax") == "keras":  # of the former `SGD`
+            warn(
+                "This optimizer was saved with `convention='keras'`. It is "
+                f"loaded as `{cls.__name__}`, whose steps differ: to train "
+                "on as before, compile the model with `keras.optimizers`."
+            )
         if "peak_rate" in config:  # by which older files multiply the decay
             peak = config.pop("peak_rate") or 1.0
             config["weight_decay"] = (config["weight_decay"] or 0.0) / peak

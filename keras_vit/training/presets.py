@@ -342,7 +342,7 @@ FINE_TUNING: dict[str | None, Published] = {
     "mae": Published(
         "https://arxiv.org/abs/2111.06377; facebookresearch/mae, FINETUNE.md",
         {
-            **_OWN,
+            **{k: v for k, v in _OWN.items() if k != "drop_path"},
             "protocol": "mae-finetune",
             "image_size": 224,
             "batch_size": 1024,

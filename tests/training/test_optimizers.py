@@ -426,6 +426,9 @@ def test_former_names_say_what_they_mean(name):
         former(0.1, layer_decay=0.5)
     with pytest.raises(ValueError, match="convention='pytorch'"):
         former(0.1, convention="pytorch")
+    saved = published(0.1).get_config() | {"convention": "keras"}
+    with pytest.warns(UserWarning, match=published.__name__):
+        published.from_config(saved)
 
 
 @pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
