@@ -1,10 +1,12 @@
 """Loading of pre-training models from checkpoints."""
 
 import dataclasses
+import typing
 from typing import Any
 
 from keras_vit import converters
 from keras_vit._types import StrPath
+from keras_vit.config import ViTConfig
 from keras_vit.models import load_keras_file
 from keras_vit.pretraining.base import PretrainingModel
 from keras_vit.pretraining.dino import DINO
@@ -127,7 +129,8 @@ def load(
         **{x: overrides.pop(x) for x in _ENCODER_ARGUMENTS if x in overrides},
     )
     model = _MODELS[method](encoder, **{**arguments, **overrides})
-    resized = checkpoint.config.grid_size != model.stages.grid_size
+    config = typing.cast(ViTConfig, checkpoint.config)  # no ResNet has a method
+    resized = config.grid_size != model.stages.grid_size
     _load_decoder(model, checkpoint, resized)
     return model
 

@@ -4,8 +4,8 @@ import json
 import keras
 import numpy as np
 import pytest
+import sklearn.datasets
 
-import keras_vit
 from tests.recipes import programs
 
 pytestmark = pytest.mark.backends("torch")
@@ -13,15 +13,20 @@ pytestmark = pytest.mark.backends("torch")
 pytest.importorskip("tensorflow")
 
 
+def first_digits():
+    """Returns two digits with values from 0 to 1."""
+    return sklearn.datasets.load_digits().images[:2, ..., None] / 16
+
+
 @pytest.fixture
 def pictures(tmp_path):
     """Digits 0 and 1 of scikit-learn's as they are, one in a sub-folder."""
-    digits = keras_vit.data.load_dataset("digits").source.images[:2]
+    digits = first_digits()
     folder = tmp_path / "pictures"
     (folder / "sub").mkdir(parents=True)
     for pixels, name in zip(digits, ("zero.png", "sub/one.png"), strict=True):
         keras.utils.array_to_img(
-            (pixels + 1) * 127.5, data_format="channels_last", scale=False
+            pixels * 255, data_format="channels_last", scale=False
         ).save(folder / name)
     return folder
 
@@ -43,8 +48,7 @@ def test_predictions_of_files_and_folders(
     }
     assert len(metadata["predictions"]) == 2  # one was named twice
     model = keras.models.load_model(trained_run / "model.keras")
-    images = keras_vit.data.load_dataset("digits").source.images[:2]
-    images = np.floor((images + 1) * 127.5) / 127.5 - 1  # as in the files
+    images = np.floor(first_digits() * 255) / 127.5 - 1  # as in the files
     logits = model.predict(images, verbose=0).astype("float64")
     expected = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     printed = capsys.readouterr().out
