@@ -115,7 +115,8 @@ def read_image(file: Any) -> Array:
     `ValueError` if its pixels are floats or of 32 bits."""
     if isinstance(file, pathlib.Path):
         # Pillow 13 misreads rotated TIFF files without compression by path.
-        file = io.BytesIO(file.read_bytes())
+        with file.open("rb") as opened:
+            return read_image(opened)
     with open_image(file) as image:
         return to_pixels(image, 3)
 
