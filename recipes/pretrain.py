@@ -160,7 +160,7 @@ class Config(PretrainingFlags):
     representation: bool | None = None
     positions_of_big_vision: bool | None = None
     preactivation: bool | None = None  # of a BiT
-    # That of the preset, which `weight_decay` is for.
+    # `weight_decay` is for this learning rate, which the preset has.
     published_rate: float | None = None
 
     def __post_init__(self):

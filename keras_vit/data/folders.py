@@ -110,7 +110,7 @@ def image_folder(
         )
     parts = _parts(root)
     whole = len(parts) == 1
-    # Of two images or more, one remains to train on.
+    # A split leaves one image to train on if there are two or more.
     least = [2 if whole or holdout else 1, 1]
     found, bad = {}, 0
     for part, at_least in zip(parts, least, strict=False):

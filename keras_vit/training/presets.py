@@ -535,11 +535,11 @@ _SMALL_CROPS = MultiCrop(
     blur_probabilities=(0.0, 0.0, 0.0),
     solarize_probability=0.0,
 )
-# As for `MASKED`. `weight_decay` and `teacher_momentum` are those at the first
-# step; by half a cosine, they become `weight_decay_end`, unless it is None, and
-# 1 at the last.
-# `clip` is the maximum norm of the gradient of each variable, `temperature` the
-# student's, and `frozen_epochs` are those of the head's last layer.
+# The settings are those of `MASKED` and others. `weight_decay` and
+# `teacher_momentum` are those at the first step; by half a cosine, they become
+# `weight_decay_end`, unless it is None, and 1 at the last. `clip` is the
+# maximum norm of the gradient of each variable, `temperature` the student's,
+# and `frozen_epochs` are those of the head's last layer.
 MOMENTUM = {
     "dino": Published(
         "facebookresearch/dino, main_dino.py, ViT-S/16 (arXiv 2104.14294)",

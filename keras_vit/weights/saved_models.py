@@ -120,7 +120,7 @@ def arguments_from_layer_configs(
     kind = positions.get("kind", inferred_kind)
     arguments["position_embedding"] = kind
     arguments["position_placement"] = placement(layer)
-    # Those of rotary positions have no `resampling`, and any would do.
+    # Layers of rotary positions have no `resampling`, and any would do.
     arguments["resampling"] = positions.get("resampling", _ANY_RESAMPLING)
     if kind == "rope":
         for name in ("base", "shift", "jitter", "rescale"):

@@ -11,7 +11,7 @@ from typing import TypeVar
 from keras_vit._types import StrPath
 
 Path = TypeVar("Path")
-# Of files of arrays.
+# The names of files of arrays end in one of these.
 SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin")
 
 

@@ -77,7 +77,7 @@ class Format:
     poolings: ClassVar[tuple[str, ...]] = ("token", "token_gap", "gap", "map")
     # How the kernel of the patch embedding is resized; `layers.resampling`.
     patch_resampling: ClassVar[str] = "bicubic_antialias"
-    # Of all its models; None if they differ.
+    # All of its models have this number of heads; None if they differ.
     num_heads: ClassVar[int | None] = None
     preprocess_mode: ClassVar[str | None] = None
     # JSON files with a model's config, of which the first that exists is read,
