@@ -22,22 +22,12 @@ The backend determines what can be written. A .keras file loads under each:
 
 Where "size" is missing, the image size is fixed. ONNX needs tf2onnx under
 TensorFlow, (a) jax2onnx, (b) onnxscript; in a clone: pip install ".[export]".
-OpenVINO's format is made from ONNX, and has a second file (.bin).
 
-A model whose outputs are a dict, such as one of keras_vit.dense_features, keeps
-their names.
-
-The exported model takes the same images as the Keras model, (batch, height,
-width, channels), preprocessed as in training: for example in [-1, 1]. It is
-written to a temporary file, read back and run on random images, with batches of
-1 and 3 if the batch size is dynamic. If an output differs from Keras's by more
-than 1e-4 (in half precision 5e-2), relative to the largest output if that
-exceeds 1 (with --int8-weights a quarter of the largest), TARGET is not written.
-Finally a batch, of 1 if the batch size is dynamic, is timed with both.
-
---int8-weights uses Keras's quantize("int8") for SavedModel and .pt2, LiteRT's
-dynamic-range quantization for .tflite, and onnxruntime's dynamic quantization
-for ONNX and OpenVINO. Matrix products are computed in int8, too.
+The exported model takes the same preprocessed images as the Keras model. It is
+written to a temporary file, read back and run on random images. If an output
+differs from Keras's by more than 1e-4 (in half precision 5e-2), relative to the
+largest output if that exceeds 1 (with --int8-weights a quarter of the largest),
+TARGET is not written.
 
 In Python, this is `keras_vit.export`.
 
@@ -51,7 +41,6 @@ import io
 import logging
 import os
 import tempfile
-import timeit
 import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -70,12 +59,14 @@ from keras_vit._checks import one_of
 from keras_vit._logging import logger
 from keras_vit._program import require
 from keras_vit._types import Array
+from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._types import Tensor
 from keras_vit.inspection import tokens
 from keras_vit.models import Model
 from keras_vit.models import inference_model
 from keras_vit.models import load_keras_file
+from keras_vit.weights.files import check_new
 from keras_vit.weights.files import resolve_run_folder
 
 __all__ = ["export"]
@@ -90,9 +81,6 @@ Run: TypeAlias = Callable[[Array], Outputs]
 # to 1 if that is larger.
 LIMITS = {"float32": 1e-4, "float64": 1e-4, "int8": 0.25}
 HALF_LIMIT = 5e-2  # for float16 and bfloat16
-TIMED_CALLS = 10
-NUM_AGREEMENT_IMAGES = 64
-_BATCH_SIZE = 3  # neither 1 nor a power of two
 _DEFAULT_SIZE = (224, 224)  # of the random images, if any size is possible
 _MAX_BYTES = 2**31  # of the buffers of ONNX and LiteRT
 
@@ -108,20 +96,18 @@ def export(
     softmax: bool = False,
     check: bool = True,
     overwrite: bool = False,
-    layout: str | None = None,
-    **arguments: Any,
 ) -> Path:
     """Exports a model to a file that runs without Keras, and checks it.
 
     The file is read back and run on random images, of two batch sizes if the
-    batch size is dynamic. It is kept if its outputs equal those of Keras, and
-    both are timed. The logger `keras_vit` reports this at the level INFO.
+    batch size is dynamic. It is kept if its outputs equal those of Keras.
 
     Args:
         model: A `keras.Model` of one input, `(batch, height, width,
             channels)`, and one output or a dict of outputs, whose names are
             kept; or the path or URL of a checkpoint, of a `.keras` file, or of
-            the folder of a recipe's run.
+            the folder of a recipe's run. If a checkpoint does not imply all
+            arguments, pass the model that `converters.load` builds with them.
         path: String or path-like. File to write: `.onnx`, `.xml` (OpenVINO,
             with a second file `.bin`), `.tflite` or `.pt2`; without a suffix,
             the folder of a SavedModel. It is not changed if anything fails.
@@ -139,9 +125,6 @@ def export(
             output if that exceeds 1; with `int8_weights` a quarter of the
             largest.
         overwrite: Boolean. Whether to replace an existing file or SavedModel.
-        layout: String. Format of a checkpoint, if it cannot be inferred.
-        **arguments: Arguments of `VisionTransformer` that cannot be inferred
-            from a checkpoint, such as `num_heads`.
 
     Returns:
         A `pathlib.Path`, `path`.
@@ -155,93 +138,82 @@ def export(
     >>> keras_vit.export("runs/digits", "digits.onnx", softmax=True)
     """
     path = Path(path).expanduser()
-    name = _format_of(format, path)
-    form, write = FORMATS[name], writer_of(name)
-    for file in form.files(path):
-        _check_target(file, not form.suffix, overwrite)
-    if isinstance(image_size, int):
-        image_size = image_size, image_size
-    if isinstance(model, keras.Model):
-        whole, sides = _sized(model, image_size)
-    else:
-        logger.info(f"reading  {model}")
-        whole, sides = _load(str(model), layout, arguments, image_size)
-    shape = (batch_size, *sides)
+    form = _format_of(format, path)
+    check_new(path, overwrite)
+    existing = path if form.suffix else path / "saved_model.pb"
+    if path.exists() and not existing.is_file():
+        raise ValueError(
+            f"{str(path)!r} is not a {form.suffix or 'SavedModel'}, and would "
+            "be deleted. Choose another name."
+        )
+    size = image_size
+    if isinstance(size, int):
+        size = size, size
+    if not isinstance(model, keras.Model):
+        model = _load(model, None, {}, size)
+    shape = (batch_size, *_image_shape(model, size))
     if softmax:
-        whole = _with_softmax(whole)
-    logger.info(f"model    {whole.name}: {whole.count_params():,} parameters")
-    _check_representable(name, whole, shape)
+        model = _with_softmax(model)
+    _check_representable(form, model, shape)
     backend = keras.config.backend()
     logger.info(
-        f"writing  {name} with {backend}, images "
+        f"writing  {form.name} with {backend}, images "
         + " x ".join("any" if n is None else str(n) for n in shape)
     )
-    fast = inference_model(whole)
-    pairs = _expected_outputs(fast, shape) if check else []
+    fast = inference_model(model)
     source = fast
     if int8_weights and not form.converted:
-        source = inference_model(_quantized(whole))
+        source = inference_model(_quantized(model))
     with _replacing(path, form) as temporary:
-        with _explained(f"{backend} could not write", name):
-            write(source, temporary, shape, int8_weights)
+        with _explained(f"{backend} could not write", form):
+            form.write(source, temporary, shape, int8_weights)
         if check:
-            with _explained(f"{form.program} could not run {backend}'s", name):
-                run = form.reader(temporary)
-                run(pairs[0][0])
-            _check(run, form, fast, pairs, int8_weights)
-    files = path.rglob("*") if path.is_dir() else form.files(path)
-    size = sum(file.stat().st_size for file in files if file.is_file())
-    logger.info(
-        f"wrote    {path} ({size / 1e6:.2f} MB; the weights in float32 are "
-        f"{4 * whole.count_params() / 1e6:.2f})"
-    )
+            pairs = _expected_outputs(fast, shape)
+            with _explained(f"The {form.name} file does not run:", form):
+                run = form.read(temporary)
+                found = [run(images) for images, _ in pairs]
+            precision = "int8" if int8_weights else fast.compute_dtype
+            for (images, expected), outputs in zip(pairs, found, strict=True):
+                _compare(outputs, expected, images.shape, precision)
+    logger.info(f"wrote    {path}")
     return path
 
 
 def _load(
-    path: str,
+    path: StrPath,
     layout: str | None,
-    arguments: dict[str, Any],
+    settings: Config,
     size: tuple[int, int] | None,
-) -> tuple[keras.Model, tuple[int | None, int | None, int]]:
-    """Returns the model of a checkpoint, or of any .keras file, and the shape
-    of its images, `(height, width, channels)`, None where dynamic."""
-    checkpoint = None
-    try:
-        checkpoint = converters.open_checkpoint(
-            path, layout, arguments.get("num_heads")
-        )
-        model = converters.load(checkpoint, layout, **arguments)
-    except ValueError:
-        local = resolve_run_folder(downloads.fetch_if_remote(path))
-        of_keras = str(local).endswith(".keras")
-        if checkpoint or layout or arguments or not of_keras:
-            raise
-        return _sized(load_keras_file(local), size)
-    height, width, channels = model.inputs[0].shape[1:]
-    if size and None not in (height, width) and size != (height, width):
-        arguments = {**arguments, "input_shape": (*size, channels)}
-        model = converters.load(checkpoint, layout, **arguments)
-    return _sized(model, size)
+) -> keras.Model:
+    """Returns the model of a checkpoint or of any .keras file, of this image
+    size if it is one of this package."""
+    local = resolve_run_folder(downloads.fetch_if_remote(path))
+    if str(local).endswith(".keras") and not (layout or settings):
+        model = load_keras_file(local)
+    else:
+        model = converters.load(local, layout, **settings)
+    sides = model.inputs[0].shape[1:3]
+    if size and None not in sides and size != sides:
+        settings = {**settings, "input_shape": (*size, model.input_shape[-1])}
+        model = converters.load(local, layout, **settings)
+    return model
 
 
-def _sized(
+def _image_shape(
     model: keras.Model, size: tuple[int, int] | None
-) -> tuple[keras.Model, tuple[int | None, int | None, int]]:
-    """Returns a model that can be exported, and the shape of its images."""
+) -> tuple[int | None, int | None, int]:
+    """Returns the shape of one image, None where it is dynamic."""
     try:
-        shapes = [tuple(x.shape) for x in model.inputs]
-        named = len(model.outputs) == 1 or isinstance(model.output, dict)
-    except (AttributeError, TypeError, ValueError, IndexError):
-        shapes, named = [], False
-    if len(shapes) != 1 or len(shapes[0]) != 4 or not named:
+        ((_, height, width, channels),) = (x.shape for x in model.inputs)
+        if len(model.outputs) != 1 and not isinstance(model.output, dict):
+            raise ValueError("its outputs have no names")
+    except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(
             "Only models of one input, (batch, height, width, channels), and "
             "one output, or a dict of outputs, can be exported, and "
             f"{model.name!r} is not one. Of a model of keras_vit.pretraining, "
             "export its `encoder`."
-        )
-    _, height, width, channels = shapes[0]
+        ) from error
     if size and None not in (height, width) and size != (height, width):
         raise ValueError(
             f"The model {model.name!r} takes only images of {height} x {width} "
@@ -249,27 +221,25 @@ def _sized(
             "keras_vit can be loaded for another size."
         )
     height, width = size or (height, width)
-    return model, (height, width, channels)
+    return height, width, channels
 
 
 def _with_softmax(model: keras.Model) -> keras.Model:
     """Returns a model with a softmax layer after a model's logits."""
-    output, last = model.outputs[0], model.layers[-1]
-    activation = getattr(last, "activation", None)
-    if activation in (keras.activations.softmax, keras.activations.sigmoid):
-        raise ValueError(
-            f"The model's last layer, {last.name!r}, has the activation "
-            f"{keras.activations.serialize(activation)} already. Export it "
-            "without softmax."
-        )
-    if len(output.shape) != 2 or len(model.outputs) > 1:
-        shapes = ", ".join(str(x.shape) for x in model.outputs)
+    activation = getattr(model.layers[-1], "activation", None)
+    shapes = [x.shape for x in model.outputs]
+    if (
+        activation in (keras.activations.softmax, keras.activations.sigmoid)
+        or len(shapes) > 1
+        or len(shapes[0]) != 2
+    ):
         raise ValueError(
             "Softmax needs a model that outputs logits of shape (batch, "
-            f"classes). Received: output shape {shapes}"
+            f"classes). Received: outputs of shape {shapes} with the "
+            f"activation {getattr(activation, '__name__', activation)}"
         )
     layer = keras.layers.Softmax(name="probabilities")
-    return Model(model.inputs, layer(output), name=model.name)
+    return Model(model.inputs, layer(model.outputs[0]), name=model.name)
 
 
 def _quantized(model: keras.Model) -> keras.Model:
@@ -282,7 +252,7 @@ def _quantized(model: keras.Model) -> keras.Model:
 
 
 @contextlib.contextmanager
-def _explained(problem: str, name: str) -> Iterator[None]:
+def _explained(problem: str, form: "Format") -> Iterator[None]:
     """Raises errors of other libraries with the other backends of a format."""
     try:
         yield
@@ -290,8 +260,8 @@ def _explained(problem: str, name: str) -> Iterator[None]:
         raise
     except Exception as error:  # each library raises other types
         first = str(error).strip().partition("\n")[0]
-        message = f"{problem} {name}: {type(error).__name__}: {first}"
-        others = sorted(FORMATS[name].writers.keys() - {keras.config.backend()})
+        message = f"{problem} {form.name}: {type(error).__name__}: {first}"
+        others = [x for x in form.backends if x != keras.config.backend()]
         if others:
             message += (
                 ". A .keras file is the same for every backend: export it with "
@@ -301,159 +271,62 @@ def _explained(problem: str, name: str) -> Iterator[None]:
         raise ValueError(message) from error
 
 
-def _random_images(
-    shape: Sequence[int], model: keras.Model, seed: int = 0
-) -> Array:
-    """Returns random images with values in [-1, 1]."""
-    rng = np.random.default_rng(seed)
-    return rng.uniform(-1, 1, shape).astype(model.inputs[0].dtype)
-
-
 def _expected_outputs(
     model: keras.Model, shape: Shape
 ) -> list[tuple[Array, Outputs]]:
-    """Returns pairs of random images and Keras's outputs, of two batch sizes if
-    that is dynamic, and of two widths if the width is."""
-    batch, *sides, channels = shape
+    """Returns pairs of random images in [-1, 1] and Keras's outputs, of two
+    batch sizes if that is dynamic, and of two widths if the width is."""
+    batch, height, width, channels = shape
     size = tokens.image_size(model) or _DEFAULT_SIZE
-    sides = [side or other for side, other in zip(sides, size, strict=True)]
-    batches = (1, _BATCH_SIZE) if batch is None else (batch,)
+    sides = height or size[0], width or size[1]
+    batches = (1, 3) if batch is None else (batch,)
     shapes = [(count, *sides, channels) for count in batches]
-    if shape[2] is None:
-        shapes.append((shapes[0][0], sides[0], 2 * sides[1], channels))
-    images = [_random_images(shape, model) for shape in shapes]
-    return [(batch, model.predict_on_batch(batch)) for batch in images]
+    if width is None:
+        shapes.append((batches[0], sides[0], 2 * sides[1], channels))
+    pairs = []
+    for shape in shapes:
+        images = np.random.default_rng(0).uniform(-1, 1, shape)
+        images = images.astype(model.inputs[0].dtype)
+        pairs.append((images, model.predict_on_batch(images)))
+    return pairs
 
 
-def _check(
-    run: Run,
-    form: "Format",
-    model: keras.Model,
-    pairs: list[tuple[Array, Outputs]],
-    int8: bool,
+def _compare(
+    found: Outputs, expected: Outputs, shape: Sequence[int], precision: str
 ) -> None:
-    """Compares an exported model with Keras's, and reports the differences and
-    times."""
-    precision = "int8" if int8 else model.layers[-1].compute_dtype
-    differences = [_difference(run, *pair, precision) for pair in pairs]
-    logger.info(f"checked  difference {', '.join(differences)}")
-    if int8:
-        same, total = _agreement(run, model, pairs[-1][0].shape)
-        logger.info(
-            f"int8     same top class on {same} of {total} random images"
-        )
-    images = pairs[0][0]  # both have run on them, so that nothing is compiled
-    logger.info(
-        f"latency  batch of {len(images)}: {_milliseconds(run, images):.2f} ms "
-        f"with {form.program}, "
-        f"{_milliseconds(model.predict_on_batch, images):.2f} ms with Keras on "
-        f"{keras.config.backend()} (best of {TIMED_CALLS})"
-    )
-
-
-def _milliseconds(run: Run, images: Array) -> float:
-    """Returns the time of the fastest of several calls, in milliseconds."""
-    calls = timeit.repeat(lambda: run(images), number=1, repeat=TIMED_CALLS)
-    return 1000 * min(calls)
-
-
-def _by_name(outputs: Outputs) -> dict[str, Array]:
-    """Returns a dict of float32 arrays, with the name "" if there is one."""
-    if not isinstance(outputs, dict):
-        outputs = {"": outputs}
-    elif len(outputs) == 1:
-        outputs = {"": next(iter(outputs.values()))}
-    return {name: np.asarray(x, "float32") for name, x in outputs.items()}
-
-
-def _difference(
-    run: Run, images: Array, outputs: Outputs, precision: str
-) -> str:
-    """Returns the largest difference of an exported model's outputs from
-    Keras's, with the shape of the images, or raises a `ValueError`.
-
-    `precision` is the model's compute dtype, or "int8".
-    """
-    found, outputs = _by_name(run(images)), _by_name(outputs)
-    shape = " x ".join(map(str, images.shape))
-    shapes = [
-        {name: x.shape for name, x in some.items()} for some in (found, outputs)
-    ]
+    """Raises a `ValueError` if outputs differ from Keras's by more than
+    `precision`, the model's compute dtype or "int8", allows."""
+    found, expected = _by_name(found), _by_name(expected)
+    size = " x ".join(map(str, shape))
+    shapes = [{k: x.shape for k, x in y.items()} for y in (found, expected)]
     if shapes[0] != shapes[1]:
-        theirs, ours = (some.get("", some) for some in shapes)
         raise ValueError(
-            f"On images of {shape} the exported model gives outputs of shape "
-            f"{theirs}, and Keras {ours}. Nothing was written."
+            f"On images of {size} the exported model gives outputs of shapes "
+            f"{shapes[0]}, and Keras {shapes[1]}. Nothing was written."
         )
     largest = 0.0
-    for name, expected in outputs.items():
-        difference = np.abs(found[name] - expected).max()
-        limit = np.abs(expected).max()
+    for name, array in expected.items():
+        difference = np.abs(found[name] - array).max()
+        limit = np.abs(array).max()
         if precision != "int8":
             limit = max(1.0, limit)
         limit *= LIMITS.get(precision, HALF_LIMIT)
         if not difference <= limit:  # also for NaN
             raise ValueError(
-                f"On images of {shape} the exported model differs from Keras "
+                f"On images of {size} the exported model differs from Keras "
                 f"by {difference:.2g}{name and f' in {name!r}'}, and "
                 f"{limit:.2g} is allowed. Nothing was written; check=False "
                 "(--no-check) writes it without this comparison."
             )
         largest = max(largest, difference)
-    return f"{largest:.1e} at {shape}"
+    logger.info(f"checked  difference {largest:.1e} at {size}")
 
 
-def _agreement(
-    run: Run, model: keras.Model, shape: Sequence[int]
-) -> tuple[int, int]:
-    """Returns the number of random images to which both models give the same
-    top class, and that of all."""
-    count = shape[0]
-    same = total = 0
-    while total < NUM_AGREEMENT_IMAGES:
-        images = _random_images(shape, model, seed=total)
-        ours, theirs = map(
-            _by_name, (model.predict_on_batch(images), run(images))
-        )
-        agree = np.ones(count, bool)
-        for name, x in ours.items():
-            best = x.argmax(-1) == theirs[name].argmax(-1)
-            agree &= best.reshape(count, -1).all(-1)
-        same += int(agree.sum())
-        total += count
-    return same, total
-
-
-def _check_target(target: Path, is_folder: bool, overwrite: bool) -> None:
-    """Raises a `ValueError` unless a target can be written, or replaced."""
-    kind = "folder" if is_folder else "file"
-    if target.exists() and target.is_dir() != is_folder:
-        raise ValueError(
-            f"{str(target)!r} exists and is not a {kind}, which this format "
-            "needs. Choose another name."
-        )
-    if target.exists() and not overwrite:
-        raise ValueError(
-            f"{str(target)!r} exists. Choose another name, or replace it with "
-            "overwrite=True (--overwrite)."
-        )
-    if target.is_dir() and any(target.iterdir()):
-        if not (target / "saved_model.pb").is_file():
-            raise ValueError(
-                f"The folder {str(target)!r} is not a SavedModel, and its "
-                "content would be deleted. Choose another name."
-            )
-    folder = target.absolute().parent
-    if not folder.is_dir():
-        raise ValueError(
-            f"There is no folder {str(folder)!r} to write {target.name!r} in. "
-            "Make it first."
-        )
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(
-            f"{target.name!r} cannot be written: {str(folder)!r} is read-only, "
-            "or owned by another user."
-        )
+def _by_name(outputs: Outputs) -> dict[str, Array]:
+    """Returns a dict of float32 arrays, with the name "" if there is one."""
+    if not isinstance(outputs, dict) or len(outputs) == 1:
+        outputs = {"": keras.tree.flatten(outputs)[0]}
+    return {name: np.asarray(x, "float32") for name, x in outputs.items()}
 
 
 @contextlib.contextmanager
@@ -475,17 +348,16 @@ def _replacing(target: Path, form: "Format") -> Iterator[Path]:
 class Format:
     """An export format.
 
-    A writer is a function of `(model, path, shape, int8)`: `shape` is the shape
+    `write` is a function of `(model, path, shape, int8)`: `shape` is the shape
     of the images, None where dynamic, and `int8` requests the quantization of
-    the format's own converter, if it has one. A reader loads an exported model
+    the format's own converter, if it has one. `read` loads an exported model
     and returns a function that maps an array of images to an array, or to a
     dict of arrays by name if the model has several outputs.
 
     Attributes:
+        name: Name of the format.
         suffix: Suffix of the file name; "" for a folder.
-        writers: The writer of each backend.
-        reader: The reader.
-        program: Name of the library that runs the exported model.
+        backends: Backends that can write it.
         any_size: Backends that can export dynamic height and width.
         converted: Whether a converter writes it, which quantizes weights itself
             and whose files have a limit; otherwise Keras quantizes the model.
@@ -493,10 +365,11 @@ class Format:
             first one.
     """
 
+    name: str
     suffix: str
-    writers: dict[str, Callable[..., None]]
-    reader: Callable[[Path], Run]
-    program: str
+    backends: tuple[str, ...]
+    write: Callable[..., None]
+    read: Callable[[Path], Run]
     any_size: tuple[str, ...] = ()
     converted: bool = False
     second: str | None = None
@@ -507,56 +380,51 @@ class Format:
         return [target, *second]
 
 
-def _format_of(name: str | None, target: Path) -> str:
-    """Returns the format to write, a key of `FORMATS`, which the suffix of the
-    target decides if `name` is None."""
-    by_suffix = {form.suffix: key for key, form in FORMATS.items()}
-    if name is None and target.suffix not in by_suffix:
-        raise ValueError(
-            "The name must end in "
-            f"{', '.join(filter(None, by_suffix))} or none for a SavedModel, "
-            f"or the format must be given. Received: {str(target)!r}"
-        )
-    name = name or by_suffix[target.suffix]
-    one_of("format", name, FORMATS)
+def _format_of(name: str | None, target: Path) -> Format:
+    """Returns the format to write, which the suffix of the target decides if
+    `name` is None, if the backend can write it."""
+    by_suffix = {form.suffix: form for form in FORMATS.values()}
+    if name is not None:
+        one_of("format", name, FORMATS)
+    form = by_suffix.get(target.suffix, FORMATS.get(name or ""))
     # Keras and PyTorch also choose the format by the suffix.
-    if by_suffix.get(target.suffix, "saved_model") != name:
+    if (
+        form is None
+        or name not in (None, form.name)
+        or (target.suffix != form.suffix and form.suffix)
+    ):
         raise ValueError(
-            f"The format {name!r} and the name {str(target)!r} contradict each "
-            f"other. The name must end in {FORMATS[name].suffix or 'no suffix'}"
+            f"The name must end in {', '.join(filter(None, by_suffix))} or "
+            "none for a SavedModel, and not contradict the format. Received: "
+            f"{str(target)!r}, format={name!r}"
         )
-    return name
-
-
-def writer_of(name: str) -> Callable[..., None]:
-    """Returns the writer of a format for the current backend."""
     backend = keras.config.backend()
-    writers = FORMATS[name].writers
-    if backend not in writers:
-        others = " or ".join(sorted(writers))
+    if backend not in form.backends:
         raise ValueError(
-            f"{name} is written with {others}, not with {backend}: run this "
-            f"with KERAS_BACKEND={sorted(writers)[-1]}. Models are the same "
-            "under every backend."
+            f"{form.name} is not written with {backend}: run this with "
+            f"KERAS_BACKEND={form.backends[0]}. Models are the same under "
+            "every backend."
         )
-    return writers[backend]
+    return form
 
 
-def _check_representable(name: str, model: keras.Model, shape: Shape) -> None:
+def _check_representable(
+    form: Format, model: keras.Model, shape: Shape
+) -> None:
     """Raises a `ValueError` if the backend cannot export images of any size in
     a format, or if the weights exceed its size limit."""
-    form, backend = FORMATS[name], keras.config.backend()
+    backend = keras.config.backend()
     if None in shape[1:3] and backend not in form.any_size:
         able = " or ".join(f"KERAS_BACKEND={x}" for x in form.any_size)
         raise ValueError(
-            f"With {backend}, {name} models have one image size: choose it "
-            "with image_size (--image-size)"
+            f"With {backend}, {form.name} models have one image size: choose "
+            "it with image_size (--image-size)"
             + (f", or run this with {able}." if able else ".")
         )
     size = 4 * model.count_params()
     if form.converted and size >= _MAX_BYTES:
         raise ValueError(
-            f"{name} files are limited to 2 GB, and the weights of "
+            f"{form.name} files are limited to 2 GB, and the weights of "
             f"{model.name!r} take {size / 1e9:.1f}. Write a SavedModel (a name "
             "without a suffix) or .pt2 instead."
         )
@@ -849,47 +717,52 @@ def quiet() -> Iterator[None]:
         logging.disable(level)
 
 
+_ALL_BACKENDS = ("tensorflow", "jax", "torch")
 FORMATS = {
-    "saved_model": Format(
-        "",
-        dict.fromkeys(("tensorflow", "jax"), write_saved_model),
-        read_saved_model,
-        "TensorFlow",
-        any_size=("tensorflow", "jax"),
-    ),
-    "onnx": Format(
-        ".onnx",
-        dict.fromkeys(("tensorflow", "jax", "torch"), write_onnx),
-        read_onnx,
-        "onnxruntime",
-        any_size=("tensorflow",),
-        converted=True,
-    ),
-    "openvino": Format(
-        ".xml",
-        dict.fromkeys(("tensorflow", "jax", "torch"), write_openvino),
-        read_openvino,
-        "OpenVINO",
-        # Its reader of ONNX finds different shapes of one dense layer in models
-        # of any size ("Argument shapes are inconsistent", openvino 2026.4).
-        any_size=(),
-        converted=True,
-        second=".bin",
-    ),
-    "litert": Format(
-        ".tflite",
-        {"tensorflow": write_litert},
-        read_litert,
-        "LiteRT",
-        any_size=("tensorflow",),
-        converted=True,
-    ),
-    "torch": Format(
-        ".pt2",
-        {"torch": write_torch_program},
-        read_torch_program,
-        "torch.export",
-    ),
+    form.name: form
+    for form in (
+        Format(
+            "saved_model",
+            "",
+            ("tensorflow", "jax"),
+            write_saved_model,
+            read_saved_model,
+            any_size=("tensorflow", "jax"),
+        ),
+        Format(
+            "onnx",
+            ".onnx",
+            _ALL_BACKENDS,
+            write_onnx,
+            read_onnx,
+            any_size=("tensorflow",),
+            converted=True,
+        ),
+        # OpenVINO's reader of ONNX finds different shapes of one dense layer in
+        # models of any size ("Argument shapes are inconsistent", openvino
+        # 2026.4).
+        Format(
+            "openvino",
+            ".xml",
+            _ALL_BACKENDS,
+            write_openvino,
+            read_openvino,
+            converted=True,
+            second=".bin",
+        ),
+        Format(
+            "litert",
+            ".tflite",
+            ("tensorflow",),
+            write_litert,
+            read_litert,
+            any_size=("tensorflow",),
+            converted=True,
+        ),
+        Format(
+            "torch", ".pt2", ("torch",), write_torch_program, read_torch_program
+        ),
+    )
 }
 
 
@@ -897,41 +770,39 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     parser = _parser()
     arguments = parser.parse_args(argv)
-    if arguments.image_size and len(arguments.image_size) > 2:
+    if len(arguments.image_size or ()) > 2:
         parser.error("--image-size takes one number or two.")
     return _program.run_program(_run, arguments)
 
 
 def _run(a: argparse.Namespace) -> int:
     """Exports the model and returns the exit status."""
+    size = a.image_size and (a.image_size[0], a.image_size[-1])
+    settings = dict(map(_program.parse_setting, a.set))
+    logger.info(f"reading  {a.model}")
     export(
-        a.model,
+        _load(a.model, a.layout, settings, size),
         a.target,
         a.format,
-        image_size=a.image_size and (a.image_size[0], a.image_size[-1]),
+        image_size=size,
         batch_size=a.batch,
         int8_weights=a.int8_weights,
         softmax=a.softmax,
         check=a.check,
         overwrite=a.overwrite,
-        layout=a.layout,
-        **dict(map(_program.parse_setting, a.set)),
     )
     return 0
 
 
-def _count(text: str) -> int:
-    """Parses a whole number above 0."""
+def _count(text: str) -> int | None:
+    """Parses a whole number above 0, or "dynamic"."""
+    if text == "dynamic":
+        return None
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(
             f"expected a whole number above 0. Received: {text!r}"
         )
     return int(text)
-
-
-def _batch(text: str) -> int | None:
-    """Parses a batch size."""
-    return None if text == "dynamic" else _count(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -964,14 +835,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--batch",
         metavar="N|dynamic",
-        type=_batch,
-        default=None,
+        type=_count,
         help="batch size (default: dynamic, any number)",
     )
     parser.add_argument(
         "--int8-weights",
         action="store_true",
-        help="quantize dense weights to int8, and report the difference",
+        help="quantize dense weights to int8",
     )
     parser.add_argument(
         "--softmax",

@@ -42,8 +42,6 @@ ELSEWHERE = sorted(NEEDS.keys() - HERE)
 def export(tmp_path, monkeypatch, capsys):
     """Runs the tool in a folder; returns its status and what it prints."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(exporting, "TIMED_CALLS", 1)
-    monkeypatch.setattr(exporting, "NUM_AGREEMENT_IMAGES", 4)
 
     def run(*arguments):
         status = exporting.main([str(x) for x in arguments])
@@ -98,11 +96,11 @@ def test_exported_model_matches_keras(name, export, tmp_path):
     target = target_of(name)
     status, printed = export("model.keras", target)
     assert status == 0 and "warning" not in printed.lower(), printed
-    assert "3 x 8 x 12 x 3" in printed and "latency  batch of 1" in printed
+    assert "3 x 8 x 12 x 3" in printed
     assert ("1 x 8 x 24 x 3" in printed) == any_size
     files = map(str, exporting.FORMATS[name].files(target))
     assert left() == sorted([*files, "model.keras"])
-    run = exporting.FORMATS[name].reader(target)
+    run = exporting.FORMATS[name].read(target)
     for shape in ((1, 8, 12), (2, 16, 8) if any_size else (5, 8, 12)):
         x = images(*shape, 3)
         np.testing.assert_allclose(
@@ -149,7 +147,7 @@ def test_onnx_of_a_bit_of_any_size(export):
     status, printed = export("model.keras", "a.onnx", "--batch", 1)
     assert status == 0, printed
     x = images(1, 32, 32, 3)
-    found = exporting.FORMATS["onnx"].reader("a.onnx")(x)
+    found = exporting.FORMATS["onnx"].read("a.onnx")(x)
     expected = model.predict_on_batch(x)
     np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
 
@@ -194,8 +192,7 @@ def test_int8_export_matches_keras(name, export, tmp_path):
         *("--int8-weights", "--softmax"),
     )
     assert status == 0, printed
-    assert "int8     same top class on" in printed
-    found = exporting.FORMATS[name].reader(target)(images())
+    found = exporting.FORMATS[name].read(target)(images())
     np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
     logits = model.predict_on_batch(images())
     expected = keras_vit.evaluation.softmax(logits)
@@ -223,7 +220,7 @@ def test_image_size_flag_resamples_positions(export, model):
     assert status == 0 and "checked" not in printed, printed
     other = keras_vit.converters.load("model.keras", input_shape=(16, 16, 3))
     x = images(2, 16, 16, 3)
-    found = exporting.FORMATS[name].reader(target)(x)
+    found = exporting.FORMATS[name].read(target)(x)
     np.testing.assert_allclose(found, other.predict_on_batch(x), atol=1e-4)
 
 
@@ -247,23 +244,17 @@ def test_a_failed_writer_or_reader_names_other_backends(
     def fail(*arguments):
         raise TypeError("symbolic\ndimensions")
 
-    def unreadable(path):
-        return fail
-
     def write(model, path, shape, int8):
         path.write_text("")
 
     form = exporting.FORMATS["onnx"]
-    for change in (
-        {"writers": {**form.writers, "torch": fail}},
-        {"writers": {**form.writers, "torch": write}, "reader": unreadable},
-    ):
+    for change in ({"write": fail}, {"write": write, "read": fail}):
         monkeypatch.setitem(
             exporting.FORMATS, "onnx", dataclasses.replace(form, **change)
         )
         status, printed = export("model.keras", "a.onnx")
         assert status == 1 and "symbolic" in printed, printed
-        assert "KERAS_BACKEND=jax or KERAS_BACKEND=tensorflow." in printed
+        assert "KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax." in printed
         assert left() == ["model.keras"]
 
 
@@ -288,7 +279,6 @@ REFUSED = {
         ["model.keras", "a.onnx", "--format", "torch"],
         "contradict",
     ),
-    "no ending": (["model.keras", "a", "--format", "onnx"], ".onnx"),
     "no model": (["other.keras", target_of(HERE[-1])], "other.keras"),
     "no folder": (["model.keras", f"no/{target_of(HERE[-1])}"], "Make it"),
     "existing": (["model.keras", "there.onnx"], "--overwrite"),
@@ -326,12 +316,6 @@ def test_wrong_flags_exit_with_2(flags):
 
 
 @pytest.mark.backends("torch")
-def test_formats_and_their_requirements():
-    written = {k: set(x.writers) for k, x in exporting.FORMATS.items()}
-    assert written == {name: set(needs) for name, needs in NEEDS.items()}
-
-
-@pytest.mark.backends("torch")
 def test_help_lists_the_formats(monkeypatch, capsys):
     """Run the program `tools/export.py` itself."""
     tool = str(ROOT / "tools" / "export.py")
@@ -340,5 +324,7 @@ def test_help_lists_the_formats(monkeypatch, capsys):
         runpy.run_path(tool, run_name="__main__")
     assert stopped.value.code == 0
     printed = capsys.readouterr().out
+    assert exporting.FORMATS.keys() == NEEDS.keys()
     for name, form in exporting.FORMATS.items():
         assert name in printed and form.suffix in printed
+        assert NEEDS[name].keys() == set(form.backends)

@@ -196,7 +196,7 @@ def test_saved_loaded_and_trained(tmp_path):
 
 BACKEND = keras.config.backend()
 FORMATS = exporting.FORMATS
-WRITTEN = [name for name, x in FORMATS.items() if BACKEND in x.writers]
+WRITTEN = [name for name, x in FORMATS.items() if BACKEND in x.backends]
 
 
 @pytest.mark.suite("tensorflow", "torch")
@@ -217,7 +217,7 @@ def test_exported(name, tmp_path, caplog):
     size = None if any_size else (8, 12)
     keras_vit.export(maps, path, image_size=size)
     assert "checked" in caplog.text
-    run = FORMATS[name].reader(path)
+    run = FORMATS[name].read(path)
     for size in ((8, 12), (16, 8)) if any_size else ((8, 12),):
         x = images(2, *size, 3)
         expected, found = values(maps, x), run(x)

@@ -207,7 +207,7 @@ def test_exported(tmp_path):
         randomize(model)
     path = tmp_path / f"model{exporting.FORMATS[name].suffix}"
     keras_vit.export(model, path)
-    run = exporting.FORMATS[name].reader(path)
+    run = exporting.FORMATS[name].read(path)
     for size in ((8, 12), (16, 8)) if any_size else ((8, 12),):
         x = images(2, *size, 3)
         expected = model.predict(x, verbose=0)

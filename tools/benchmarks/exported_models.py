@@ -35,7 +35,7 @@ def runs(written, size, batch, what, dtype):
         int8_weights=int8,
         check=False,
     )
-    run = form.reader(path)
+    run = form.read(path)
     images = np.random.default_rng(0).uniform(-1, 1, shape).astype("float32")
 
     def repeat(times, _=folder):

@@ -53,11 +53,8 @@ def resolve_run_folder(path: Path) -> Path | str:
     return path
 
 
-@contextlib.contextmanager
-def atomic_write(path: StrPath, overwrite: bool = False) -> Iterator[str]:
-    """Yields the path of a temporary file, which replaces `path` at the end of
-    the `with` block unless an exception is raised in it."""
-    path = pathlib.Path(path).expanduser()
+def check_new(path: pathlib.Path, overwrite: bool) -> None:
+    """Raises an `OSError` if a path is not new, or its folder is missing."""
     if path.exists() and not overwrite:
         raise FileExistsError(
             f"{str(path)!r} exists. Choose another name, or pass "
@@ -68,6 +65,14 @@ def atomic_write(path: StrPath, overwrite: bool = False) -> Iterator[str]:
             f"There is no folder {str(path.parent)!r} to write {path.name!r} "
             "in. Make it first."
         )
+
+
+@contextlib.contextmanager
+def atomic_write(path: StrPath, overwrite: bool = False) -> Iterator[str]:
+    """Yields the path of a temporary file, which replaces `path` at the end of
+    the `with` block unless an exception is raised in it."""
+    path = pathlib.Path(path).expanduser()
+    check_new(path, overwrite)
     temporary = str(path.parent / f"tmp{secrets.token_hex(8)}{path.name}")
     # `tempfile` would create files that only their owner can read. With this
     # mode, the umask applies as for any new file.
