@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import math
-import pathlib
 from concurrent import futures
 from typing import Any
 
@@ -12,8 +11,6 @@ import keras
 from keras_vit import _checks
 from keras_vit import models
 from keras_vit._types import Config
-from keras_vit._types import StrPath
-from keras_vit.costs.plots import plot_cost
 from keras_vit.costs.trace import LayerCost
 from keras_vit.costs.trace import trace
 
@@ -34,11 +31,8 @@ def cost(
     image_size: int | tuple[int, int] | None = None,
     batch: int = 1,
     *,
-    classes: int | None = None,
     channels: int = 3,
-    include_top: bool = True,
     optimizer: str | None = "adamw",
-    clip: bool = True,
     accumulate: int = 1,
     precision: str | None = None,
     **architecture: Any,
@@ -54,11 +48,12 @@ def cost(
     softmax and activation functions do not count, nor does the resampling of
     position embeddings.
 
-    Memory is an estimate for a step of `model.fit` under PyTorch: the weights,
-    the gradients, the optimizer's variables and the tensors that are stored for
-    the gradients, without what the libraries themselves need. Other backends
-    fuse operations and need less, and so does a frozen encoder. See
-    docs/cost.md for measurements, and for what the backends report themselves.
+    Memory is an estimate for a step of `model.fit` under PyTorch with clipped
+    gradients: the weights, the gradients, the optimizer's variables and the
+    tensors that are stored for the gradients, without dropout and what the
+    libraries themselves need. Other backends fuse operations and need less,
+    and so does a frozen encoder. See docs/cost.md for measurements, and for
+    what the backends report themselves.
 
     Args:
         model: String, the name of a model such as "ViTB16",
@@ -66,21 +61,17 @@ def cost(
         image_size: Integer or `(height, width)`. None means 224, or the size
             that the given model was built for.
         batch: Integer. Images per step, for the memory.
-        classes: Integer. Number of classes; None for 1000. For a name only, as
-            are `channels`, `include_top` and `architecture`.
-        channels: Integer. Channels of the images.
-        include_top: Boolean. Whether the model has a head.
+        channels: Integer. Channels of the images, for a name only.
         optimizer: String. "adamw", "adam", "sgd" (with momentum), or None for
             one without variables.
-        clip: Boolean. Whether gradients are clipped by their global norm, which
-            stores them a second time.
         accumulate: Integer. Number of micro-batches in which a step's batch is
             computed.
         precision: String. "float32", "mixed_bfloat16", "mixed_float16",
             "bfloat16" or "float16". None for that of the given model, or
             "float32".
         **architecture: Arguments of the model function, such as
-            `patch_size=8`, `num_registers=4`, `pooling="gap"` or `remat=True`.
+            `classes=10`, `patch_size=8`, `pooling="gap"` or `remat=True`, for
+            a name only.
 
     Returns:
         A `Cost`. Printing it prints a table.
@@ -100,46 +91,23 @@ def cost(
     """
     batch = _checks.positive_int("batch", batch)
     accumulate = _checks.positive_int("accumulate", accumulate)
-    if batch % accumulate:
-        raise ValueError(
-            "`accumulate` must divide the batch into micro-batches of the "
-            f"same size. Received: accumulate={accumulate}, batch={batch}"
-        )
     _checks.one_of("optimizer", optimizer, tuple(OPTIMIZERS))
-    if precision is not None:
-        _checks.one_of("precision", precision, tuple(PRECISIONS))
     if isinstance(model, str):
-        named = {"classes": classes, "include_top": include_top}
-        named |= architecture
         size = 224 if image_size is None else image_size
         size = _checks.positive_pair("image_size", size)
-        channels = _checks.positive_int("channels", channels)
-        rows = _trace_named(model, (*size, channels), named)
+        rows = _trace_named(model, (*size, channels), architecture)
         name, precision = model, precision or "float32"
     else:
-        given = {
-            "classes": classes is not None,
-            "channels": channels != 3,
-            "include_top": include_top is not True,
-            **dict.fromkeys(architecture, True),
-        }
-        unused = [key for key, is_given in given.items() if is_given]
-        if unused:
+        if architecture:
             raise ValueError(
                 "A given model has its architecture already. Leave out "
-                f"{', '.join(f'`{key}`' for key in unused)}, or give the name "
-                "of a model instead of the model."
+                f"{', '.join(f'`{key}`' for key in architecture)}, or give the "
+                "name of a model instead of the model."
             )
         rows, name = trace(model, image_size), model.name
         precision = precision or _policy_of_layers(model)
-        if precision not in PRECISIONS:
-            raise ValueError(
-                f"The memory of a model of precision {precision!r} is not "
-                f"known. Give `precision`, one of {tuple(PRECISIONS)}."
-            )
-    return Cost(
-        name, tuple(rows), batch, optimizer, clip, accumulate, precision
-    )
+    _checks.one_of("precision", precision, tuple(PRECISIONS))
+    return Cost(name, tuple(rows), batch, optimizer, accumulate, precision)
 
 
 def _trace_named(
@@ -182,7 +150,6 @@ class Cost:
             are those of one image.
         batch: Integer. Images per step.
         optimizer: String. As in `cost`.
-        clip: Boolean. As in `cost`.
         accumulate: Integer. As in `cost`.
         precision: String. As in `cost`.
     """
@@ -191,7 +158,6 @@ class Cost:
     layers: tuple[LayerCost, ...]
     batch: int = 1
     optimizer: str | None = "adamw"
-    clip: bool = True
     accumulate: int = 1
     precision: str = "float32"
 
@@ -204,11 +170,6 @@ class Cost:
     def macs(self) -> int:
         """Multiply-adds of the forward pass of one image."""
         return self._sum("macs")
-
-    @property
-    def padding_macs(self) -> int:
-        """How many of `macs` multiply zeros of the padding of convolutions."""
-        return self._sum("padding_macs")
 
     @property
     def activations(self) -> int:
@@ -242,36 +203,32 @@ class Cost:
         weight, value = PRECISIONS[self.precision]
         trained = self.parameters - self._sum("non_trainable")
         gradients = trained * weight
-        slots = OPTIMIZERS[self.optimizer] * trained * 4
-        accumulated = gradients if self.accumulate > 1 else 0
+        accumulates = self.accumulate > 1
         images = 4 * self.batch * math.prod(self.layers[0].output_shape)
-        base = self.parameters * weight + slots + accumulated + images
-        stored = self._stored_bytes() * self.batch // self.accumulate
+        base = self.parameters * weight + images + accumulates * gradients
+        base += OPTIMIZERS[self.optimizer] * trained * 4
+        stored = self._stored() * value * self.batch // self.accumulate
         stored += 4 * self._sum("stored_weights")
         if weight != value:  # the weights in the precision of the computation
             stored += self.parameters * value
-        copies = 1 + (self.clip or self.accumulate > 1)
-        copies += self.clip and self.accumulate > 1
-        return {"gradients": base + stored, "update": base + copies * gradients}
+        # The gradients, and the clipped ones.
+        update = base + (2 + accumulates) * gradients
+        return {"gradients": base + stored, "update": update}
 
-    def _stored_bytes(self) -> int:
-        """Returns the bytes per image that are stored for the gradients: of
+    def _stored(self) -> int:
+        """Returns the values per image that are stored for the gradients: of
         blocks that are computed again, their outputs and the largest one. The
         layer whose gradients are computed needs as much as it stores again.
         """
-        _, value = PRECISIONS[self.precision]
-        kept = largest = recomputed = 0
+        kept = recomputed = 0
         for _, group in itertools.groupby(self.layers, lambda r: r.group):
             rows = list(group)
-            sizes = [value * row.stored for row in rows]
-            if value == 2:  # norms compute in float32
-                sizes += [4 * row.stored for row in rows if "Norm" in row.kind]
-            largest = max(largest, *sizes)
+            size = sum(row.stored for row in rows)
             if rows[0].remat:
-                recomputed = max(recomputed, sum(sizes))
-                sizes = [value * math.prod(rows[0].output_shape)]
-            kept += sum(sizes)
-        return kept + largest + recomputed
+                recomputed = max(recomputed, size)
+                size = math.prod(rows[-1].output_shape)
+            kept += size
+        return kept + recomputed + max(row.stored for row in self.layers)
 
     def training(
         self, images: float, epochs: float = 1, rate: float | None = None
@@ -312,81 +269,58 @@ class Cost:
         Returns:
             List of `LayerCost`. Equal consecutive layers are not merged.
         """
-        summed = (
-            "parameters",
-            "non_trainable",
-            "macs",
-            "padding_macs",
-            "activations",
-            "stored",
-        )
+        summed = ("parameters", "non_trainable", "macs", "activations")
+        summed = (*summed, "stored", "stored_weights")
         found = []
-        for name, rows in itertools.groupby(self.layers, lambda r: r.group):
-            rows = list(rows)
-            single = len(rows) == 1 and "/" not in rows[0].name
-            kind = rows[0].kind if single else _composite(name)
+        for name, group in itertools.groupby(self.layers, lambda r: r.group):
+            rows = list(group)
             values = {key: sum(getattr(r, key) for r in rows) for key in summed}
-            found.append(
-                dataclasses.replace(rows[-1], name=name, kind=kind, **values)
-            )
+            found.append(dataclasses.replace(rows[-1], name=name, **values))
         return found
 
-    def plot(self, path: StrPath) -> pathlib.Path:
-        """Plots the multiply-adds of each layer, and memory by batch size.
-
-        Args:
-            path: Path of the image file to write.
-
-        Returns:
-            The path.
-        """
-        return plot_cost(self, path)
-
     def __str__(self) -> str:
-        lines = [("layer", "output", "parameters", "MMACs", "M values stored")]
+        def line(name: str, output: str, row: Any) -> tuple[str, ...]:
+            values = f"{row.macs / 1e6:,.1f}", f"{row.stored / 1e6:.2f}"
+            return (name, output, f"{row.parameters:,}", *values)
+
+        lines: list[tuple[str, ...]] = [
+            ("layer", "output", "parameters", "MMACs", "M values stored")
+        ]
         rows = [r for r in self.groups() if r.parameters or r.macs]
-        same = itertools.groupby(rows, _key)
-        for _, equal in same:
-            equal = list(equal)
-            first = equal[0]
-            name = first.name
+        for _, group in itertools.groupby(rows, _key):
+            equal = list(group)
+            name = equal[0].name
             if len(equal) > 1:
                 name = f"{name} to {equal[-1].name}, each"
-            lines.append(
-                (
-                    name,
-                    " x ".join(map(str, first.output_shape)),
-                    f"{first.parameters:,}",
-                    f"{first.macs / 1e6:,.1f}",
-                    f"{first.stored / 1e6:.2f}",
-                )
-            )
-        lines.append(
-            (
-                "total",
-                "",
-                f"{self.parameters:,}",
-                f"{self.macs / 1e6:,.1f}",
-                f"{self._sum('stored') / 1e6:.2f}",
-            )
+            shape = " x ".join(map(str, equal[0].output_shape))
+            lines.append(line(name, shape, equal[0]))
+        total = LayerCost(
+            "total",
+            "",
+            (),
+            parameters=self.parameters,
+            macs=self.macs,
+            stored=self._sum("stored"),
         )
+        lines.append(line("total", "", total))
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         table = []
-        for line in lines:
-            cells = [line[0].ljust(widths[0]), line[1].ljust(widths[1])]
-            cells += [
-                cell.rjust(width)
-                for cell, width in zip(line[2:], widths[2:], strict=True)
+        for cells in lines:
+            padded = [
+                cell.ljust(width) if column < 2 else cell.rjust(width)
+                for column, (cell, width) in enumerate(
+                    zip(cells, widths, strict=True)
+                )
             ]
-            table.append("  ".join(cells).rstrip())
-        size = self.layers[0].output_shape
+            table.append("  ".join(padded).rstrip())
+        size = " x ".join(map(str, self.layers[0].output_shape))
         parts = ", ".join(
             f"{name} {megabytes(number)}"
             for name, number in self.step_parts().items()
         )
         split = f", {self.accumulate} micro-batches" * (self.accumulate > 1)
         table = [
-            f"{self.model}, images of {' x '.join(map(str, size))}",
+            f"{self.model}, images of {size}",
             *table,
             f"activations (outputs of matrix products): "
             f"{self.activations / 1e6:.2f} M values",
@@ -400,18 +334,9 @@ class Cost:
         return sum(getattr(row, name) for row in self.layers)
 
 
-def _composite(name: str) -> str:
-    if name.startswith("block_"):
-        return "TransformerBlock"
-    if name.startswith("stage_"):
-        return "ResidualUnit"
-    return "AttentionPooling" if name == "pooling" else "layers"
-
-
 def _key(row: LayerCost) -> tuple:
     return (
         row.name.rstrip("0123456789"),
-        row.kind,
         row.output_shape,
         row.parameters,
         row.macs,

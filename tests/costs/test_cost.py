@@ -18,7 +18,6 @@ BIT = {"resnet_layers": (1, 2), "width_factor": 0.5}
 SHAPE = (48, 64, 3)
 OPTIONS = {
     "token": {},
-    "gap": {"pooling": "gap"},
     "token_gap": {"pooling": "token_gap"},
     "map": {"pooling": "map", "num_registers": 3},
     "distillation": {"distillation": True, "activation": "swiglu"},
@@ -36,10 +35,8 @@ OPTIONS = {
     "no_bias": {"patch_bias": False, "qkv_bias": False, "pre_norm": True},
     "scales": {"layer_scale": 1e-4, "qk_norm": True, "mlp_dim": 48},
     "after": {"pooling": "gap", "final_norm": "after_pooling"},
-    "dropout": {"dropout": 0.1, "attention_dropout": 0.1, "drop_path": 0.1},
-    "remat": {"remat": True, "representation_size": 16, "mask_token": True},
-    "features": {"include_top": False},
-    "rectangles": {"patch_size": (8, 16)},
+    "head": {"representation_size": 16, "mask_token": True, "dropout": 0.1},
+    "rectangles": {"patch_size": (8, 16), "include_top": False},
     "padded": {"patch_size": 7, "pad_to_patch": True},
 }
 
@@ -173,7 +170,7 @@ def test_table_6_of_the_paper(paper):
     assert len(paper) == 18
     for row in paper:
         name = row["model"], row["epochs"]
-        ratio, unpadded = row["ratio"], row["unpadded_ratio"]
+        ratio = row["ratio"]
         if name == ("R50x1+ViT-L/16", 7):
             # Half of the paper's own row of 14 epochs is 834, not 859.
             assert abs(834 / 859 - ratio) < 0.003
@@ -182,9 +179,9 @@ def test_table_6_of_the_paper(paper):
         elif name[0].startswith("ViT"):
             assert abs(ratio - 1) <= 0.003
         elif name[0].startswith("R50"):
-            assert abs(ratio - 1) <= 0.0155 and abs(unpadded - 1) <= 0.006
+            assert abs(ratio - 1) <= 0.0155
         else:
-            assert abs(ratio - 1) <= 0.0415 and abs(unpadded - 1) <= 0.01
+            assert abs(ratio - 1) <= 0.0415
 
 
 def test_training():
@@ -192,9 +189,6 @@ def test_training():
     trained = found.training(303e6, 14, rate=19.7e12)
     assert trained["exaflops"] == 6 * found.macs * 303e6 * 14 / 1e18
     assert 2490 < trained["core_days"] < 2510  # Table 2: 2.5k
-    for images, epochs in ((1, 0), ("1e6", 1)):
-        with pytest.raises(ValueError, match="epochs=0|images='1e6'"):
-            found.training(images, epochs)
 
 
 def test_a_larger_step_needs_more_memory():
@@ -238,7 +232,6 @@ def test_layers_of_unknown_cost_are_refused():
     [
         ({"model": "ViTX16"}, "ViTX16"),
         ({"batch": 0}, "batch=0"),
-        ({"batch": 8, "accumulate": 3}, "accumulate=3"),
         ({"optimizer": "lion"}, "lion"),
         ({"precision": "int8"}, "int8"),
         ({"image_size": 225}, "225"),

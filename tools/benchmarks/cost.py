@@ -6,9 +6,7 @@ PyTorch backend in new processes.
 paper: exaFLOPs of pre-training, next to the paper's Table 6
 (arXiv 2010.11929). They are 6 x multiply-adds x epochs x 303 million images of
 224 pixels: a gradient takes two products for each one of the forward pass, and
-a multiply-add is two operations. The second ratio does not count
-multiplications with the zeros of a convolution's padding, as XLA's own count
-does not.
+a multiply-add is two operations.
 models: all named models. patches: a model with patches of other sizes.
 memory: predicted and measured peak memory of training steps.
 """
@@ -74,7 +72,6 @@ def paper_ratios():
     for name, epochs, published, model, arguments in paper_rows():
         cost = keras_vit.cost(model, **arguments)
         exaflops = cost.training(IMAGES, epochs)["exaflops"]
-        unpadded = exaflops * (1 - cost.padding_macs / cost.macs)
         found.append(
             {
                 "model": name,
@@ -83,7 +80,6 @@ def paper_ratios():
                 "published": published,
                 "exaflops": exaflops,
                 "ratio": exaflops / published,
-                "unpadded_ratio": unpadded / published,
             }
         )
     return found
@@ -91,15 +87,14 @@ def paper_ratios():
 
 def paper():
     print(
-        "| model | epochs | GMACs | exaFLOPs | paper | ratio | "
-        "ratio without padding |\n|---|---|---|---|---|---|---|"
+        "| model | epochs | GMACs | exaFLOPs | paper | ratio |\n"
+        "|---|---|---|---|---|---|"
     )
     rows = paper_ratios()
     for row in rows:
         print(
             f"| {row['model']} | {row['epochs']} | {row['macs'] / 1e9:.2f} | "
             f"{row['exaflops']:.1f} | {row['published']} | {row['ratio']:.3f} |"
-            f" {row['unpadded_ratio']:.3f} |"
         )
     short, long = rows[-2], rows[-1]
     print(
