@@ -15,15 +15,12 @@ from keras_vit._types import StrPath
 from keras_vit._warnings import warn
 from keras_vit.models.description import describe as describe_model
 from keras_vit.models.description import variables_of
+from keras_vit.models.loading import FUNCTIONS
 from keras_vit.weights import Checkpoint
 from keras_vit.weights import open_checkpoint as open_checkpoint
-from keras_vit.weights.checkpoint import check_hyperparameters
 from keras_vit.weights.files import atomic_write
 from keras_vit.weights.files.keras import is_keras
 from keras_vit.weights.files.keras import write_metadata
-from keras_vit.weights.formats import get_weight_map
-from keras_vit.weights.formats import split
-from keras_vit.weights.writing import check_writable
 from keras_vit.weights.writing import write_checkpoint
 
 
@@ -75,26 +72,19 @@ def load(
 
     >>> model = keras_vit.converters.load("ViT-B_16.npz", classes=10)
     """
-    if layout is not None:
-        split(layout)
     if isinstance(path, Checkpoint):
         checkpoint = path
     else:
         checkpoint = open_checkpoint(path, layout, num_heads)
-    check_hyperparameters(checkpoint, overrides)
     if checkpoint.saved and not (overrides or checkpoint.is_pretraining_model):
-        return _load_keras(checkpoint)
-    build = {
-        "vit": models.VisionTransformer,
-        "hybrid": models.HybridVisionTransformer,
-        "bit": models.BiT,
-    }[checkpoint.family]
-    arguments = _build_arguments(checkpoint, overrides.get("classes"))
-    arguments |= overrides
-    representation = checkpoint.weights.get("pre_logits/bias")
-    pools = arguments["include_top"] or arguments.get("pooling")
-    if representation is not None and pools:
-        arguments.setdefault("representation_size", len(representation))
+        model = models.load_keras_file(checkpoint.path)
+        # Keras ignores arrays that belong to no layer; this raises an error.
+        models.load_weights(
+            model, checkpoint, checkpoint.stored.get("grid_size")
+        )
+        return model
+    build = getattr(models, FUNCTIONS[checkpoint.family])
+    arguments = _build_arguments(checkpoint, overrides)
     model = build(**arguments, weights=checkpoint)
     if checkpoint.saved and "block" not in overrides:
         _warn_of_other_options(model, checkpoint, overrides)
@@ -117,27 +107,23 @@ def _warn_of_other_options(
         if name not in built or kind not in ("block", "stage", "head"):
             continue
         for key in sorted(saved.keys() - known):
-            value = _shown(saved[key])
-            if value != _shown(built[name].get(key)):
+            # The class of a serialized object also has a module and a config.
+            value, new = (
+                x.get("config", {}).get("name") or x["class_name"]
+                if isinstance(x, dict)
+                else x
+                for x in (saved[key], built[name].get(key))
+            )
+            if value != new:
                 lost[f"{kind}s' {key}"] = value
     if lost:
-        listed = ", ".join(f"{key} {value}" for key, value in lost.items())
+        listed = ", ".join(f"{key} {value!r}" for key, value in lost.items())
         warn(
             f"{checkpoint.path!r} is built anew, without options of its layers "
             f"that are no arguments of the model: the {listed}. For a dtype, "
             "call `keras.config.set_dtype_policy` before; for others pass "
-            "`block` or `classifier_activation`. Without overrides, a file is "
-            "loaded as it was saved."
+            "`block` or `classifier_activation`."
         )
-
-
-def _shown(value: object) -> str:
-    """Returns a config's value, or the name of a serialized object, as text."""
-    if isinstance(value, dict) and "class_name" in value:
-        config = value.get("config")
-        name = config.get("name") if isinstance(config, dict) else None
-        return repr(name or value["class_name"])
-    return repr(value)
 
 
 def save(
@@ -176,8 +162,6 @@ def save(
         _save_keras(model, path, overwrite)
         return
     layout = layout or ("vit_jax" if path.suffix else "huggingface")
-    get_weight_map(layout)
-    check_writable(path, layout)
     weights, arguments, built = describe(model)
     mode = built.get("preprocessing")
     activation = built.get("classifier_activation")
@@ -199,15 +183,10 @@ def save(
             preprocess_mode=mode,
         )
     except ValueError as error:
-        hint = ""
-        if any("lora_" in name for name in weights):
-            hint = (
-                "\nKeras merges LoRA weights when it saves: write the model as "
-                "a .keras file, load that, and convert the result."
-            )
         raise ValueError(
             f"The model {model.name!r} cannot be written in the layout "
-            f"{layout!r}. {error}{hint}"
+            f"{layout!r}. {error}\nA .keras file can hold it, in which Keras "
+            "merges the weights of LoRA."
         ) from error
 
 
@@ -256,47 +235,22 @@ def _save_keras(
             write_metadata(temporary, arguments, built)
 
 
-def _load_keras(checkpoint: Checkpoint) -> keras.Model:
-    model = models.load_keras_file(checkpoint.path)
-    # Keras ignores arrays that belong to no layer; this raises an error.
-    models.load_weights(model, checkpoint, checkpoint.stored.get("grid_size"))
-    _unfreeze_pretrained(model, checkpoint.path)
-    return model
-
-
-def _unfreeze_pretrained(model: keras.Model, path: str) -> None:
-    """Makes an encoder trainable that pre-training of earlier versions froze:
-    DINO's teacher, MoCo v3's patch embedding and the fixed positions."""
-    frozen = {x.name for x in model.layers if x.weights and not x.trainable}
-    if not frozen or [len(x.shape) for x in model.outputs] != [3]:
-        return
-    if model.name == "teacher" or frozen <= {
-        "patch_embedding",
-        "position_embedding",
-    }:
-        model.trainable = True
-        warn(
-            f"{path!r} stores an encoder that pre-training had frozen in "
-            f"part ({', '.join(sorted(frozen)[:3])}). All of its weights are "
-            "now trainable: set the layers' `trainable` to freeze them again."
-        )
-
-
-def _build_arguments(
-    checkpoint: Checkpoint, classes: int | None = None
-) -> Config:
+def _build_arguments(checkpoint: Checkpoint, overrides: Config) -> Config:
     """Returns the arguments that build the model of a checkpoint, with a new
     head if `classes` asks for one that it does not have."""
-    has_head = "head/kernel" in checkpoint.weights
-    arguments = {"include_top": has_head, **checkpoint.build_arguments}
-    if has_head:
+    weights, arguments = checkpoint.weights, {**checkpoint.build_arguments}
+    has_head = "head/kernel" in weights
+    top = has_head or overrides.get("classes") is not None
+    if not top:
+        arguments.setdefault("pooling", _pooling(weights))
+    elif has_head or arguments.get("pooling") is None:
         arguments.pop("pooling", None)  # inferred with the architecture
-    elif classes is not None:
-        arguments["include_top"] = True
-        if arguments.get("pooling") is None:  # also inferred
-            arguments.pop("pooling", None)
-    else:
-        arguments.setdefault("pooling", _pooling(checkpoint.weights))
+    arguments = {"include_top": top, **arguments, **overrides}
+    if "pre_logits/bias" in weights and (
+        arguments["include_top"] or arguments.get("pooling")
+    ):
+        size = len(weights["pre_logits/bias"])
+        arguments.setdefault("representation_size", size)
     return arguments
 
 
@@ -304,11 +258,10 @@ def _pooling(weights: dict[str, Array]) -> str | None:
     """Returns the pooling of a model without a head; None if it has none."""
     if "pooling/probe" in weights:
         return "map"
+    has_token = "class_token/tokens" in weights
     if "head_norm/gamma" in weights:
         return "gap"
-    clip = {"pre_norm/gamma", "class_token/tokens"}
-    if clip <= weights.keys():
-        return "token"
     if "pre_logits/kernel" in weights:
-        return "token" if "class_token/tokens" in weights else "gap"
-    return None
+        return "token" if has_token else "gap"
+    of_clip = has_token and "pre_norm/gamma" in weights
+    return "token" if of_clip else None

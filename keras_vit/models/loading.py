@@ -1,6 +1,6 @@
 """Loading of a checkpoint's weights into a model: all of them or none."""
 
-from collections.abc import Iterable
+import dataclasses
 
 import keras
 import numpy as np
@@ -9,7 +9,6 @@ from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._warnings import warn
-from keras_vit.layers import TransformerBlock
 from keras_vit.layers.resampling import resample_patch_kernel
 from keras_vit.weights import Checkpoint
 from keras_vit.weights import open_checkpoint
@@ -18,10 +17,8 @@ from keras_vit.weights.checkpoint import check_hyperparameters
 from keras_vit.weights.infer import is_position_layer
 from keras_vit.weights.weight_map import assign_all
 
-_HEADS = ("head", "distillation_head")
 _PATCH_KERNEL = "patch_embedding/kernel"
-_INPUT_KERNELS = ("root_conv/kernel", _PATCH_KERNEL)
-_FUNCTIONS = {
+FUNCTIONS = {
     "vit": "VisionTransformer",
     "hybrid": "HybridVisionTransformer",
     "bit": "BiT",
@@ -42,11 +39,10 @@ def open_for(
             checkpoint, num_heads=explicit.get("num_heads")
         )
     if checkpoint.family != family:
-        needed = _FUNCTIONS[checkpoint.family]
         raise ValueError(
-            f"{checkpoint.path!r} holds a model that `{needed}` builds, not "
-            f"`{_FUNCTIONS[family]}`. Call that one, or `converters.load`, "
-            "which finds it."
+            f"{checkpoint.path!r} holds a model that "
+            f"`{FUNCTIONS[checkpoint.family]}` builds, not "
+            f"`{FUNCTIONS[family]}`. Call that one, or `converters.load`."
         )
     check_hyperparameters(checkpoint, explicit)
     return checkpoint
@@ -67,27 +63,24 @@ def load_weights(
     variables = weights_by_path(model)
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
     positions = {x.name: x for x in model.layers if is_position_layer(x.name)}
-    stored, block = checkpoint.weights, _block_class(model)
-    if checkpoint.layout == "keras" and block is not TransformerBlock:
-        stored = _rename_numbered(stored, shapes)
+    if checkpoint.layout == "keras":
+        weights = _rename_numbered(checkpoint.weights, shapes)
+        checkpoint = dataclasses.replace(checkpoint, weights=weights)
     weights, reinitialized, unresampled = adapt(
-        stored, shapes, positions, grid, reuse_head, checkpoint.patch_resampling
+        checkpoint, shapes, positions, grid, reuse_head
     )
-
-    def intro() -> str:
-        blocks = ""
-        if block is not TransformerBlock:
-            blocks = f", whose blocks are {block.__name__}s"
-        return (
-            f"{checkpoint.path!r} does not fit the model {model.name!r}"
-            f"{blocks}. It holds {_describe(checkpoint)}; "
-            "`keras_vit.converters.load` builds what a file holds."
-        )
-
     assign_all(
-        variables, weights, intro, checkpoint.key, reinitialized, unresampled
+        variables,
+        weights,
+        lambda: (
+            f"{checkpoint.path!r} does not fit the model {model.name!r}. It "
+            f"holds {_describe(checkpoint)}; `keras_vit.converters.load` "
+            "builds what a file holds."
+        ),
+        checkpoint.key,
+        reinitialized,
+        unresampled,
     )
-    _warn_of_patch_size(checkpoint, shapes)
 
 
 def weights_by_path(model: keras.Model) -> dict[str, keras.Variable]:
@@ -104,12 +97,11 @@ def weights_by_path(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def adapt(
-    weights: dict[str, Array],
+    checkpoint: Checkpoint,
     shapes: dict[str, tuple[int, ...]],
     positions: dict[str, keras.Layer],
-    grid: tuple[int, int] | None = None,
-    reuse_head: bool = True,
-    patch_resampling: str = "bicubic_antialias",
+    grid: tuple[int, int] | None,
+    reuse_head: bool,
 ) -> tuple[dict[str, Array], set[str], dict[str, str]]:
     """Adapts weights to a model that differs in size.
 
@@ -120,68 +112,60 @@ def adapt(
       are dropped if the model has none.
     * The first kernel, of the patch embedding or of a ResNet, is adapted to the
       model's number of channels.
-    * The kernel of the patch embedding is resized to the model's patch size.
+    * The kernel of the patch embedding is resized to the model's patch size,
+      with a warning.
     * Position embeddings are resampled from `grid` to the model's.
 
     All other weights are returned unchanged, even if they do not fit. The other
     results are the paths of heads that keep their initial values, and reasons
     why position embeddings cannot be resampled, by path.
     """
-    weights, reinitialized, unresampled = dict(weights), set(), {}
-    has_pre_logits = {"pre_logits/kernel", "pre_logits/bias"} <= weights.keys()
-    drops_pre_logits = has_pre_logits and "pre_logits/kernel" not in shapes
-    if drops_pre_logits:
-        _drop_layer(weights, "pre_logits")
-    for layer in ("pooling", "head_norm", "mask_token"):
-        if not any(path.startswith(f"{layer}/") for path in shapes):
-            _drop_layer(weights, layer)
-    for head in _HEADS:
-        missing = not any(path.startswith(f"{head}/") for path in weights)
-        unwanted = drops_pre_logits or not reuse_head
-        if missing or unwanted or _has_other_classes(head, weights, shapes):
-            _drop_layer(weights, head)
-            reinitialized |= {p for p in shapes if p.startswith(f"{head}/")}
-    path = next((p for p in _INPUT_KERNELS if p in weights), None)
-    if path in shapes and weights[path].ndim == 4:
+    stored, unresampled = checkpoint.weights, {}
+    layers, found = (
+        {path.partition("/")[0] for path in paths} for paths in (shapes, stored)
+    )
+    dropped = {"pooling", "head_norm", "mask_token"} - layers
+    if {"pre_logits/kernel", "pre_logits/bias"} <= stored.keys():
+        dropped |= {"pre_logits"} - layers
+    reused = reuse_head and "pre_logits" not in dropped
+    new = {
+        head
+        for head in ("head", "distillation_head")
+        if not (reused and head in found)
+        or _has_other_classes(head, stored, shapes)
+    }
+    weights = {
+        path: array
+        for path, array in stored.items()
+        if path.partition("/")[0] not in dropped | new
+    }
+    reinitialized = {path for path in shapes if path.partition("/")[0] in new}
+    # A hybrid's patch embedding is not that of the images.
+    first = "root_conv" if "root_conv" in found else "patch_embedding"
+    path = f"{first}/kernel"
+    if path in shapes and path in weights and weights[path].ndim == 4:
         weights[path] = adapt_channels(weights[path], shapes[path][2])
-    if _patch_sizes(weights, shapes):
-        weights[_PATCH_KERNEL] = resample_patch_kernel(
-            weights[_PATCH_KERNEL], shapes[_PATCH_KERNEL][:2], patch_resampling
-        )
-    if grid is not None:
-        for name, layer in dict(positions).items():
-            try:
-                _resample_positions(weights, name, layer, grid)
-            except ValueError as error:
-                paths = [f"{name}/{key}" for key in layer.embedding_variables()]
-                unresampled |= dict.fromkeys(paths, str(error))
-    return weights, reinitialized, unresampled
-
-
-def _patch_sizes(
-    weights: dict[str, Array], shapes: dict[str, tuple[int, ...]]
-) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Returns the patch size of weights and that of a model; None if they are
-    equal, or one of them has no patch embedding."""
-    kernel, shape = weights.get(_PATCH_KERNEL), shapes.get(_PATCH_KERNEL)
-    if kernel is None or shape is None or kernel.ndim != 4:
-        return None
-    sizes = (tuple(kernel.shape[:2]), tuple(shape[:2]))
-    return None if sizes[0] == sizes[1] else sizes
-
-
-def _warn_of_patch_size(
-    checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]]
-) -> None:
-    """Warns if the patch embedding is resized."""
-    sizes = _patch_sizes(checkpoint.weights, shapes)
-    if sizes:
-        old, new = (f"{rows} x {columns}" for rows, columns in sizes)
+    kernel = weights.get(_PATCH_KERNEL, np.zeros(1))
+    size = shapes.get(_PATCH_KERNEL, ())[:2]
+    if size and kernel.ndim == 4 and kernel.shape[:2] != size:
+        method = checkpoint.patch_resampling
+        weights[_PATCH_KERNEL] = resample_patch_kernel(kernel, size, method)
         warn(
-            f"The patch embedding of {checkpoint.path!r} is resized from {old} "
-            f"to {new} pixels by the pseudo-inverse of "
-            f"{checkpoint.patch_resampling!r} (FlexiViT)."
+            f"The patch embedding of {checkpoint.path!r} is resized from "
+            f"{kernel.shape[0]} x {kernel.shape[1]} to {size[0]} x {size[1]} "
+            f"pixels by the pseudo-inverse of {method!r} (FlexiViT)."
         )
+    for name, layer in positions.items() if grid is not None else ():
+        paths = {key: f"{name}/{key}" for key in layer.embedding_variables()}
+        if not weights.keys() >= set(paths.values()):
+            continue
+        stored = {key: weights[path] for key, path in paths.items()}
+        try:
+            for key, array in layer.resample_arrays(stored, grid).items():
+                weights[paths[key]] = array
+        except ValueError as error:
+            unresampled |= dict.fromkeys(paths.values(), str(error))
+    return weights, reinitialized, unresampled
 
 
 def adapt_channels(kernel: Array, channels: int) -> Array:
@@ -201,22 +185,6 @@ def adapt_channels(kernel: Array, channels: int) -> Array:
     return kernel[:, :, index] * np.asarray(old / channels, kernel.dtype)
 
 
-def _resample_positions(
-    weights: dict[str, Array],
-    name: str,
-    layer: keras.Layer,
-    grid: tuple[int, int],
-) -> None:
-    """Resamples the position embeddings of one layer, in `weights`."""
-    stored = {
-        key: weights.get(f"{name}/{key}") for key in layer.embedding_variables()
-    }
-    if any(array is None for array in stored.values()):
-        return
-    for key, array in layer.resample_arrays(stored, grid).items():
-        weights[f"{name}/{key}"] = array
-
-
 def _has_other_classes(
     head: str,
     weights: dict[str, Array],
@@ -234,48 +202,36 @@ def _has_other_classes(
     return complete and kernel.shape[0] == width and kernel.shape[1] != classes
 
 
-def _drop_layer(weights: dict[str, Array], layer: str) -> None:
-    """Removes the weights of a layer."""
-    for path in [path for path in weights if path.startswith(f"{layer}/")]:
-        del weights[path]
-
-
-def _block_class(model: keras.Model) -> type[TransformerBlock]:
-    """Returns the class of a model's blocks; a ResNet has none."""
-    for layer in model.layers:
-        if isinstance(layer, TransformerBlock):
-            return type(layer)
-    return TransformerBlock
-
-
 def _rename_numbered(
     weights: dict[str, Array], shapes: dict[str, tuple[int, ...]]
 ) -> dict[str, Array]:
     """Returns the weights of a Keras file under a model's paths.
 
     Keras numbers the arrays of each layer. The names of this package's layers
-    are known when a file is read; those of other layers are the model's.
+    are known when a file is read; those of a custom block's are the model's.
     """
-    found, expected = _group_by_layer(weights), _group_by_layer(shapes)
+    found, expected = {}, {}
+    for groups, paths in ((found, weights), (expected, shapes)):
+        for path in paths:
+            groups.setdefault(path.rpartition("/")[0], []).append(path)
     renamed = {}
-    for layer, names in found.items():
-        others = expected.get(layer, ())
-        if len(others) != len(names) or {*others} == {*names}:
-            others = names
+    for layer, paths in found.items():
+        others = expected.get(layer, paths)
+        known = not layer.startswith("block_") or {*others} == {*paths}
+        if known or len(others) != len(paths):
+            others = paths
         # "kernel" and "bias" are 0 and 1; HDF5 has 10 before 2.
-        names.sort(key=lambda name: int(name) if name.isdecimal() else 0)
-        for name, other in zip(names, others, strict=True):
-            renamed[f"{layer}/{other}"] = weights[f"{layer}/{name}"]
+        paths.sort(key=_number)
+        renamed |= {
+            other: weights[path]
+            for path, other in zip(paths, others, strict=True)
+        }
     return renamed
 
 
-def _group_by_layer(paths: Iterable[str]) -> dict[str, list[str]]:
-    """Returns a dict of layers to lists of the names of their weights."""
-    layers = {}
-    for path in paths:
-        layer, _, name = path.rpartition("/")
-        layers.setdefault(layer, []).append(name)
-    return layers
+def _number(path: str) -> int:
+    name = path.rpartition("/")[2]
+    return int(name) if name.isdecimal() else 0
 
 
 def _describe(checkpoint: Checkpoint) -> str:

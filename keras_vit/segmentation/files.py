@@ -1,6 +1,5 @@
 """EoMT's files in the layout of transformers."""
 
-import json
 import pathlib
 
 import keras
@@ -11,32 +10,47 @@ from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit.config import ViTConfig
+from keras_vit.config import resolve
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers.initializers import skip_init
 from keras_vit.models import VisionTransformer
 from keras_vit.models import config_of
 from keras_vit.segmentation.eomt import EoMT
 from keras_vit.segmentation.eomt import QueryMask
-from keras_vit.weights.files import atomic_write
 from keras_vit.weights.files import read
 from keras_vit.weights.files import read_config
-from keras_vit.weights.files import write
 from keras_vit.weights.formats.eomt import CLASS_WEIGHTS
 from keras_vit.weights.formats.eomt import EOMT
 from keras_vit.weights.formats.eomt import EOMT_GATED
 from keras_vit.weights.formats.eomt import PROBABILITIES
+from keras_vit.weights.formats.format import write_folder
+from keras_vit.weights.formats.huggingface_config import mlp_ratio
+from keras_vit.weights.infer import infer_architecture
 from keras_vit.weights.weight_map import assign_all
 from keras_vit.weights.weight_map import from_checkpoint
 from keras_vit.weights.weight_map import to_checkpoint
 
-_FILES = ("model.safetensors", "config.json")
 _REGISTERS = "embeddings.register_tokens"
+_NO_OBJECT = ("no_object_weight", 0.1)
+# What every encoder of transformers' EoMT has.
+_ENCODER = {
+    "class_token": True,
+    "position_embedding": "learned",
+    "position_placement": "stem",
+    "position_prefix": "none",
+    "patch_bias": True,
+    "pad_to_patch": False,
+    "pre_norm": False,
+    "qkv_bias": True,
+    "key_bias": True,
+    "qk_norm": False,
+}
 # Arguments of `mask_loss`: their names and defaults in config.json.
 _LOSS_OPTIONS = {
     "class_weight": ("class_weight", 2.0),
     "mask_weight": ("mask_weight", 5.0),
     "dice_weight": ("dice_weight", 5.0),
-    "no_object_weight": ("no_object_weight", 0.1),
+    "no_object_weight": _NO_OBJECT,
     "num_points": ("train_num_points", 12544),
     "oversampling": ("oversample_ratio", 3.0),
     "importance": ("importance_sample_ratio", 0.75),
@@ -79,16 +93,23 @@ def load(path: StrPath, masked: bool | None = None) -> keras.Model:
         )
     num_blocks = config.get("num_blocks", 4)
     probabilities = arrays.pop(PROBABILITIES, np.ones(num_blocks, "float32"))
-    class_weights = arrays.pop(CLASS_WEIGHTS, None)
+    class_weights = arrays.pop(CLASS_WEIGHTS, [config.get(*_NO_OBJECT)])
+    if np.float32(config.get(*_NO_OBJECT)) != np.float32(class_weights[-1]):
+        raise ValueError(
+            f"The weight of 'no object' in {CLASS_WEIGHTS!r} of {str(path)!r} "
+            f"is {class_weights[-1]}, and that in its config.json "
+            f"{config.get(*_NO_OBJECT)}. They must be the same."
+        )
     if _REGISTERS in arrays and not arrays[_REGISTERS].size:
         del arrays[_REGISTERS]
-    gated = config.get("use_swiglu_ffn", False)
     weights = from_checkpoint(
         arrays,
-        EOMT_GATED if gated else EOMT,
+        EOMT_GATED if config.get("use_swiglu_ffn") else EOMT,
         config.get("num_attention_heads", 16),
     )
-    model = _build(config, weights, _is_masked(masked, probabilities))
+    if masked is None:
+        masked = bool(probabilities.any())
+    model = _build(config, weights, masked)
     assign_all(
         _variables(model),
         weights,
@@ -96,14 +117,6 @@ def load(path: StrPath, masked: bool | None = None) -> keras.Model:
     )
     for layer, value in zip(_query_masks(model), probabilities, strict=False):
         layer.probability.assign(value)
-    if class_weights is not None and class_weights[-1] != np.float32(
-        config.get("no_object_weight", 0.1)
-    ):
-        raise ValueError(
-            f"The weight of 'no object' in {CLASS_WEIGHTS!r} of {str(path)!r} "
-            f"is {class_weights[-1]}, and that in its config.json "
-            f"{config.get('no_object_weight', 0.1)}. They must be the same."
-        )
     return model
 
 
@@ -121,13 +134,6 @@ def save(model: keras.Model, folder: StrPath, overwrite: bool = False) -> None:
         FileExistsError: if there are files and `overwrite` is False.
         ValueError: if transformers' EoMT cannot be this model.
     """
-    folder = pathlib.Path(folder)
-    for name in _FILES:
-        if (folder / name).exists() and not overwrite:
-            raise FileExistsError(
-                f"{str(folder / name)!r} exists. Choose another folder, or "
-                "give `overwrite=True`."
-            )
     config = _config(model)
     weights = {
         path: keras.ops.convert_to_numpy(variable)
@@ -137,69 +143,53 @@ def save(model: keras.Model, folder: StrPath, overwrite: bool = False) -> None:
     arrays = to_checkpoint(weights, weight_map, config["num_attention_heads"])
     width = config["hidden_size"]
     arrays.setdefault(_REGISTERS, np.zeros((1, 0, width), "float32"))
-    layers = _query_masks(model)
+    probabilities = [float(x.probability) for x in _query_masks(model)]
     arrays[PROBABILITIES] = np.array(
-        [float(layer.probability) for layer in layers]
-        or [0.0] * config["num_blocks"],
-        "float32",
+        probabilities or [0.0] * config["num_blocks"], "float32"
     )
-    classes = len(config["id2label"])
-    class_weights = np.ones(classes + 1, "float32")
-    class_weights[-1] = config["no_object_weight"]
-    arrays[CLASS_WEIGHTS] = class_weights
-    folder.mkdir(parents=True, exist_ok=True)
-    write(arrays, folder / _FILES[0], overwrite)
-    with atomic_write(folder / _FILES[1], overwrite) as temporary:
-        pathlib.Path(temporary).write_text(json.dumps(config, indent=2))
-
-
-def _is_masked(masked: bool | None, probabilities: Array) -> bool:
-    return bool(probabilities.any()) if masked is None else masked
+    arrays[CLASS_WEIGHTS] = np.ones(len(config["id2label"]) + 1, "float32")
+    arrays[CLASS_WEIGHTS][-1] = config["no_object_weight"]
+    write_folder(
+        pathlib.Path(folder),
+        {"model.safetensors": arrays},
+        {"config.json": config},
+        overwrite,
+    )
 
 
 def _build(
     config: Config, weights: dict[str, Array], masked: bool
 ) -> keras.Model:
-    def shape(path: str) -> tuple[int, ...]:
-        if path not in weights:
-            raise ValueError(f"The file has no array for {path!r}.")
-        return weights[path].shape
-
-    rows, columns, channels, width = shape("patch_embedding/kernel")
-    positions = shape("position_embedding/embedding")[1]
-    side = round(positions**0.5)
-    depth = sum(path.endswith("/norm_1/gamma") for path in weights)
-    registers = weights.get("register_tokens/tokens")
-    gated = config.get("use_swiglu_ffn", False)
-    hidden = shape("block_0/mlp/dense_1/kernel")[1]
+    shapes = {path: array.shape for path, array in weights.items()}
+    inferred = infer_architecture(shapes, prefixes=("none",))
     activation = config.get("hidden_act", "gelu")
-    if activation != "gelu" or side**2 != positions:
+    if activation != "gelu" or inferred["grid_size"] is None:
         raise ValueError(
             "An EoMT of transformers has square images and the activation "
-            f"'gelu'. Received: {positions} positions, {activation!r}"
+            f"'gelu'. Received: {inferred['num_positions']} positions, "
+            f"{activation!r}"
         )
+    arguments = {
+        "activation": activation,
+        "norm_epsilon": config.get("layer_norm_eps", 1e-6),
+        **inferred,
+        **_ENCODER,
+        "layer_scale": 1.0,
+        "resampling": "bicubic_antialias",
+        "pooling": None,
+    }
+    sides = zip(inferred["grid_size"], inferred["patch_size"], strict=True)
+    size = (rows * pixels for rows, pixels in sides)
     with skip_init():
         encoder = VisionTransformer(
+            resolve(ViTConfig, arguments),
             include_top=False,
-            pooling=None,
-            input_shape=(side * rows, side * columns, channels),
-            patch_size=(rows, columns),
-            hidden_size=width,
-            num_layers=depth,
-            num_heads=config.get("num_attention_heads", 16),
-            mlp_dim=hidden // 2 if gated else hidden,
-            activation="swiglu" if gated else "gelu",
-            norm_epsilon=config.get("layer_norm_eps", 1e-6),
-            class_token=True,
-            num_registers=0 if registers is None else registers.shape[1],
-            position_prefix="none",
-            layer_scale=1.0,
-            resampling="bicubic_antialias",
+            input_shape=(*size, inferred["channels"]),
         )
         return EoMT(
             encoder,
-            classes=shape("eomt_head/class/kernel")[1] - 1,
-            queries=shape("queries/tokens")[1],
+            classes=shapes.get("eomt_head/class/kernel", (0, 2))[1] - 1,
+            queries=shapes.get("queries/tokens", (1, 1))[1],
             blocks=config.get("num_blocks", 4),
             masked=masked,
             num_upscales=sum(
@@ -235,30 +225,26 @@ def _config(model: keras.Model) -> Config:
         )
     head, queries = model.get_layer("eomt_head"), model.get_layer("queries")
     rows, columns = c.grid_size or (1, 1)
+    width, gated = c.hidden_size, c.activation == "swiglu"
+    ratio = mlp_ratio(width, c.mlp_dim, gated)
     problems = {
-        f"activation {c.activation!r}": c.activation not in ("gelu", "swiglu"),
-        f"positions of kind {c.position_embedding!r}": c.position_embedding
-        != "learned",
-        "position embeddings of the class token": c.position_prefix != "none",
-        "no class token": not c.class_token,
-        "no layer scale": c.layer_scale is None,
-        "norms of queries and keys": c.qk_norm,
-        "no biases of queries and keys": not c.qkv_bias or not c.key_bias,
-        f"a grid of {rows} x {columns}": rows != columns,
-        "patches that are not square": len(set(c.patch_size)) > 1,
-        "a norm before the blocks": c.pre_norm,
-        "patches without a bias": not c.patch_bias,
-        "padding of images to whole patches": c.pad_to_patch,
+        name: getattr(c, name) != value for name, value in _ENCODER.items()
+    } | {
+        "activation": not gated and c.activation != "gelu",
+        "layer_scale": c.layer_scale is None,
+        "grid_size": rows != columns,
+        "patch_size": len(set(c.patch_size)) > 1,
+        "mlp_dim": ratio is None,
     }
-    found = [text for text, is_problem in problems.items() if is_problem]
+    found = [f"{x}={getattr(c, x)!r}" for x in problems if problems[x]]
     if found:
         raise ValueError(
             f"transformers' EoMT cannot have {', '.join(found)}. Build the "
             "encoder with `class_token=True, layer_scale=1.0, "
             "position_prefix='none', activation='gelu'` and square images."
         )
-    width = c.hidden_size
-    config = {
+    blocks = model.layers[model.layers.index(queries) :]
+    return {
         "model_type": "eomt",
         "architectures": ["EomtForUniversalSegmentation"],
         "hidden_size": width,
@@ -269,11 +255,11 @@ def _config(model: keras.Model) -> Config:
         "image_size": rows * c.patch_size[0],
         "patch_size": c.patch_size[0],
         "num_channels": model.inputs[0].shape[-1],
-        "mlp_ratio": c.mlp_dim // width,
+        "mlp_ratio": ratio,
         "layerscale_value": c.layer_scale,
         "num_upscale_blocks": head.num_upscales,
-        "use_swiglu_ffn": c.activation == "swiglu",
-        "num_blocks": _blocks_after(model, queries),
+        "use_swiglu_ffn": gated,
+        "num_blocks": sum(isinstance(x, TransformerBlock) for x in blocks),
         "num_queries": queries.num_tokens,
         "num_register_tokens": c.num_registers,
         **{
@@ -284,30 +270,3 @@ def _config(model: keras.Model) -> Config:
         "label2id": {f"LABEL_{i}": i for i in range(head.classes)},
         "dtype": "float32",
     }
-    if config["use_swiglu_ffn"]:
-        config["mlp_ratio"] = _gated_ratio(c.mlp_dim, width)
-    elif c.mlp_dim % width:
-        raise ValueError(
-            "transformers' EoMT has MLPs of a multiple of the hidden size "
-            f"{width}. Received: mlp_dim={c.mlp_dim}"
-        )
-    return config
-
-
-def _gated_ratio(mlp_dim: int, width: int) -> int:
-    """Returns the ratio that gives a gated MLP its width in transformers."""
-    for ratio in range(1, 17):
-        if (int(width * ratio * 2 / 3) + 7) // 8 * 8 == mlp_dim:
-            return ratio
-    raise ValueError(
-        "transformers' EoMT has gated MLPs of two thirds of a multiple of the "
-        f"hidden size {width}, rounded up to a multiple of 8. Received: "
-        f"mlp_dim={mlp_dim}"
-    )
-
-
-def _blocks_after(model: keras.Model, queries: keras.Layer) -> int:
-    """Returns the number of blocks after the queries in the layers' order."""
-    layers = model.layers
-    first = layers.index(queries)
-    return sum(isinstance(x, TransformerBlock) for x in layers[first:])

@@ -62,6 +62,8 @@ TENSORFLOW = {
 TORCH = {
     "array": {"": ("", IDENTITY)},
     "vector": {"": ("", "1 d -> 1 1 d")},
+    "token": {"": ("", "d -> 1 1 d")},
+    "embedding": {"": ("", "t d -> 1 t d")},
     "norm": {"gamma": ("weight", "c -> c"), "beta": ("bias", "c -> c")},
     "row": {"": ("", "1 d -> d")},
     "batch_norm": {
@@ -77,6 +79,11 @@ TORCH = {
     "linear": {
         "kernel": ("weight", "o i -> i o"),
         "bias": ("bias", "o -> o"),
+    },
+    # A gate and a projection, which are one layer of keras_vit.
+    "gated": {
+        "kernel": ("weight", "n o i -> i (n o)"),
+        "bias": ("bias", "n o -> (n o)"),
     },
     "conv": {
         "kernel": ("weight", "o i y x -> y x i o"),

@@ -14,6 +14,7 @@ from keras_vit.weights.files import write
 from keras_vit.weights.formats import check_representable
 from keras_vit.weights.formats import split
 from keras_vit.weights.formats.format import Checkpoint
+from keras_vit.weights.formats.format import write_folder
 from keras_vit.weights.infer import warn_if_heads_ambiguous
 from keras_vit.weights.weight_map import to_checkpoint
 
@@ -53,9 +54,16 @@ def write_checkpoint(
         configs = code_base.folder_configs(
             arguments, variant, dtype or stored, source, preprocess_mode
         )
-        _check_folder(target, code_base.folder_files, overwrite)
-    elif arguments.get("position_embedding") == "learned":
-        _warn_if_grid_is_ambiguous(arguments["grid_size"], target)
+    rows, columns = arguments.get("grid_size") or (1, 1)
+    side = math.isqrt(rows * columns)
+    learned = arguments.get("position_embedding") == "learned"
+    if not folder and learned and rows != columns and side**2 == rows * columns:
+        warn(
+            f"{str(target)!r} does not store that its {rows * columns} "
+            f"positions are a grid of {rows} x {columns}; readers will take "
+            f"{side} x {side}. Give grid_size=({rows}, {columns}) when it is "
+            "read, or write a .keras file."
+        )
     first_patch = arguments.get("pooling") == "first_patch"
     if first_patch and arguments["classes"] and not folder:
         warn(
@@ -74,7 +82,8 @@ def write_checkpoint(
     arrays = code_base.to_file(arrays)
     to = None if dtype is None else np.dtype(DTYPES[dtype])
     if folder:
-        code_base.write_folder(target, arrays, configs, overwrite, to)
+        files, names = code_base.weight_files(arrays), code_base.folder_files
+        write_folder(target, files, configs, overwrite, to, names)
     else:
         write(arrays, target, overwrite, to)
 
@@ -105,33 +114,4 @@ def check_writable(target: pathlib.Path, layout: str) -> None:
             'only layout="huggingface" and layout="keras_hub" (--to '
             "huggingface or --to keras_hub) can be written to. Received: "
             f"layout={layout!r}"
-        )
-
-
-def _warn_if_grid_is_ambiguous(
-    grid: tuple[int, int] | None, target: pathlib.Path
-) -> None:
-    """Warns if a grid is not square but its number of positions is a square.
-
-    Files store only this number, for which readers assume a square grid.
-    """
-    rows, columns = grid or (1, 1)
-    side = math.isqrt(rows * columns)
-    if rows != columns and side * side == rows * columns:
-        warn(
-            f"{str(target)!r} does not store that its {rows * columns} "
-            f"positions are a grid of {rows} x {columns}; readers will take "
-            f"{side} x {side}. Give grid_size=({rows}, {columns}) when it is "
-            "read, or write a .keras file."
-        )
-
-
-def _check_folder(
-    folder: pathlib.Path, names: tuple[str, ...], overwrite: bool
-) -> None:
-    existing = [name for name in names if (folder / name).exists()]
-    if existing and not overwrite:
-        raise FileExistsError(
-            f"{str(folder)!r} already has {', '.join(existing)}. Choose "
-            "another folder, or pass --overwrite."
         )

@@ -5,7 +5,6 @@ import collections
 import numpy as np
 import pytest
 
-from keras_vit.converters import load
 from keras_vit.weights.files import read
 
 pytestmark = pytest.mark.backends("torch")
@@ -51,6 +50,3 @@ def test_pickled_model_error_says_what_to_save(tmp_path):
     torch.save(torch.nn.Linear(2, 2), path)
     with pytest.raises(ValueError, match=r"call torch.*Linear.*state_dict\(\)"):
         read(path)
-    torch.save({"_torch_params.head/kernel": torch.ones(2, 2)}, path)
-    with pytest.raises(ValueError, match="Keras gives its `state_dict`"):
-        load(path)

@@ -313,7 +313,7 @@ def test_errors(tmp_path):
     for wrong in ({"masks": masks[0]}, {"classes": labels[:, :0]}):
         with pytest.raises(ValueError, match="one object or more"):
             keras_vit.segmentation.mask_loss(outputs, {**targets, **wrong})
-    with pytest.raises(ValueError, match="no layer scale"):
+    with pytest.raises(ValueError, match="layer_scale=None"):
         keras_vit.segmentation.save(model, tmp_path)
     assert not list(tmp_path.iterdir())
 

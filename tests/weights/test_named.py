@@ -25,7 +25,6 @@ from keras_vit.weights.released import ALIASES
 from keras_vit.weights.released import RELEASED
 from keras_vit.weights.released import ReleasedWeights
 from tests import server as web
-from tests.models.test_block import RMSNormBlock
 from tests.server import publish
 
 pytestmark = pytest.mark.backends("torch")
@@ -110,11 +109,6 @@ def test_weights_by_name_are_downloaded(paper, tiny, server, home, capsys):
     tiny(weights="imagenet21k", classes=3)
     assert server.paths() == ["21k/ViT.npz"]
     assert (home / "weights/imagenet21k/Tiny/ViT.npz").is_file()
-
-
-def test_blocks_of_another_class_raise(paper, tiny):
-    with pytest.raises(ValueError, match="whose blocks are RMSNormBlocks"):
-        tiny(weights="imagenet21k", classes=3, block=RMSNormBlock)
 
 
 def test_head_of_zeros_warns(paper, tiny):

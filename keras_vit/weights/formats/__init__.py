@@ -101,12 +101,6 @@ def detect_layout(
             f"The keys fit several layouts: {', '.join(matches)}. Give one as "
             "`layout`."
         )
-    if any(key.startswith("_torch_params.") for key in arrays):
-        raise ValueError(
-            "These are the names that Keras gives its `state_dict`, which are "
-            "no layout. Write the model with `model.save(PATH.keras)`, or "
-            "`keras_vit.converters.save`."
-        )
     if weight_map is None or count == len(arrays):
         raise ValueError(
             "The keys fit no layout. The first are: "
@@ -181,8 +175,8 @@ def check_representable(
         versions = [version for version, _ in code_base.resnets.values()]
         if arguments["preactivation"] not in versions:
             reasons = ["a ResNet alone, which 'bit' can hold"]
-    elif "resnet_layers" in arguments and not code_base.has_hybrids():
-        able = [repr(name) for name, x in FORMATS.items() if x.has_hybrids()]
+    elif "resnet_layers" in arguments and not code_base.stem:
+        able = [repr(name) for name, x in FORMATS.items() if x.stem]
         reasons = [f"it has no hybrids, which {' and '.join(able)} have"]
     else:
         variant = variant or code_base.nearest_variant(arguments)

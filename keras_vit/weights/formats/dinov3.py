@@ -1,10 +1,14 @@
-"""Meta's DINOv3 (layout "dinov3"), and what its three code bases share.
+"""DINOv3: Meta's code (layout "dinov3"), and what timm and transformers add.
 
-https://github.com/facebookresearch/dinov3. The same models are in timm
-(`eva.py`) and in transformers (`huggingface_dinov3.py`). Meta's weights are
-under the DINOv3 License (https://ai.meta.com/resources/models-and-libraries/
-dinov3-license/), and are downloaded by those who have accepted it.
+https://github.com/facebookresearch/dinov3. Variants of the layouts "timm"
+(timm/models/eva.py) and "huggingface" (models/dinov3_vit) are the same models.
+Meta's weights are under the DINOv3 License (https://ai.meta.com/resources/
+models-and-libraries/dinov3-license/), and are downloaded by those who have
+accepted it.
 """
+
+import functools
+from typing import Any
 
 import numpy as np
 
@@ -13,49 +17,219 @@ from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._warnings import warn
 from keras_vit.weights.files import read
-from keras_vit.weights.formats import eva
+from keras_vit.weights.formats.format import QKV
 from keras_vit.weights.formats.format import Checkpoint
 from keras_vit.weights.formats.format import Format
 from keras_vit.weights.formats.format import Reference
 from keras_vit.weights.formats.format import ReferenceUnavailable
 from keras_vit.weights.formats.format import Values
-from keras_vit.weights.formats.rotary import BASE
-from keras_vit.weights.formats.rotary import GATED
-from keras_vit.weights.formats.rotary import PERIODS
-from keras_vit.weights.formats.rotary import PUBLISHED_HEADS
-from keras_vit.weights.formats.rotary import add_mask_token
+from keras_vit.weights.formats.format import block_layers
+from keras_vit.weights.formats.reference import image_size
 from keras_vit.weights.weight_map import TORCH
+from keras_vit.weights.weight_map import Layers
+from keras_vit.weights.weight_map import Names
 from keras_vit.weights.weight_map import WeightMap
 
-_QKV = tuple(f"block_{{i}}/attention/{n}/*" for n in ("query", "key", "value"))
-_BIAS_MASK = "bias_mask"
+# In timm and in transformers: with an MLP of two layers, and with a gated one.
+VARIANTS = ("dinov3", "dinov3-gated")
+ARGUMENTS = {"norm_epsilon": 1e-5, "rope_base": 100.0}
+# Path of the periods of rotary positions, which only Meta's files store.
+PERIODS = "position_embedding_shared/periods"
+_REGISTERS = "register_tokens/tokens"
+_ATTENTION = "block_{i}/attention"
+_NORM = ("encoder_norm/*", "norm.*", "norm")
 
 
-def _map(variant: str, first: tuple[str, ...], second: str) -> WeightMap:
-    path, block = "block_{i}", "blocks.{i}"
-    attention, mask = f"{path}/attention", f"{block}.attn.qkv.bias_mask"
-    keys = tuple(f"{block}.mlp.{name}.*" for name in first)
-    layers = (
-        ("patch_embedding/*", "patch_embed.proj.*", "conv"),
-        ("class_token/tokens", "cls_token", "array"),
-        ("register_tokens/tokens", "storage_tokens", "array"),
-        ("mask_token/tokens", "mask_token", "vector"),
-        (PERIODS, "rope_embed.periods", "array"),
-        (f"{path}/norm_1/*", f"{block}.norm1.*", "norm"),
-        (_QKV, f"{block}.attn.qkv.*", "fused"),
-        (f"{attention}/{_BIAS_MASK}", mask, "array"),
-        (f"{attention}/attention_output/*", f"{block}.attn.proj.*", "merge"),
-        (f"{path}/scale_1/gamma", f"{block}.ls1.gamma", "array"),
-        (f"{path}/norm_2/*", f"{block}.norm2.*", "norm"),
-        (f"{path}/mlp/dense_1/*", keys, "gated" if len(keys) > 1 else "linear"),
-        (f"{path}/mlp/dense_2/*", f"{block}.mlp.{second}.*", "linear"),
-        (f"{path}/scale_2/gamma", f"{block}.ls2.gamma", "array"),
-        ("encoder_norm/*", "norm.*", "norm"),
-        # Used in pre-training only, as a decoder is.
-        ("decoder/local_norm/*", "local_cls_norm.*", "norm"),
+def _map(variant: str, *layers: Layers) -> WeightMap:
+    types = {
+        **TORCH,
+        "fused_kernel": {"kernel": ("weight", "(n h d) i -> n i h d")},
+        "head_bias": {"": ("", "(h d) -> h d")},
+    }
+    heads = {1280: 20, 4096: 32}  # others than in `infer.py`
+    return WeightMap(variant, types, sum(layers, ()), published_heads=heads)
+
+
+def _tokens(patches: str, token: str, registers: str) -> Layers:
+    return (
+        ("patch_embedding/*", patches, "conv"),
+        ("class_token/tokens", token, "array"),
+        (_REGISTERS, registers, "array"),
     )
-    types = {**TORCH, "gated": GATED}
-    return WeightMap(variant, types, layers, published_heads=PUBLISHED_HEADS)
+
+
+def _meta(variant: str, mlp: tuple[Names, str]) -> WeightMap:
+    return _map(
+        variant,
+        _tokens("patch_embed.proj.*", "cls_token", "storage_tokens"),
+        block_layers(
+            "blocks.{i}.",
+            "attn.qkv.*",
+            "attn.proj.*",
+            mlp,
+            scales=("ls1.gamma", "ls2.gamma"),
+        ),
+        (
+            ("mask_token/tokens", "mask_token", "vector"),
+            (PERIODS, "rope_embed.periods", "array"),
+            (
+                f"{_ATTENTION}/bias_mask",
+                "blocks.{i}.attn.qkv.bias_mask",
+                "array",
+            ),
+            _NORM,
+            # Used in pre-training only, as a decoder is.
+            ("decoder/local_norm/*", "local_cls_norm.*", "norm"),
+        ),
+    )
+
+
+def _timm(variant: str, first: Names) -> WeightMap:
+    norm, *block = block_layers(
+        "blocks.{i}.",
+        "attn.qkv.*",
+        "attn.proj.*",
+        (first, "mlp.fc2.*"),
+        scales=("gamma_1", "gamma_2"),
+    )
+    paths, keys, _ = block.pop(0)
+    return _map(
+        variant,
+        _tokens("patch_embed.proj.*", "cls_token", "reg_token"),
+        (norm, (paths, keys, "fused_kernel"), *block),
+        (
+            (
+                f"{_ATTENTION}/query/bias",
+                "blocks.{i}.attn.q_bias",
+                "head_bias",
+            ),
+            (
+                f"{_ATTENTION}/value/bias",
+                "blocks.{i}.attn.v_bias",
+                "head_bias",
+            ),
+            (f"{_ATTENTION}/query_norm/*", "blocks.{i}.attn.q_norm.*", "norm"),
+            (f"{_ATTENTION}/key_norm/*", "blocks.{i}.attn.k_norm.*", "norm"),
+            _NORM,
+            ("head_norm/*", "fc_norm.*", "norm"),
+            ("head/*", "head.*", "linear"),
+        ),
+    )
+
+
+def _transformers(variant: str, first: Names) -> WeightMap:
+    name = "embeddings."
+    return _map(
+        variant,
+        _tokens(
+            f"{name}patch_embeddings.*",
+            f"{name}cls_token",
+            f"{name}register_tokens",
+        ),
+        block_layers(
+            "layer.{i}.",
+            tuple(f"attention.{one[0]}_proj.*" for one in QKV),
+            "attention.o_proj.*",
+            (first, "mlp.down_proj.*"),
+            scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
+        ),
+        (("mask_token/tokens", f"{name}mask_token", "array"), _NORM),
+    )
+
+
+TIMM_MAPS = (
+    _timm(VARIANTS[0], "mlp.fc1.*"),
+    _timm(VARIANTS[1], ("mlp.fc1_g.*", "mlp.fc1_x.*")),
+)
+TRANSFORMERS_MAPS = (
+    _transformers(VARIANTS[0], "mlp.up_proj.*"),
+    _transformers(VARIANTS[1], ("mlp.gate_proj.*", "mlp.up_proj.*")),
+)
+
+
+def after_reading(
+    weights: dict[str, Array], stored: Config, variant: str
+) -> tuple[dict[str, Array], Config]:
+    """Adds the periods, which timm and transformers compute; removes empty
+    registers."""
+    kernel = weights.get("block_0/attention/query/kernel")
+    if variant in VARIANTS and kernel is not None and kernel.ndim == 3:
+        base = stored.get("rope_base", ARGUMENTS["rope_base"])
+        weights = {**weights, PERIODS: rotary_periods(base, kernel.shape[2])}
+        if _REGISTERS in weights and not weights[_REGISTERS].size:
+            del weights[_REGISTERS]
+    return weights, stored
+
+
+def before_writing(
+    weights: dict[str, Array], arguments: Config, variant: str, name: str
+) -> dict[str, Array]:
+    """Returns weights without periods for code that computes them, with a
+    warning if the code's would be others."""
+    if variant not in VARIANTS:
+        return weights
+    weights, base = dict(weights), arguments["rope_base"]
+    periods = weights.pop(PERIODS)
+    error = np.abs(periods / rotary_periods(base, 4 * periods.size) - 1).max()
+    if error > 1e-6:
+        warn(
+            f"{name} computes the periods of rotary positions from rope_base="
+            f"{base:g}; those of the model differ from them by up to "
+            f"{error:.1%}, so that its outputs will differ."
+        )
+    if name == "timm":
+        return weights
+    empty = np.zeros_like(weights["class_token/tokens"][:, :0])
+    return {_REGISTERS: empty, **_add_mask_token(weights)}
+
+
+def _add_mask_token(weights: dict[str, Array]) -> dict[str, Array]:
+    token = np.zeros_like(weights["class_token/tokens"][:, :1])
+    return {"mask_token/tokens": token, **weights}
+
+
+def timm_values(arguments: Config) -> Values:
+    """Returns the values of arguments in timm, as `Format.values`."""
+    biases = (False,) if arguments["qkv_bias"] else (True, False)
+    return {"activation": ("gelu", "swiglu"), "key_bias": biases}
+
+
+def build_eva(arguments: Config) -> Any:
+    """Builds timm's `Eva` for arguments of `VisionTransformer`."""
+    from timm.models.eva import Eva
+    from torch.nn import LayerNorm
+
+    a = arguments
+    for name, possible in timm_values(a).items():
+        if a[name] not in possible:
+            raise ReferenceUnavailable(f"timm cannot have {name}={a[name]!r}")
+    return Eva(
+        img_size=image_size(a),
+        patch_size=a["patch_size"],
+        in_chans=a["channels"],
+        num_classes=a["classes"] or 0,
+        global_pool={"gap": "avg"}.get(a["pooling"], a["pooling"] or ""),
+        embed_dim=a["hidden_size"],
+        depth=a["num_layers"],
+        num_heads=a["num_heads"],
+        qkv_bias=a["qkv_bias"],
+        qk_norm=a["qk_norm"],
+        mlp_ratio=(a["mlp_dim"] + 0.5) / a["hidden_size"],  # is rounded down
+        swiglu_mlp=a["activation"] == "swiglu",
+        swiglu_align_to=1,
+        init_values=a["layer_scale"],
+        class_token=a["class_token"],
+        num_reg_tokens=a["num_registers"],
+        norm_layer=functools.partial(LayerNorm, eps=a["norm_epsilon"]),
+        use_abs_pos_emb=False,
+        use_rot_pos_emb=True,
+        rope_type="dinov3",
+        rope_temperature=a["rope_base"],
+        rope_rotate_half=True,
+        use_post_transformer_norm=a["final_norm"] == "before_pooling",
+        use_fc_norm=a["final_norm"] == "after_pooling",
+        dynamic_img_size=True,
+    )
 
 
 def _base(periods: Array) -> float:
@@ -68,18 +242,21 @@ def _base(periods: Array) -> float:
             computed = rotary_periods(rounded, 4 * count)
             if np.allclose(periods, computed, rtol=tolerance):
                 return rounded
-    return BASE  # other periods, which are kept
+    return ARGUMENTS["rope_base"]  # other periods, which are kept
 
 
-def _mask(size: int, dtype: np.dtype) -> Array:
-    return np.repeat(np.array([1, 0, 1], dtype), size)
+def _mask(bias: Array) -> Array:
+    return np.repeat(np.array([1, 0, 1], bias.dtype), bias.size)
 
 
 class Dinov3(Format):
     """facebookresearch/dinov3."""
 
     name = "dinov3"
-    maps = (_map("", ("fc1",), "fc2"), _map("gated", ("w1", "w2"), "w3"))
+    maps = (
+        _meta("", ("mlp.fc1.*", "mlp.fc2.*")),
+        _meta("gated", (("mlp.w1.*", "mlp.w2.*"), "mlp.w3.*")),
+    )
     # Its models were trained with random scales, as its hub builds them.
     arguments = {
         "activation": "gelu",
@@ -97,12 +274,10 @@ class Dinov3(Format):
     ) -> tuple[dict[str, Array], Config]:
         """Removes the biases of keys that a mask of zeros switches off."""
         weights, stored = dict(weights), dict(stored)
-        for path in [path for path in weights if path.endswith(_BIAS_MASK)]:
-            key = path.replace(_BIAS_MASK, "key/bias")
+        for path in [path for path in weights if path.endswith("bias_mask")]:
+            key = path.replace("bias_mask", "key/bias")
             mask, bias = weights.pop(path), weights.pop(key, None)
-            if bias is None or not np.array_equal(
-                mask, _mask(bias.size, mask.dtype)
-            ):
+            if bias is None or not np.array_equal(mask, _mask(bias)):
                 raise ValueError(
                     "`attn.qkv.bias_mask` must be ones for queries and values, "
                     f"zeros for keys. Received: {mask} for {path}"
@@ -121,38 +296,38 @@ class Dinov3(Format):
         self, weights: dict[str, Array], arguments: Config, variant: str
     ) -> dict[str, Array]:
         """Adds what Meta's files have in addition, which has no effect."""
-        weights = add_mask_token(weights)
+        weights = _add_mask_token(weights)
         for path in [path for path in weights if path.endswith("query/bias")]:
             key = path.replace("query/", "key/")
             if key not in weights:
                 weights[key] = np.zeros_like(weights[path])
-                weights[path.replace("query/bias", _BIAS_MASK)] = _mask(
-                    weights[path].size, weights[path].dtype
-                )
+                mask_path = path.replace("query/bias", "bias_mask")
+                weights[mask_path] = _mask(weights[path])
         return weights
 
     def reference(
         self, checkpoint: Checkpoint, arguments: Config, output: str
     ) -> Reference:
         """Runs timm, which reads these files. Meta's code is not on PyPI."""
+        import timm
         import torch
         from timm.models.eva import checkpoint_filter_fn
 
-        model = eva.build(arguments)
+        model = build_eva(arguments)
         state = {
             key: torch.tensor(np.asarray(array, "float32"))
             for key, array in read(checkpoint.path).items()
         }
         periods = state["rope_embed.periods"].numpy()
         computed = rotary_periods(arguments["rope_base"], 4 * periods.size)
-        if not np.allclose(periods, computed, rtol=1e-6):
+        if "storage_tokens" not in state or not np.allclose(
+            periods, computed, rtol=1e-6
+        ):
             raise ReferenceUnavailable(
-                "timm computes the periods of rotary positions, and the file "
-                "has others"
-            )
-        if "storage_tokens" not in state:
-            raise ReferenceUnavailable(
-                "timm reads these files with registers only"
+                "timm reads these files with registers only, and computes the "
+                "periods of rotary positions, of which the file may have others"
             )
         model.load_state_dict(checkpoint_filter_fn(state, model), strict=True)
-        return eva.run_of(model.eval(), output)
+        run = model.forward_features if output == "tokens" else model
+        model.eval()
+        return f"timm {timm.__version__}", run

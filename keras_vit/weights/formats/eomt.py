@@ -5,18 +5,14 @@ https://github.com/huggingface/transformers. It is no layout of
 `keras_vit.segmentation.load`.
 """
 
+from keras_vit.weights.formats.format import QKV
+from keras_vit.weights.formats.format import block_layers
 from keras_vit.weights.weight_map import TORCH
-from keras_vit.weights.weight_map import Layers
+from keras_vit.weights.weight_map import Names
 from keras_vit.weights.weight_map import WeightMap
 
 _TYPES = {
     **TORCH,
-    "embedding": {"": ("", "t d -> 1 t d")},
-    # A gate and a projection, which are one layer of keras_vit.
-    "gated": {
-        "kernel": ("weight", "n o i -> i (n o)"),
-        "bias": ("bias", "n o -> (n o)"),
-    },
     "deconv": {
         "kernel": ("weight", "i o y x -> y x o i"),
         "bias": ("bias", "o -> o"),
@@ -25,57 +21,30 @@ _TYPES = {
 }
 
 
-def _layers(gated: bool) -> Layers:
-    mlp = (
-        (
-            "block_{i}/mlp/dense_1/*",
-            ("layers.{i}.mlp.gate_proj.*", "layers.{i}.mlp.up_proj.*"),
-            "gated",
-        ),
-        ("block_{i}/mlp/dense_2/*", "layers.{i}.mlp.down_proj.*", "linear"),
-    )
-    if not gated:
-        mlp = tuple(
-            (
-                f"block_{{i}}/mlp/dense_{number}/*",
-                f"layers.{{i}}.mlp.fc{number}.*",
-                "linear",
-            )
-            for number in (1, 2)
-        )
+def _map(variant: str, mlp: tuple[Names, str]) -> WeightMap:
     head, up = "eomt_head", "upscale_block.block.{i}"
-    return (
+    embeddings = "embeddings."
+    layers = (
         (
             "patch_embedding/*",
-            "embeddings.patch_embeddings.projection.*",
+            f"{embeddings}patch_embeddings.projection.*",
             "conv",
         ),
-        ("class_token/tokens", "embeddings.cls_token", "array"),
-        ("register_tokens/tokens", "embeddings.register_tokens", "array"),
+        ("class_token/tokens", f"{embeddings}cls_token", "array"),
+        ("register_tokens/tokens", f"{embeddings}register_tokens", "array"),
         (
             "position_embedding/embedding",
-            "embeddings.position_embeddings.weight",
+            f"{embeddings}position_embeddings.weight",
             "embedding",
         ),
         ("queries/tokens", "query.weight", "embedding"),
-        ("block_{i}/norm_1/*", "layers.{i}.norm1.*", "norm"),
-        *(
-            (
-                f"block_{{i}}/attention/{name}/*",
-                f"layers.{{i}}.attention.{name[0]}_proj.*",
-                "heads",
-            )
-            for name in ("query", "key", "value")
+        *block_layers(
+            "layers.{i}.",
+            tuple(f"attention.{name[0]}_proj.*" for name in QKV),
+            "attention.out_proj.*",
+            mlp,
+            scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
         ),
-        (
-            "block_{i}/attention/attention_output/*",
-            "layers.{i}.attention.out_proj.*",
-            "merge",
-        ),
-        ("block_{i}/scale_1/gamma", "layers.{i}.layer_scale1.lambda1", "array"),
-        ("block_{i}/norm_2/*", "layers.{i}.norm2.*", "norm"),
-        *mlp,
-        ("block_{i}/scale_2/gamma", "layers.{i}.layer_scale2.lambda1", "array"),
         ("encoder_norm/*", "layernorm.*", "norm"),
         (f"{head}/up_{{i}}/deconvolution/*", f"{up}.conv1.*", "deconv"),
         (f"{head}/up_{{i}}/convolution/*", f"{up}.conv2.*", "depthwise"),
@@ -86,10 +55,13 @@ def _layers(gated: bool) -> Layers:
         ),
         (f"{head}/class/*", "class_predictor.*", "linear"),
     )
+    return WeightMap(variant, _TYPES, layers)
 
 
-EOMT = WeightMap("", _TYPES, _layers(gated=False))
-EOMT_GATED = WeightMap("gated", _TYPES, _layers(gated=True))
+EOMT = _map("", ("mlp.fc1.*", "mlp.fc2.*"))
+EOMT_GATED = _map(
+    "gated", (("mlp.gate_proj.*", "mlp.up_proj.*"), "mlp.down_proj.*")
+)
 # Arrays of its files that are no weights: the weights of the classes in its
 # loss, and the annealed probability of masked attention in each block.
 CLASS_WEIGHTS = "criterion.empty_weight"

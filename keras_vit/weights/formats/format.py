@@ -20,6 +20,7 @@ from keras_vit.weights import infer
 from keras_vit.weights.files import atomic_write
 from keras_vit.weights.files import write
 from keras_vit.weights.infer import POSITION_PREFIXES
+from keras_vit.weights.weight_map import Layer
 from keras_vit.weights.weight_map import Layers
 from keras_vit.weights.weight_map import Names
 from keras_vit.weights.weight_map import WeightMap
@@ -116,11 +117,6 @@ class Format:
         variant with weights of these paths."""
         return self.arguments
 
-    def has_hybrids(self) -> bool:
-        """Returns whether a map has a ResNet before a Vision Transformer."""
-        parts = ("root_conv/kernel", "block_0/mlp/dense_1/kernel")
-        return any(not x.unmapped_paths(parts) for x in self.maps)
-
     # Reading.
 
     def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
@@ -177,11 +173,10 @@ class Format:
         """Yields why its code would compute other outputs than a model, or
         could not."""
         a, values = arguments, dict(_VALUES)
-        rotary = variant in self.rotary_variants
-        if rotary:
-            gated = a["activation"] == "swiglu"
+        if variant in self.rotary_variants:
             values = {"position_embedding": ("rope",), "block": (None,)}
-            if variant != self.rotary_variants[gated]:
+            rotary = a["position_embedding"] == "rope"
+            if rotary and variant != self.nearest_variant(a):
                 yield f"activation={a['activation']!r} in {variant!r}"
         elif a["position_embedding"] == "learned":
             possible = self.possible_prefixes(variant)
@@ -244,27 +239,6 @@ class Format:
         """Returns the arrays of each file of a folder."""
         return {self.folder_files[0]: arrays}
 
-    def write_folder(
-        self,
-        folder: pathlib.Path,
-        arrays: dict[str, Array],
-        configs: dict[str, Config],
-        overwrite: bool = False,
-        dtype: np.dtype | None = None,
-    ) -> None:
-        """Writes the files of a folder, and removes those of a folder that it
-        replaces."""
-        folder.mkdir(parents=True, exist_ok=True)
-        files = self.weight_files(arrays)
-        for name, part in files.items():
-            write(part, folder / name, overwrite, dtype)
-        for name, content in configs.items():
-            with atomic_write(folder / name, overwrite) as temporary:
-                text = json.dumps(content, indent=2)
-                pathlib.Path(temporary).write_text(text)
-        for name in set(self.folder_files) - files.keys() - configs.keys():
-            (folder / name).unlink(missing_ok=True)
-
     # The original library, in which `tools/convert.py --verify` runs a file.
 
     def reference(
@@ -277,6 +251,70 @@ class Format:
         Libraries are imported inside, since converting does not need them.
         """
         raise ReferenceUnavailable(self.no_reference)
+
+
+def write_folder(
+    folder: pathlib.Path,
+    files: dict[str, dict[str, Array]],
+    configs: dict[str, Config],
+    overwrite: bool = False,
+    dtype: np.dtype | None = None,
+    names: tuple[str, ...] = (),
+) -> None:
+    """Writes files of arrays and of JSON to a folder, and removes those of
+    `names` that it replaces; a `FileExistsError` is raised before."""
+    others = set(names) - files.keys() - configs.keys()
+    existing = [x for x in (*files, *configs, *others) if (folder / x).exists()]
+    if existing and not overwrite:
+        raise FileExistsError(
+            f"{str(folder)!r} already has {', '.join(existing)}. Choose "
+            "another folder, or pass overwrite=True (--overwrite)."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, part in files.items():
+        write(part, folder / name, overwrite, dtype)
+    for name, content in configs.items():
+        with atomic_write(folder / name, overwrite) as temporary:
+            pathlib.Path(temporary).write_text(json.dumps(content, indent=2))
+    for name in others:
+        (folder / name).unlink(missing_ok=True)
+
+
+QKV = ("query", "key", "value")
+
+
+def block_layers(
+    block: str,
+    qkv: Names,
+    output: str,
+    mlp: tuple[Names, str] = ("mlp.fc1.*", "mlp.fc2.*"),
+    norms: tuple[str, str] = ("norm1.*", "norm2.*"),
+    scales: tuple[str, ...] = (),
+) -> Layers:
+    """Returns the layers of a block, as in `WeightMap`, from names below
+    `block`: of one or three layers of queries, keys and values, and of an MLP
+    whose first layer may be a gate and a projection."""
+    path, attention = "block_{i}", "block_{i}/attention"
+    paths = tuple(f"{attention}/{name}/*" for name in QKV)
+    heads: Layers = ((paths, f"{block}{qkv}", "fused"),)
+    if isinstance(qkv, tuple):
+        pairs = zip(paths, qkv, strict=True)
+        heads = tuple((one, block + key, "heads") for one, key in pairs)
+    first: Layer = (f"{path}/mlp/dense_1/*", f"{block}{mlp[0]}", "linear")
+    if isinstance(mlp[0], tuple):
+        first = (first[0], tuple(block + key for key in mlp[0]), "gated")
+    return (
+        (f"{path}/norm_1/*", block + norms[0], "norm"),
+        *heads,
+        (f"{attention}/attention_output/*", block + output, "merge"),
+        (f"{path}/norm_2/*", block + norms[1], "norm"),
+        first,
+        (f"{path}/mlp/dense_2/*", block + mlp[1], "linear"),
+        *(
+            (f"{path}/scale_{number}/gamma", block + key, "array")
+            for number, key in enumerate(scales, start=1)
+        ),
+    )
 
 
 def replace_prefix(

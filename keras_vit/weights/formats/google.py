@@ -9,8 +9,10 @@ import re
 
 from keras_vit._types import Array
 from keras_vit._types import Config
+from keras_vit.weights.formats.format import QKV
 from keras_vit.weights.formats.format import Format
 from keras_vit.weights.formats.format import Values
+from keras_vit.weights.formats.format import block_layers
 from keras_vit.weights.formats.format import replace_prefix
 from keras_vit.weights.weight_map import FLAX
 from keras_vit.weights.weight_map import TENSORFLOW
@@ -46,35 +48,20 @@ _NOT_ON_PYPI = "the original code is not on PyPI"
 _INPUT_POSITIONS = "Transformer/posembed_input/pos_embedding"
 
 
-def _attention(path: str, key: str) -> Layers:
-    return (
-        *(
-            (f"{path}/{name}/*", f"{key}/{name}/*", "heads")
-            for name in ("query", "key", "value")
-        ),
-        (f"{path}/attention_output/*", f"{key}/out/*", "merge"),
-    )
-
-
-def _mlp(path: str, key: str) -> Layers:
-    return (
-        (f"{path}/dense_1/*", f"{key}/Dense_0/*", "linear"),
-        (f"{path}/dense_2/*", f"{key}/Dense_1/*", "linear"),
-    )
-
-
 def _encoder(positions: str, block: str, names: tuple[str, ...]) -> Layers:
     """Returns the layers of a Vision Transformer."""
     attention, norm_2, mlp = names
-    block = f"Transformer/{block}"
     return (
         ("patch_embedding/*", "embedding/*", "conv"),
         ("class_token/tokens", "cls", "array"),
         ("position_embedding/embedding", positions, "array"),
-        ("block_{i}/norm_1/*", f"{block}/LayerNorm_0/*", "norm"),
-        *_attention("block_{i}/attention", f"{block}/{attention}"),
-        ("block_{i}/norm_2/*", f"{block}/{norm_2}/*", "norm"),
-        *_mlp("block_{i}/mlp", f"{block}/{mlp}"),
+        *block_layers(
+            f"Transformer/{block}/",
+            tuple(f"{attention}/{name}/*" for name in QKV),
+            f"{attention}/out/*",
+            (f"{mlp}/Dense_0/*", f"{mlp}/Dense_1/*"),
+            ("LayerNorm_0/*", f"{norm_2}/*"),
+        ),
         ("encoder_norm/*", "Transformer/encoder_norm/*", "norm"),
         ("pre_logits/*", "pre_logits/*", "linear"),
         ("head/*", "head/*", "linear"),
@@ -130,17 +117,27 @@ def _reshape_group_norms(
 
 def _big_vision(variant: str, block: str) -> WeightMap:
     head = "MAPHead_0"
+    ours, theirs = "pooling/attention", f"{head}/{_NAMES[0]}"
     return WeightMap(
         variant,
         FLAX,
         (
             *_encoder("pos_embedding", block, _NAMES),
             ("pooling/probe", f"{head}/probe", "array"),
-            *_attention(
-                "pooling/attention", f"{head}/MultiHeadDotProductAttention_0"
+            *(
+                (f"{ours}/{name}/*", f"{theirs}/{name}/*", "heads")
+                for name in QKV
             ),
+            (f"{ours}/attention_output/*", f"{theirs}/out/*", "merge"),
             ("pooling/norm/*", f"{head}/LayerNorm_0/*", "norm"),
-            *_mlp("pooling/mlp", f"{head}/MlpBlock_0"),
+            *(
+                (
+                    f"pooling/mlp/dense_{number + 1}/*",
+                    f"{head}/MlpBlock_0/Dense_{number}/*",
+                    "linear",
+                )
+                for number in (0, 1)
+            ),
         ),
         prefix="params/",
     )
@@ -233,7 +230,6 @@ class BigVision(Format):
         _big_vision("scan", "encoderblock"),
     )
     arguments = _ARGUMENTS
-    stem = VIT_JAX_CONSTANTS
     # In old files, the class token has a position embedding.
     position_prefixes = {"": ("none", "all")}
     poolings = ("token", "gap", "first_patch", "map")

@@ -11,7 +11,6 @@ import re
 import tempfile
 from collections.abc import Collection
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,18 +22,22 @@ from keras_vit._types import Tensor
 from keras_vit.weights.files import class_names_of
 from keras_vit.weights.files import read
 from keras_vit.weights.files import read_config
-from keras_vit.weights.formats import huggingface_dinov3 as dinov3
+from keras_vit.weights.formats import dinov3
 from keras_vit.weights.formats import siglip_clip
+from keras_vit.weights.formats.format import QKV
 from keras_vit.weights.formats.format import Checkpoint
 from keras_vit.weights.formats.format import Format
 from keras_vit.weights.formats.format import Reference
 from keras_vit.weights.formats.format import ReferenceUnavailable
 from keras_vit.weights.formats.format import Values
+from keras_vit.weights.formats.format import block_layers
+from keras_vit.weights.formats.format import write_folder
 from keras_vit.weights.formats.huggingface_config import check_config
+from keras_vit.weights.formats.huggingface_config import dinov3_config
 from keras_vit.weights.formats.huggingface_config import hidden_act
+from keras_vit.weights.formats.huggingface_config import mlp_ratio
 from keras_vit.weights.formats.huggingface_config import read_arguments
 from keras_vit.weights.formats.meta import mae_decoder
-from keras_vit.weights.formats.timm import QKV
 from keras_vit.weights.weight_map import TORCH
 from keras_vit.weights.weight_map import Layers
 from keras_vit.weights.weight_map import WeightMap
@@ -50,26 +53,21 @@ _VIT_MASK = ("mask_token/tokens", "mask_token", "array")
 _DINOV2_MASK = ("mask_token/tokens", "mask_token", "vector")
 
 
-@dataclass(frozen=True)
-class _Blocks:
-    """Names of the layers in a transformer block: two norms and an MLP."""
-
-    norms: tuple
-    mlp: tuple
-
-
-_VIT = _Blocks(
-    ("layernorm_before", "layernorm_after"),
-    ("intermediate.dense", "output.dense"),
+# Names of the layers of a block: two norms and an MLP.
+_VIT = (
+    ("layernorm_before.*", "layernorm_after.*"),
+    ("intermediate.dense.*", "output.dense.*"),
 )
-_DINOV2 = _Blocks(("norm1", "norm2"), ("mlp.fc1", "mlp.fc2"))
-_SWIGLU = _Blocks(("norm1", "norm2"), ("mlp.weights_in", "mlp.weights_out"))
+_DINOV2 = (("norm1.*", "norm2.*"), ("mlp.fc1.*", "mlp.fc2.*"))
+_SWIGLU = (_DINOV2[0], ("mlp.weights_in.*", "mlp.weights_out.*"))
 
 
 def _layers(
-    prefix: str, blocks: "_Blocks", tokens: Layers, head: str = "classifier"
+    prefix: str,
+    names: tuple[tuple[str, str], tuple[str, str]],
+    tokens: Layers,
+    head: str = "classifier",
 ) -> Layers:
-    path, block = "block_{i}", f"{prefix}encoder.layer.{{i}}"
     embeddings = f"{prefix}embeddings"
     positions = ("position_embedding/embedding", "position_embeddings", "array")
     return (
@@ -83,25 +81,14 @@ def _layers(
             (path_name, f"{embeddings}.{name}", parameter_type)
             for path_name, name, parameter_type in (*tokens, positions)
         ),
-        (f"{path}/norm_1/*", f"{block}.{blocks.norms[0]}.*", "norm"),
-        *(
-            (
-                f"{path}/attention/{name}/*",
-                f"{block}.attention.attention.{name}.*",
-                "heads",
-            )
-            for name in QKV
+        *block_layers(
+            f"{prefix}encoder.layer.{{i}}.",
+            tuple(f"attention.attention.{name}.*" for name in QKV),
+            "attention.output.dense.*",
+            names[1],
+            names[0],
+            ("layer_scale1.lambda1", "layer_scale2.lambda1"),
         ),
-        (
-            f"{path}/attention/attention_output/*",
-            f"{block}.attention.output.dense.*",
-            "merge",
-        ),
-        (f"{path}/scale_1/gamma", f"{block}.layer_scale1.lambda1", "array"),
-        (f"{path}/norm_2/*", f"{block}.{blocks.norms[1]}.*", "norm"),
-        (f"{path}/mlp/dense_1/*", f"{block}.{blocks.mlp[0]}.*", "linear"),
-        (f"{path}/mlp/dense_2/*", f"{block}.{blocks.mlp[1]}.*", "linear"),
-        (f"{path}/scale_2/gamma", f"{block}.layer_scale2.lambda1", "array"),
         ("encoder_norm/*", f"{prefix}layernorm.*", "norm"),
         ("pre_logits/*", f"{prefix}pooler.dense.*", "linear"),
         ("head/*", f"{head}.*", "linear"),
@@ -207,10 +194,15 @@ def _is_deit(arguments: Config) -> bool:
     return arguments["distillation"] or arguments["num_registers"] == 1
 
 
+def _ratio(arguments: Config) -> int | None:
+    gated = arguments["activation"] == "swiglu"
+    return mlp_ratio(arguments["hidden_size"], arguments["mlp_dim"], gated)
+
+
 def _model_config(arguments: Config, variant: str) -> Config:
     a = arguments
     if variant in dinov3.VARIANTS:
-        return dinov3.model_config(a)
+        return dinov3_config(a)
     variant = variant.removesuffix("-swiglu")
     if variant in ("vit", "deit-bare"):
         variant = "deit" if _is_deit(a) else ""
@@ -239,7 +231,7 @@ def _model_config(arguments: Config, variant: str) -> Config:
         "attention_probs_dropout_prob": 0.0,
     }
     if variant.startswith("dinov2"):
-        config["mlp_ratio"] = _mlp_ratio(a)
+        config["mlp_ratio"] = _ratio(a)
         config["use_swiglu_ffn"] = a["activation"] == "swiglu"
         if a["num_registers"]:
             config["num_register_tokens"] = a["num_registers"]
@@ -263,21 +255,6 @@ def _model_config(arguments: Config, variant: str) -> Config:
             "norm_pix_loss": a.get("norm_pixels", True),
         }
     return config
-
-
-def _mlp_ratio(arguments: Config) -> int | None:
-    """Returns the integer `mlp_ratio` of an MLP in transformers' DINOv2.
-
-    The width of its SwiGLU is 2/3 of that of other MLPs, rounded up to a
-    multiple of 8. Returns None if no integer gives the width.
-    """
-    for ratio in range(1, 65):
-        width = arguments["hidden_size"] * ratio
-        if arguments["activation"] == "swiglu":
-            width = (int(width * 2 / 3) + 7) // 8 * 8
-        if width == arguments["mlp_dim"]:
-            return ratio
-    return None
 
 
 def _labels(old: Config, classes: int) -> Config:
@@ -366,7 +343,7 @@ class HuggingFace(Format):
     """huggingface/transformers."""
 
     name = "huggingface"
-    maps = (*_MAPS, *siglip_clip.MAPS, *dinov3.MAPS)
+    maps = (*_MAPS, *siglip_clip.MAPS, *dinov3.TRANSFORMERS_MAPS)
     arguments = {
         "activation": "gelu",
         "norm_epsilon": 1e-12,
@@ -456,7 +433,16 @@ class HuggingFace(Format):
     def values(self, arguments: Config, variant: str, folder: bool) -> Values:
         a, dinov2 = arguments, variant.startswith("dinov2")
         if variant in dinov3.VARIANTS:
-            return dinov3.values(a) if folder else {"class_token": (True,)}
+            if not folder:
+                return {"class_token": (True,)}
+            return {
+                "class_token": (True,),
+                "classes": (None,),
+                "layer_scale": (a["layer_scale"] or 1.0,),
+                "patch_bias": (True,),
+                "final_norm": ("before_pooling",),
+                "activation": ("gelu", "gelu_tanh", "swiglu"),
+            }
         values: Values = {"channels": (3,)} if folder else {}
         if a["classes"]:
             values["representation_size"] = (None,)
@@ -488,7 +474,7 @@ class HuggingFace(Format):
             gated or hidden_act(a["activation"])
         ):
             yield f"activation={a['activation']!r}"
-        if dinov2 and (a["layer_scale"] is None or _mlp_ratio(a) is None):
+        if dinov2 and (a["layer_scale"] is None or _ratio(a) is None):
             yield (
                 f"layer_scale={a['layer_scale']}, mlp_dim={a['mlp_dim']}, "
                 "since DINOv2 has layer scale and a whole `mlp_ratio`"
@@ -497,7 +483,9 @@ class HuggingFace(Format):
     def before_writing(
         self, weights: dict[str, Array], arguments: Config, variant: str
     ) -> dict[str, Array]:
-        return dinov3.before_writing(weights, arguments, variant)
+        return dinov3.before_writing(
+            weights, arguments, variant, "transformers"
+        )
 
     def folder_configs(
         self,
@@ -543,7 +531,7 @@ class HuggingFace(Format):
                     arguments, variant, "float32", checkpoint
                 )
                 arrays = read(checkpoint.path)
-                self.write_folder(path, arrays, configs, overwrite=True)
+                write_folder(path, {FOLDER_FILES[0]: arrays}, configs)
             config = transformers.AutoConfig.from_pretrained(path)
             names: list[str] = config.architectures or []
             classes = [

@@ -1,5 +1,6 @@
 """The config.json of transformers, of all models of layout "huggingface"."""
 
+import math
 from typing import Any
 
 from keras_vit._types import Config
@@ -33,9 +34,24 @@ def hidden_act(activation: str) -> str | None:
     return next(found, None)
 
 
+def mlp_ratio(hidden_size: int, mlp_dim: int, gated: bool) -> int | None:
+    """Returns the whole `mlp_ratio` of an MLP of DINOv2, None if there is none.
+
+    The width of its SwiGLU is 2/3 of that of other MLPs, rounded up to a
+    multiple of 8.
+    """
+    for ratio in range(1, 65):
+        width = hidden_size * ratio
+        if gated:
+            width = (int(width * 2 / 3) + 7) // 8 * 8
+        if width == mlp_dim:
+            return ratio
+    return None
+
+
 DINOV3 = "dinov3_vit"
 # Argument: key of config.json, and the argument's value for null.
-ROPE_CHANGES = {
+_ROPE_CHANGES = {
     "rope_shift": ("pos_embed_shift", 0.0),
     "rope_jitter": ("pos_embed_jitter", 1.0),
     "rope_rescale": ("pos_embed_rescale", 1.0),
@@ -141,8 +157,40 @@ def _read_dinov3(config: Config) -> Config:
         )
     return {
         argument: none if config[name] is None else config[name]
-        for argument, (name, none) in ROPE_CHANGES.items()
+        for argument, (name, none) in _ROPE_CHANGES.items()
         if name in config
+    }
+
+
+def dinov3_config(arguments: Config) -> Config:
+    """Returns the config.json of a DINOv3."""
+    a = arguments
+    gated = a["activation"] == "swiglu"
+    rows, columns = a["patch_size"]
+    multiple = math.lcm(rows, columns)
+    bias = a["qkv_bias"]
+    return {
+        "model_type": DINOV3,
+        "architectures": ["DINOv3ViTModel"],
+        "hidden_size": a["hidden_size"],
+        "intermediate_size": a["mlp_dim"],
+        "num_hidden_layers": a["num_layers"],
+        "num_attention_heads": a["num_heads"],
+        "hidden_act": "silu" if gated else hidden_act(a["activation"]),
+        "use_gated_mlp": gated,
+        "layer_norm_eps": a["norm_epsilon"],
+        "rope_theta": a["rope_base"],
+        "image_size": -(-224 // multiple) * multiple,
+        "patch_size": rows if rows == columns else [rows, columns],
+        "num_channels": a["channels"],
+        "query_bias": bias,
+        "key_bias": bias and a["key_bias"],
+        "value_bias": bias,
+        "num_register_tokens": a["num_registers"],
+        **{
+            name: None if a.get(argument, none) == none else a[argument]
+            for argument, (name, none) in _ROPE_CHANGES.items()
+        },
     }
 
 

@@ -21,11 +21,13 @@ from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import Tensor
 from keras_vit.weights.files import PRESET_FILES
+from keras_vit.weights.formats.format import QKV
 from keras_vit.weights.formats.format import Checkpoint
 from keras_vit.weights.formats.format import Format
 from keras_vit.weights.formats.format import Reference
 from keras_vit.weights.formats.format import ReferenceUnavailable
 from keras_vit.weights.formats.format import Values
+from keras_vit.weights.formats.format import block_layers
 from keras_vit.weights.formats.reference import image_size
 from keras_vit.weights.weight_map import IDENTITY
 from keras_vit.weights.weight_map import Layers
@@ -53,34 +55,21 @@ def _map(
     norm: str,
     head: Layers = (),
 ) -> WeightMap:
-    """Returns a `WeightMap`."""
-    norm_1, norm_2, attention, dense_1, dense_2 = names
-    path = "block_{i}"
+    norm_1, norm_2, attention, *mlp = names
     return WeightMap(
         variant,
         _TYPES,
         (
             ("patch_embedding/*", f"{patches}/*", "conv"),
             *tokens,
-            (f"{path}/norm_1/*", f"{block}/{norm_1}/*", "norm"),
-            *(
-                (
-                    f"{path}/attention/{name}/*",
-                    f"{block}/{attention}/{name}_dense/*",
-                    "heads",
-                )
-                for name in ("query", "key", "value")
+            *block_layers(
+                f"{block}/",
+                tuple(f"{attention}/{name}_dense/*" for name in QKV),
+                f"{attention}/output_dense/*",
+                (f"{mlp[0]}/*", f"{mlp[1]}/*"),
+                (f"{norm_1}/*", f"{norm_2}/*"),
+                ("layer_scale1/0", "layer_scale2/0"),
             ),
-            (
-                f"{path}/attention/attention_output/*",
-                f"{block}/{attention}/output_dense/*",
-                "merge",
-            ),
-            (f"{path}/scale_1/gamma", f"{block}/layer_scale1/0", "array"),
-            (f"{path}/norm_2/*", f"{block}/{norm_2}/*", "norm"),
-            (f"{path}/mlp/dense_1/*", f"{block}/{dense_1}/*", "linear"),
-            (f"{path}/mlp/dense_2/*", f"{block}/{dense_2}/*", "linear"),
-            (f"{path}/scale_2/gamma", f"{block}/layer_scale2/0", "array"),
             ("encoder_norm/*", f"{norm}/*", "norm"),
             *head,
         ),

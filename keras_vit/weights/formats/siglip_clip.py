@@ -11,25 +11,21 @@ import numpy as np
 
 from keras_vit._types import Array
 from keras_vit._types import Config
+from keras_vit.weights.formats.format import QKV
 from keras_vit.weights.formats.format import Values
+from keras_vit.weights.formats.format import block_layers
 from keras_vit.weights.formats.format import replace_prefix
 from keras_vit.weights.formats.timm import mlp
 from keras_vit.weights.weight_map import TORCH
 from keras_vit.weights.weight_map import Layers
 from keras_vit.weights.weight_map import WeightMap
 
-_TYPES = {
-    **TORCH,
-    "token": {"": ("", "d -> 1 1 d")},
-    "embedding": {"": ("", "t d -> 1 t d")},
-}
 _PREFIX = "vision_model."
 _PROJECTION = "visual_projection"
 _NORM = "post_layernorm.weight"
 
 
 def _encoder(prefix: str) -> Layers:
-    block, attention = f"{prefix}encoder.layers.{{i}}", "block_{i}/attention"
     embeddings = f"{prefix}embeddings"
     return (
         ("patch_embedding/*", f"{embeddings}.patch_embedding.*", "conv"),
@@ -40,22 +36,12 @@ def _encoder(prefix: str) -> Layers:
             "embedding",
         ),
         ("pre_norm/*", f"{prefix}pre_layrnorm.*", "norm"),
-        ("block_{i}/norm_1/*", f"{block}.layer_norm1.*", "norm"),
-        *(
-            (
-                f"{attention}/{name}/*",
-                f"{block}.self_attn.{name[0]}_proj.*",
-                "heads",
-            )
-            for name in ("query", "key", "value")
+        *block_layers(
+            f"{prefix}encoder.layers.{{i}}.",
+            tuple(f"self_attn.{name[0]}_proj.*" for name in QKV),
+            "self_attn.out_proj.*",
+            norms=("layer_norm1.*", "layer_norm2.*"),
         ),
-        (
-            f"{attention}/attention_output/*",
-            f"{block}.self_attn.out_proj.*",
-            "merge",
-        ),
-        ("block_{i}/norm_2/*", f"{block}.layer_norm2.*", "norm"),
-        *mlp("block_{i}/mlp", f"{block}.mlp"),
         ("encoder_norm/*", f"{prefix}post_layernorm.*", "norm"),
     )
 
@@ -64,7 +50,7 @@ _ATTENTION = "pooling/attention"
 _POOLING = (
     ("pooling/probe", "head.probe", "array"),
     (
-        tuple(f"{_ATTENTION}/{name}/*" for name in ("query", "key", "value")),
+        tuple(f"{_ATTENTION}/{name}/*" for name in QKV),
         "head.attention.in_proj_*",
         "fused",
     ),
@@ -74,11 +60,11 @@ _POOLING = (
 )
 TOWER, CLASSIFIER, PROJECTED = "tower", "siglip-classifier", "clip-projection"
 MAPS = (
-    WeightMap(TOWER, _TYPES, (*_encoder(""), *_POOLING), required=(_NORM,)),
+    WeightMap(TOWER, TORCH, (*_encoder(""), *_POOLING), required=(_NORM,)),
     *(
         WeightMap(
             variant,
-            _TYPES,
+            TORCH,
             (*_encoder(_PREFIX), ("head/*", f"{head}.*", "linear")),
             required=(_PREFIX + _NORM,),
         )

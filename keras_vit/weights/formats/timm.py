@@ -9,20 +9,19 @@ from collections.abc import Collection
 
 from keras_vit._types import Array
 from keras_vit._types import Config
-from keras_vit.weights.formats import eva
-from keras_vit.weights.formats import rotary
+from keras_vit.weights.formats import dinov3
+from keras_vit.weights.formats.format import QKV
 from keras_vit.weights.formats.format import Checkpoint
 from keras_vit.weights.formats.format import Format
 from keras_vit.weights.formats.format import Reference
 from keras_vit.weights.formats.format import ReferenceUnavailable
 from keras_vit.weights.formats.format import Values
+from keras_vit.weights.formats.format import block_layers
 from keras_vit.weights.formats.reference import image_size
 from keras_vit.weights.formats.reference import load_state_dict
 from keras_vit.weights.weight_map import TORCH
 from keras_vit.weights.weight_map import Layers
 from keras_vit.weights.weight_map import WeightMap
-
-QKV = ("query", "key", "value")
 
 # Constants of ResNets. In vision_transformer_hybrid.py, `padding_same=False`
 # corresponds to "symmetric" for both paddings.
@@ -41,10 +40,10 @@ _BIT_CONSTANTS = {
 }
 
 
-def mlp(path: str, key: str, names: tuple[str, ...] = ("fc1", "fc2")) -> Layers:
+def mlp(path: str, key: str) -> Layers:
     return (
-        (f"{path}/dense_1/*", f"{key}.{names[0]}.*", "linear"),
-        (f"{path}/dense_2/*", f"{key}.{names[1]}.*", "linear"),
+        (f"{path}/dense_1/*", f"{key}.fc1.*", "linear"),
+        (f"{path}/dense_2/*", f"{key}.fc2.*", "linear"),
     )
 
 
@@ -53,8 +52,7 @@ def encoder(
     scales: tuple[str, ...] = ("ls1.gamma", "ls2.gamma"),
 ) -> Layers:
     """Returns the layers of a Vision Transformer, as in `WeightMap`."""
-    path, block = "block_{i}", "blocks.{i}"
-    attention, pooling = f"{path}/attention", "pooling/attention"
+    pooling = "pooling/attention"
     return (
         ("patch_embedding/*", "patch_embed.proj.*", "conv"),
         ("class_token/tokens", "cls_token", "array"),
@@ -62,19 +60,21 @@ def encoder(
         ("register_tokens/tokens", "reg_token", "array"),
         ("position_embedding/embedding", "pos_embed", "array"),
         ("pre_norm/*", "norm_pre.*", "norm"),
-        (f"{path}/norm_1/*", f"{block}.norm1.*", "norm"),
-        (
-            tuple(f"{attention}/{name}/*" for name in QKV),
-            f"{block}.attn.qkv.*",
-            "fused",
+        *block_layers(
+            "blocks.{i}.",
+            "attn.qkv.*",
+            "attn.proj.*",
+            (f"mlp.{mlp_names[0]}.*", f"mlp.{mlp_names[1]}.*"),
+            scales=scales,
         ),
-        (f"{attention}/query_norm/*", f"{block}.attn.q_norm.*", "norm"),
-        (f"{attention}/key_norm/*", f"{block}.attn.k_norm.*", "norm"),
-        (f"{attention}/attention_output/*", f"{block}.attn.proj.*", "merge"),
-        (f"{path}/scale_1/gamma", f"{block}.{scales[0]}", "array"),
-        (f"{path}/norm_2/*", f"{block}.norm2.*", "norm"),
-        *mlp(f"{path}/mlp", f"{block}.mlp", mlp_names),
-        (f"{path}/scale_2/gamma", f"{block}.{scales[1]}", "array"),
+        *(
+            (
+                f"block_{{i}}/attention/{name}_norm/*",
+                f"blocks.{{i}}.attn.{name[0]}_norm.*",
+                "norm",
+            )
+            for name in QKV[:2]
+        ),
         ("encoder_norm/*", "norm.*", "norm"),
         ("pooling/probe", "attn_pool.latent", "array"),
         (f"{pooling}/query/*", "attn_pool.q.*", "heads"),
@@ -133,7 +133,7 @@ _MAPS = (
             ("head/*", "head.fc.*", "pointwise"),
         ),
     ),
-    *eva.MAPS,
+    *dinov3.TIMM_MAPS,
 )
 
 # SigLIP's towers for which timm has the approximate GELU.
@@ -258,15 +258,17 @@ class Timm(Format):
     stem = _HYBRID_CONSTANTS
     resnets = {"bit": (True, _BIT_CONSTANTS)}
     position_prefixes = {"": ("all", "class", "none"), "deit3": ("none",)}
-    rotary_variants = eva.VARIANTS
+    rotary_variants = dinov3.VARIANTS
     config_key = "architecture"
 
     def implied(self, variant: str, paths: Collection[str]) -> Config:
-        others = eva.ARGUMENTS if variant in eva.VARIANTS else {}
+        others = dinov3.ARGUMENTS if variant in dinov3.VARIANTS else {}
         return {**self.arguments, **others}
 
     def values(self, arguments: Config, variant: str, folder: bool) -> Values:
-        return eva.values(arguments) if variant in eva.VARIANTS else {}
+        if variant not in dinov3.VARIANTS:
+            return {}
+        return dinov3.timm_values(arguments)
 
     def read_config(self, config: Config) -> Config:
         """Returns the arguments that timm's config.json implies."""
@@ -302,16 +304,12 @@ class Timm(Format):
     def after_reading(
         self, weights: dict[str, Array], stored: Config, variant: str
     ) -> tuple[dict[str, Array], Config]:
-        if variant in eva.VARIANTS:  # timm computes the periods
-            weights = rotary.add_periods(weights, stored)
-        return weights, stored
+        return dinov3.after_reading(weights, stored, variant)
 
     def before_writing(
         self, weights: dict[str, Array], arguments: Config, variant: str
     ) -> dict[str, Array]:
-        if variant not in eva.VARIANTS:
-            return weights
-        return rotary.drop_periods(weights, arguments, "timm")
+        return dinov3.before_writing(weights, arguments, variant, "timm")
 
     def reference(
         self, checkpoint: Checkpoint, arguments: Config, output: str
@@ -326,23 +324,24 @@ class Timm(Format):
 
         a = arguments
         if a["position_embedding"] == "rope":
-            return eva.reference(checkpoint, a, output)
-        swiglu = a["activation"] == "swiglu"
-        options: Config = {"mlp_layer": SwiGLUPacked} if swiglu else {}
-        activation = nn.SiLU if swiglu else get_act_layer(a["activation"])
-        build = (
-            VisionTransformerDistilled
-            if a["distillation"]
-            else VisionTransformer
-        )
-        model = build(
-            **model_arguments(a),
-            norm_layer=functools.partial(nn.LayerNorm, eps=a["norm_epsilon"]),
-            act_layer=activation,
-            weight_init="skip",
-            **options,
-        )
-        deit3_names = {"gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"}
-        load_state_dict(model, checkpoint, deit3_names)
+            model = dinov3.build_eva(a)
+            load_state_dict(model, checkpoint)
+        else:
+            swiglu = a["activation"] == "swiglu"
+            options: Config = {"mlp_layer": SwiGLUPacked} if swiglu else {}
+            build = VisionTransformer
+            if a["distillation"]:
+                build = VisionTransformerDistilled
+            model = build(
+                **model_arguments(a),
+                norm_layer=functools.partial(
+                    nn.LayerNorm, eps=a["norm_epsilon"]
+                ),
+                act_layer=nn.SiLU if swiglu else get_act_layer(a["activation"]),
+                weight_init="skip",
+                **options,
+            )
+            deit3_names = {"gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"}
+            load_state_dict(model, checkpoint, deit3_names)
         run = model.forward_features if output == "tokens" else model
         return f"timm {timm.__version__}", run

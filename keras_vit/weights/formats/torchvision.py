@@ -11,32 +11,24 @@ from keras_vit.weights.formats.format import Format
 from keras_vit.weights.formats.format import Reference
 from keras_vit.weights.formats.format import ReferenceUnavailable
 from keras_vit.weights.formats.format import Values
+from keras_vit.weights.formats.format import block_layers
 from keras_vit.weights.formats.reference import image_size
 from keras_vit.weights.formats.reference import load_state_dict
-from keras_vit.weights.formats.timm import QKV
-from keras_vit.weights.formats.timm import mlp
 from keras_vit.weights.weight_map import TORCH
 from keras_vit.weights.weight_map import WeightMap
 from keras_vit.weights.weight_map import rename_keys
 
-_PATH, _BLOCK = "block_{i}", "encoder.layers.encoder_layer_{i}"
 _LAYERS = (
     ("patch_embedding/*", "conv_proj.*", "conv"),
     ("class_token/tokens", "class_token", "array"),
     ("position_embedding/embedding", "encoder.pos_embedding", "array"),
-    (f"{_PATH}/norm_1/*", f"{_BLOCK}.ln_1.*", "norm"),
-    (
-        tuple(f"{_PATH}/attention/{name}/*" for name in QKV),
-        f"{_BLOCK}.self_attention.in_proj_*",
-        "fused",
+    *block_layers(
+        "encoder.layers.encoder_layer_{i}.",
+        "self_attention.in_proj_*",
+        "self_attention.out_proj.*",
+        ("mlp.0.*", "mlp.3.*"),
+        ("ln_1.*", "ln_2.*"),
     ),
-    (
-        f"{_PATH}/attention/attention_output/*",
-        f"{_BLOCK}.self_attention.out_proj.*",
-        "merge",
-    ),
-    (f"{_PATH}/norm_2/*", f"{_BLOCK}.ln_2.*", "norm"),
-    *mlp(f"{_PATH}/mlp", f"{_BLOCK}.mlp", ("0", "3")),
     ("encoder_norm/*", "encoder.ln.*", "norm"),
     ("pre_logits/*", "heads.pre_logits.*", "linear"),
     ("head/*", "heads.head.*", "linear"),
