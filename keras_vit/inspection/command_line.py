@@ -20,16 +20,11 @@ Exit status: 0 done, 1 error, 2 wrong usage.
 """
 
 import argparse
-import os
 import pathlib
 import time
-from typing import TYPE_CHECKING
 
 from keras_vit import _program
 from keras_vit._logging import logger
-
-if TYPE_CHECKING:
-    from keras_vit.weights.checkpoint import Checkpoint
 
 DEFAULT_SIZE = 224  # pixels, if it cannot be inferred
 
@@ -50,7 +45,12 @@ def _run(a: argparse.Namespace) -> int:
 
     started = time.perf_counter()
     _program.require("matplotlib", "recipes")
-    output = _check_output(a.out, a.overwrite)
+    output = a.out.expanduser()
+    if output.exists() and any(output.iterdir()) and not a.overwrite:
+        raise ValueError(
+            f"The output folder {str(output)!r} is not empty. Choose another "
+            "--out, or replace an earlier report with --overwrite."
+        )
     paths = image_files.image_paths(a.images)
     settings = dict(map(_program.parse_setting, a.set))
     logger.info(f"reading  {a.model}")
@@ -60,12 +60,15 @@ def _run(a: argparse.Namespace) -> int:
     if checkpoint.build_arguments.get("preprocessing"):
         # The report scales the images itself.
         settings.setdefault("preprocessing", False)
-    channels = _channels(checkpoint)
+    first = {"root_conv/kernel", "patch_embedding/kernel"}
+    kernel = checkpoint.weights[min(first & checkpoint.weights.keys())]
+    channels = kernel.shape[2]
     images = image_files.read_images(paths, channels)
     if a.keep_aspect:
         settings.setdefault("input_shape", (None, None, channels))
     model = converters.load(checkpoint, a.layout, **settings)
     classes = model.outputs[0].shape[-1]
+    mode = checkpoint.preprocess_mode if channels == 3 else None
     logger.info(
         f"model    {report.format_name(checkpoint)}: "
         f"{model.count_params():,} parameters, {len(images)} images"
@@ -76,7 +79,7 @@ def _run(a: argparse.Namespace) -> int:
         images,
         [_program.printable(path.name) for path in paths],
         size=tokens.image_size(model) or (DEFAULT_SIZE, DEFAULT_SIZE),
-        mode=a.mode or report.infer_mode(checkpoint, channels),
+        mode=a.mode or mode or "tf",
         keep_aspect=a.keep_aspect,
         labels=a.labels or report.class_names(checkpoint, classes),
     )
@@ -93,34 +96,6 @@ def _run(a: argparse.Namespace) -> int:
         f"and {len(files) - 1} figures in {seconds:.0f} s"
     )
     return 0
-
-
-def _check_output(folder: pathlib.Path, overwrite: bool) -> pathlib.Path:
-    """Returns the folder of the report, which can be written."""
-    folder = folder.expanduser()
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--out {str(folder)!r} is a file, not a folder.")
-    if folder.is_dir() and any(folder.iterdir()) and not overwrite:
-        raise ValueError(
-            f"The output folder {str(folder)!r} is not empty. Choose another "
-            "--out, or replace an earlier report with --overwrite."
-        )
-    parents = (folder, *folder.absolute().parents)
-    existing = next(path for path in parents if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise ValueError(
-            f"The output folder {str(folder)!r} cannot be written: "
-            f"{str(existing)!r} is read-only, or owned by another user. Choose "
-            "another --out."
-        )
-    return folder
-
-
-def _channels(checkpoint: "Checkpoint") -> int:
-    """Returns the number of channels of the images of a checkpoint."""
-    first = ("root_conv/kernel", "patch_embedding/kernel")
-    weights = checkpoint.weights
-    return next(weights[name] for name in first if name in weights).shape[2]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -35,23 +35,9 @@ def image_paths(names: Sequence[StrPath]) -> list[pathlib.Path]:
                 and not p.name.startswith(".")
             )
         if not found or not path.exists():
-            if not path.exists():
-                raise FileNotFoundError(f"There is no file {str(path)!r}.")
-            raise FileNotFoundError(
-                f"There is no image in the folder {str(path)!r}."
-                + _suggest_subfolder(path)
-            )
+            raise FileNotFoundError(f"There is no image {str(path)!r}.")
         paths += found
     return paths
-
-
-def _suggest_subfolder(folder: pathlib.Path) -> str:
-    """Returns a sentence with a subfolder, or "": they are not searched, since
-    a report shows few images."""
-    inner = [str(p) for p in sorted(folder.iterdir()) if p.is_dir()]
-    return (
-        f" Give one of its subfolders, such as {inner[0]!r}." if inner else ""
-    )
 
 
 def read_images(

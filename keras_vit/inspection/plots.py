@@ -208,9 +208,8 @@ def plot_embedding_filters(filters: Array, title: str = "") -> "Figure":
     """Plots principal components of the patch embedding (Figure 7, left).
 
     Args:
-        filters: The output of `embedding_filters`. A single channel is shown
-            in gray; two, or more than three, are reduced to three principal
-            components, shown as red, green and blue.
+        filters: The output of `embedding_filters`. If there are not three
+            channels, their mean is shown in gray.
         title: String.
 
     Returns:
@@ -219,7 +218,7 @@ def plot_embedding_filters(filters: Array, title: str = "") -> "Figure":
     count, height, width = filters.shape[:3]
     columns = min(7, count)
     rows = -(-count // columns)
-    colors = _to_rgb(_to_three_channels(filters) * 2 - 1)
+    colors = _to_rgb(filters * 2 - 1)
     # A gray that differs from the extreme values of filters.
     background = BACKGROUND
     blank = np.ones((rows * columns - count, height, width, 3)) * background
@@ -330,25 +329,9 @@ def _to_rgb(image: Array) -> Array:
     else:
         scaled = (image + 1) / 2
     scaled = np.clip(scaled, 0, 1).astype("float32")
-    if scaled.shape[-1] == 1:
-        return np.repeat(scaled, 3, axis=-1)
-    return scaled if scaled.shape[-1] == 3 else _to_three_channels(scaled)
-
-
-def _to_three_channels(values: Array) -> Array:
-    """Reduces channels to three principal components, each in [0, 1]."""
-    channels = values.shape[-1]
-    if channels in (1, 3):
-        return values
-    flat = values.reshape(-1, channels)
-    flat = flat - flat.mean(axis=0)
-    components = np.linalg.svd(flat, full_matrices=False)[2][:3]
-    projected = flat @ components.T
-    low, high = projected.min(0), projected.max(0)
-    colors = (projected - low) / np.where(high > low, high - low, 1)
-    missing = 3 - colors.shape[1]
-    colors = np.pad(colors, ((0, 0), (0, missing)))
-    return colors.reshape(*values.shape[:-1], 3)
+    if scaled.shape[-1] != 3:
+        return np.repeat(scaled.mean(-1, keepdims=True), 3, axis=-1)
+    return scaled
 
 
 def _mosaic(

@@ -1,7 +1,6 @@
 """Scaling of images for pretrained models."""
 
 import sys
-from typing import Any
 
 import keras
 import numpy as np
@@ -67,8 +66,16 @@ def preprocess_input(images: Tensor, mode: str = "tf") -> Tensor:
     array([[[-1. , -0.6,  1. ]]], dtype=float32)
     """
     _checks.one_of("mode", mode, tuple(SCALE_AND_SHIFT))
-    if not is_numeric(images):
-        raise _not_images(images)
+    try:
+        dtype = keras.backend.standardize_dtype(images.dtype)
+    except (AttributeError, ValueError):
+        dtype = "none"
+    if not dtype.startswith(("int", "uint", "float", "bfloat")):
+        raise ValueError(
+            "`images` must be a NumPy array or a tensor of integers or floats "
+            "in [0, 255]; read files with `keras.utils.load_img`. Received: "
+            f"{type(images).__name__} of type {dtype}"
+        )
     if mode != "tf" and tuple(images.shape)[-1:] != (3,):
         raise ValueError(
             f"`mode={mode!r}` is for images of three channels, channels last. "
@@ -102,10 +109,9 @@ def _to_float32(images: Tensor) -> Tensor:
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and tensorflow.is_tensor(images):
         return tensorflow.cast(images, "float32")
-    for method, arguments in (("astype", ("float32",)), ("float", ())):
-        if hasattr(images, method):
-            return getattr(images, method)(*arguments)
-    raise _not_images(images)
+    if hasattr(images, "astype"):
+        return images.astype("float32")
+    return images.float()
 
 
 def _as_numpy_view(images: Tensor) -> Array | None:
@@ -117,16 +123,6 @@ def _as_numpy_view(images: Tensor) -> Array | None:
         return np.from_dlpack(images)
     except (AttributeError, BufferError, RuntimeError, TypeError):
         return None
-
-
-def _not_images(images: Any) -> ValueError:
-    """Returns an error for what is not an array of numbers."""
-    return ValueError(
-        "`images` must be a NumPy array or a tensor of integers or floats in "
-        "[0, 255]. Turn lists and images of other libraries into arrays "
-        "first, `np.asarray(images)`, and read files with "
-        f"`keras.utils.load_img`. Received: {describe(images)}"
-    )
 
 
 def _check_values(images: Array) -> None:
@@ -152,25 +148,3 @@ def _check_values(images: Array) -> None:
             "floats in [0, 1], which become values close to -1. If they were "
             "scaled before, pass `images * 255`, or drop the earlier scaling.",
         )
-
-
-def is_numeric(array: Any) -> bool:
-    """Returns whether an array of any library holds real numbers, which
-    booleans and complex numbers are not."""
-    dtype = getattr(array, "dtype", None)
-    if dtype is None:
-        return False
-    try:
-        dtype = keras.backend.standardize_dtype(dtype)
-    except ValueError:
-        return False
-    return dtype.startswith(("int", "uint", "float", "bfloat"))
-
-
-def describe(value: Any) -> str:
-    """Describes a rejected value for an error message."""
-    dtype = getattr(value, "dtype", None)
-    if dtype is not None:
-        return f"{type(value).__name__} of type {dtype}"
-    text = repr(value)
-    return f"{type(value).__name__} {text[:60]}{'...' * (len(text) > 60)}"

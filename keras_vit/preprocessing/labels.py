@@ -7,13 +7,10 @@ class. `id` is None if the file has no ids.
 import json
 import os
 import pathlib
-import re
-from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 from typing import TypeAlias
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -22,8 +19,6 @@ from keras_vit._types import Array
 from keras_vit._types import StrPath
 from keras_vit._types import Tensor
 from keras_vit._warnings import warn
-from keras_vit.preprocessing.inputs import describe
-from keras_vit.preprocessing.inputs import is_numeric
 
 Labels: TypeAlias = list[tuple[str | None, str]]
 
@@ -47,8 +42,6 @@ SOURCES = {
         f"{_BUCKETS}/bit_models/{IMAGENET21K_NAMES}"
     ),
 }
-
-_WORDNET_ID = re.compile(r"n\d{8}")
 
 
 def decode_predictions(
@@ -84,9 +77,9 @@ def decode_predictions(
         `keras.ops.softmax`. A warning says so if values are outside [0, 1].
 
     Raises:
-        ValueError: if `predictions` has another shape, is not numeric or
-            contains NaN, if `top` is out of range, or if a file of labels has
-            another form or their number is not the number of classes.
+        ValueError: if `predictions` has another shape or contains NaN, or if a
+            file of labels has another form or their number is not the number
+            of classes.
         FileNotFoundError: if there is no file of labels.
         OSError: if ImageNet's labels cannot be downloaded.
 
@@ -98,14 +91,7 @@ def decode_predictions(
     [[(None, 'dog', 0.5), (None, 'cat', 0.25)]]
     """
     scores = _scores(predictions)
-    classes = scores.shape[1]
-    whole = isinstance(top, (int, np.integer)) and not isinstance(top, bool)
-    if not whole or not 1 <= top <= classes:
-        raise ValueError(
-            f"`top` must be an integer from 1 to {classes}, the number of "
-            f"classes in `predictions`. Received: top={top!r}"
-        )
-    pairs = _resolve_labels(labels, classes)
+    pairs = _resolve_labels(labels, scores.shape[1])
     best = np.argsort(-scores, axis=1, kind="stable")[:, :top]
     return [
         [(*pairs[index], float(row[index])) for index in indices]
@@ -115,14 +101,6 @@ def decode_predictions(
 
 def _scores(predictions: Any) -> Array:
     """Returns predictions in float64, with a warning if these are logits."""
-    if not is_numeric(predictions) or isinstance(
-        predictions, keras.KerasTensor
-    ):
-        raise ValueError(
-            "`predictions` must be a NumPy array or a tensor of numbers, as "
-            "`model.predict(images)` returns. "
-            f"Received: {describe(predictions)}"
-        )
     if ops.is_tensor(predictions):
         predictions = ops.convert_to_numpy(predictions)
     elif hasattr(predictions, "detach"):
@@ -130,19 +108,11 @@ def _scores(predictions: Any) -> Array:
         predictions = predictions.detach().cpu().double()
     # float64 represents the values of all smaller types exactly.
     scores = np.asarray(predictions).astype("float64")
-    if scores.ndim != 2:
+    if scores.ndim != 2 or np.isnan(scores).any():
         raise ValueError(
-            "`predictions` must be of shape (batch, classes); for a single "
-            "image, pass `predictions[None]`. "
-            f"Received: shape {scores.shape}"
-        )
-    bad = np.flatnonzero(np.isnan(scores).any(axis=1))
-    if bad.size:
-        raise ValueError(
-            "`predictions` must not hold NaN. Look for NaN in the model's "
-            "inputs and weights. "
-            f"Received: NaN for {bad.size} of {len(scores)} images, the "
-            f"first at index {bad[0]}"
+            "`predictions` must be of shape (batch, classes), without NaN; for "
+            "a single image, pass `predictions[None]`. Received: shape "
+            f"{scores.shape}, {np.isnan(scores).sum()} values are NaN"
         )
     if scores.size and (scores.min() < -1e-3 or scores.max() > 1 + 1e-3):
         warn(
@@ -159,180 +129,69 @@ def _resolve_labels(
     labels: StrPath | Sequence[str] | None, classes: int
 ) -> Labels:
     """Returns one pair `(id, name)` for each class."""
-    if labels is None:
-        if classes == IMAGENET_CLASSES:
-            return imagenet_labels()
-        if classes == IMAGENET21K_CLASSES:
-            return imagenet21k_labels()
-        raise ValueError(
-            f"There are labels for {IMAGENET_CLASSES} classes (ImageNet-2012) "
-            f"and {IMAGENET21K_CLASSES} (ImageNet-21k). For other classes "
-            "pass `labels`, a list of names or the path of a file of them. "
-            f"Received: {classes} classes"
-        )
+    if labels is None and classes == IMAGENET_CLASSES:
+        return imagenet_labels()
+    if labels is None and classes == IMAGENET21K_CLASSES:
+        files = (IMAGENET21K_IDS, IMAGENET21K_NAMES)
+        ids, names = (_fetch(file, classes) for file in files)
+        return [(x, name) for (_, x), (_, name) in zip(ids, names, strict=True)]
     if isinstance(labels, (str, os.PathLike)):
-        pairs, source = read_labels(labels), f" in {str(labels)!r}"
+        pairs: Labels = read_labels(labels)
     else:
-        pairs, source = _from_list(labels), ""
+        pairs = [(None, str(name)) for name in labels or ()]
     if len(pairs) != classes:
         raise ValueError(
             f"There must be one label for each of the {classes} classes in "
-            f"`predictions`. Received: {len(pairs)} labels{source}"
+            "`predictions`: pass `labels`, a list of names or the path of a "
+            f"file of them. Received: {len(pairs)} labels"
+            + (f" in {str(labels)!r}" if isinstance(labels, str) else "")
         )
     return pairs
 
 
-def _from_list(labels: Any) -> Labels:
-    """Returns the pairs of a list of names."""
-    wrong = "" if isinstance(labels, (list, tuple)) else describe(labels)
-    for index, name in enumerate([] if wrong else labels):
-        if not isinstance(name, str) or not name.strip():
-            wrong = wrong or f"{name!r} for class {index}"
-    if wrong:
-        raise ValueError(
-            "`labels` must be a list or tuple of names, strings that are not "
-            f"empty, or the path of a file of them. Received: {wrong}"
-        )
-    return [(None, name) for name in labels]
-
-
 def imagenet_labels() -> Labels:
     """Returns the 1000 pairs `(wordnet_id, name)` of ImageNet-2012."""
-    return _fetch(IMAGENET_INDEX, _parse_imagenet)
+    return _fetch(IMAGENET_INDEX, IMAGENET_CLASSES)
 
 
-def imagenet21k_labels() -> Labels:
-    """Returns the 21843 pairs `(wordnet_id, name)` of ImageNet-21k."""
-    ids = _fetch(IMAGENET21K_IDS, _parse_imagenet21k_ids)
-    names = _fetch(IMAGENET21K_NAMES, _parse_imagenet21k)
-    return list(zip(ids, names, strict=True))
+def _fetch(name: str, count: int) -> Labels:
+    """Returns the `count` labels of a file, downloaded if necessary."""
 
+    def check(path: pathlib.Path, source: downloads.Source) -> None:
+        found = len(read_labels(path))
+        if found != count:  # such as the lines of a login page
+            raise ValueError(f"it must hold {count} labels. Received: {found}")
 
-def _fetch(name: str, parse: Callable[[pathlib.Path], list]) -> list:
-    """Returns the parsed content of a label file, downloaded if necessary."""
-    try:
-        path, _ = downloads.fetch(
-            downloads.cache_dir() / "labels",
-            (SOURCES[name],),
-            check=lambda path, source: parse(path),
-            label="ImageNet's labels",
-        )
-    except OSError as error:
-        raise OSError(
-            f"{error}\nOr pass `labels`, the path of a file of your own or a "
-            "list of names."
-        ) from error
-    return parse(path)
-
-
-def _parse_imagenet(path: pathlib.Path) -> Labels:
-    """Reads the file of ImageNet-2012, if it is the right one."""
-    labels = _read_json(path)
-    _check_count(path, labels, IMAGENET_CLASSES)
-    _check_ids(path, [str(wordnet_id) for wordnet_id, _ in labels])
-    return labels
-
-
-def _parse_imagenet21k(path: pathlib.Path) -> list[str]:
-    """Reads the lines of a file of ImageNet-21k, if they are as many."""
-    lines = [line.strip() for line in _read_lines(path)]
-    _check_count(path, lines, IMAGENET21K_CLASSES)
-    return lines
-
-
-def _parse_imagenet21k_ids(path: pathlib.Path) -> list[str]:
-    """Reads the ids of ImageNet-21k, if they are ids."""
-    ids = _parse_imagenet21k(path)
-    _check_ids(path, ids)
-    return ids
-
-
-def _check_count(path: pathlib.Path, labels: list, expected: int) -> None:
-    """Raises if a file, such as a login page, has another number of labels."""
-    if len(labels) != expected:
-        raise ValueError(
-            f"{path.name} must hold {expected} labels. Received: "
-            f"{len(labels)}, the first of them {str(labels[0])[:60]!r}"
-        )
-
-
-def _check_ids(path: pathlib.Path, ids: list[str]) -> None:
-    """Raises if one of the ids is not a WordNet id."""
-    for index, wordnet_id in enumerate(ids):
-        if not _WORDNET_ID.fullmatch(wordnet_id):
-            raise ValueError(
-                f"{path.name} must hold WordNet ids, like n01440764. "
-                f"Received: {wordnet_id[:60]!r} for class {index}"
-            )
+    folder = downloads.cache_dir() / "labels"
+    path, _ = downloads.fetch(
+        folder, (SOURCES[name],), check, label="ImageNet's labels"
+    )
+    return read_labels(path)
 
 
 def read_labels(path: StrPath) -> Labels:
-    """Reads a file of labels: JSON if its suffix is `.json`, else text."""
+    """Reads a file of labels: if its suffix is `.json`, a class index as in
+    Keras, else text with `name` or `id<TAB>name` in each line."""
     path = pathlib.Path(path).expanduser()
-    if path.suffix.lower() == ".json":
-        return _read_json(path)
-    return _read_text(path)
-
-
-def _read_json(path: pathlib.Path) -> Labels:
-    """Reads a class index as in Keras: `{"0": ["n01440764", "tench"], ...}`."""
+    pairs: Labels = []
     try:
-        index = json.loads(_read_utf8(path))
-    except (json.JSONDecodeError, RecursionError) as error:
+        text = path.read_text(encoding="utf-8-sig")
+        if path.suffix.lower() == ".json":
+            index = json.loads(text)
+            for number in range(len(index)):
+                wordnet_id, name = index[str(number)]
+                pairs.append((str(wordnet_id), str(name)))
+            return pairs
+        # `splitlines` would also split at characters that names may contain.
+        for number, line in enumerate(text.rstrip("\n").split("\n"), start=1):
+            parts = [part.strip() for part in line.split("\t")]
+            if len(parts) > 2 or not all(parts):
+                raise ValueError(f"line {number} is {line!r}")
+            pairs.append((parts[0] if len(parts) == 2 else None, parts[-1]))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(
-            f"{str(path)!r} cannot be read as JSON: {error}. Its "
-            "download may be incomplete, or it is another kind of file."
+            f"{str(path)!r} is no file of labels ({type(error).__name__}: "
+            f"{error}). It must be UTF-8 text with one label per line, `name` "
+            'or `id<TAB>name`, or JSON, {"0": ["n01440764", "tench"], ...}.'
         ) from error
-    entries: list[Any] = [str(index)]  # which is refused below
-    if isinstance(index, dict) and index:
-        entries = [index.get(str(number)) for number in range(len(index))]
-    for number, entry in enumerate(entries):
-        if (
-            not isinstance(entry, list)
-            or len(entry) != 2
-            or not all(isinstance(part, str) and part for part in entry)
-        ):
-            raise ValueError(
-                f"{str(path)!r} must hold a JSON object of classes, "
-                '{"0": ["n01440764", "tench"], ...}, without gaps. Received: '
-                f'{str(entry)[:60]} for "{number}" of {len(entries)} classes'
-            )
-    return [(wordnet_id, name) for wordnet_id, name in entries]
-
-
-def _read_text(path: pathlib.Path) -> Labels:
-    """Reads one label per line: `name`, or `id<TAB>name`."""
-    labels: Labels = []
-    for number, line in enumerate(_read_lines(path), start=1):
-        parts = [part.strip() for part in line.split("\t")]
-        if len(parts) > 2 or not all(parts):
-            raise ValueError(
-                f"Line {number} of {str(path)!r} must be the name of class "
-                f"{number - 1}, or its id, one tab and its name. Received: "
-                f"{line!r}"
-            )
-        labels.append((parts[0] if len(parts) == 2 else None, parts[-1]))
-    return labels
-
-
-def _read_lines(path: pathlib.Path) -> list[str]:
-    """Returns the lines of a text file."""
-    # `splitlines` would also split at characters that names may contain.
-    return _read_utf8(path).rstrip("\n").split("\n")
-
-
-def _read_utf8(path: pathlib.Path) -> str:
-    """Returns the text of a file."""
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"There is no file {str(path)!r}. Give the path of a .json file "
-            '({"0": ["n01440764", "tench"], ...}) or of a text file with one '
-            "label per line."
-        )
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{str(path)!r} is not text in UTF-8: {error}. Save it again in "
-            "this encoding."
-        ) from error
+    return pairs

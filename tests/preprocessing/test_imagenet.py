@@ -58,7 +58,7 @@ def check_refused(labels, home, *words, name=INDEX):
     with pytest.raises(OSError) as error:
         decode_predictions(best(1000 if name == INDEX else 21843, 0))
     folder = str(home / "labels")
-    for word in (*words, labels.url + name, folder, "`labels`"):
+    for word in (*words, labels.url + name, folder):
         assert word in str(error.value)
     fetched = [IDS] if name == NAMES else []
     assert contents(home) == fetched
@@ -117,23 +117,12 @@ PAGE = b"<!DOCTYPE html>\n<html><body>Sign in to the network</body></html>\n"
 @pytest.mark.parametrize(
     ("name", "body", "word"),
     [
-        (INDEX, PAGE, "cannot be read as JSON"),
+        (INDEX, PAGE, "JSONDecodeError"),
         (INDEX, index_1k(999), "must hold 1000 labels"),
-        (
-            INDEX,
-            b'{"error": "quota"}',
-            "must hold a JSON object of classes",
-        ),
-        (
-            IDS,
-            PAGE,
-            "must hold 21843 labels. Received: 2,",
-        ),
-        (IDS, lines("{}"), "must hold WordNet ids"),
-        (IDS, lines("n{:08d}", 21841), "Received: 21841"),
-        (NAMES, PAGE, "must hold 21843 labels"),
-        (NAMES, b"", "must hold 21843 labels"),
-        (NAMES, b"\xff\xfe" * 99, "not text in UTF-8"),
+        (INDEX, b'{"error": "quota"}', "KeyError"),
+        (IDS, PAGE, "must hold 21843 labels. Received: 2"),
+        (NAMES, b"", "line 1"),
+        (NAMES, b"\xff\xfe" * 99, "UnicodeDecodeError"),
     ],
 )
 def test_wrong_file_contents_are_refused(labels, home, name, body, word):
@@ -159,18 +148,6 @@ def test_bad_manually_added_file_is_kept(labels, home):
         decode_predictions(best(1000, 3), 1)
     assert labels.paths() == []
     assert (home / "labels" / INDEX).read_bytes() == PAGE
-
-
-def test_sources_are_urls_of_the_files():
-    assert list(imagenet.SOURCES) == [
-        INDEX,
-        IDS,
-        NAMES,
-    ]
-    for name, source in imagenet.SOURCES.items():
-        url = source.address
-        assert url.startswith("https://storage.googleapis.com/")
-        assert url.endswith("/" + name)
 
 
 @pytest.mark.network

@@ -18,7 +18,6 @@ from PIL import Image
 import keras_vit
 from keras_vit.inspection import command_line
 from keras_vit.inspection import report
-from keras_vit.weights import open_checkpoint
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -87,13 +86,6 @@ def test_program_writes_the_report(photos, tmp_path):
     assert files == {*report.FIGURES, "report.html"}
 
 
-def test_the_output_of_an_encoder_is_named():
-    checkpoint = open_checkpoint(golden_data.folder("hf_dinov2_reg"))
-    model = keras_vit.converters.load(checkpoint)
-    rows = report.describe_model(model, checkpoint, (32, 32), "torch")
-    assert dict(rows)["Output"] == "all tokens"
-
-
 @pytest.mark.slow
 def test_report_contents(photos, tmp_path, capsys):
     out = tmp_path / "report"
@@ -103,10 +95,8 @@ def test_report_contents(photos, tmp_path, capsys):
     for phrase in (
         "huggingface",
         "67,447",  # parameters
-        "8 × 8 pixels, a grid of 4 × 4",
-        "1 class token + 16 patches",
-        "3 layers of width 48, 3 heads",
-        "the class token",
+        "1 class_token + 4 × 4 patches",
+        "hidden_size",
         "a.png",
         "b & <c>.jpg",
     ):
@@ -115,7 +105,7 @@ def test_report_contents(photos, tmp_path, capsys):
     inside = list(page.pictures.values())
     for name in report.FIGURES:
         assert (out / name).read_bytes() in inside, name
-    assert len(inside) == len(report.FIGURES) + 2  # images with predictions
+    assert len(inside) == len(report.FIGURES)
     assert all(source.startswith("data:") for source in page.sources)
     assert not {"script", "link", "iframe"} & set(page.tags)
     for data in inside:
@@ -159,8 +149,8 @@ def test_report_contents(photos, tmp_path, capsys):
 def test_keep_aspect_flag(photos, tmp_path, capsys):
     out = tmp_path / "report"
     assert run(MODEL, photos / "a.png", "--keep-aspect", "--out", out) == 0
-    text = Page(out / "report.html").text
-    assert "their own aspect ratio, of about 32 × 32" in text
+    pixels = Image.open(out / "attention_maps.png")
+    assert pixels.width > 1.3 * pixels.height
 
 
 @pytest.mark.slow
@@ -193,7 +183,7 @@ def test_report_of_a_model_without_attention(photos, tmp_path):
     path = golden_data.weights_path("bit_paper")
     assert run(path, photos, "--out", tmp_path / "report") == 0
     text = Page(tmp_path / "report" / "report.html").text
-    assert "units per stage" in text
+    assert "resnet_layers" in text
     assert not (tmp_path / "report" / "attention.png").exists()
 
 
@@ -202,19 +192,18 @@ def test_set_flag_gives_missing_arguments(given, photos, tmp_path):
     path = golden_data.weights_path("vit_jax_gap")
     assert run(path, "--set", given, "--out", tmp_path / "report") == 0
     text = Page(tmp_path / "report" / "report.html").text
-    assert "learned, for 4 × 6 patches" in text
-    assert "the mean of the patches" in text
+    assert "for 4 × 6 patches" in text
 
 
 @pytest.mark.parametrize(
     "arguments,reason",
     [
         (["nowhere.npz", "{photos}"], "no file 'nowhere.npz'"),
-        ([MODEL, "{photos}/none.png"], "no file '.*none.png'"),
+        ([MODEL, "{photos}/none.png"], "no image '.*none.png'"),
         ([MODEL, "{photos}/notes.txt", "{photos}/a.png"], "notes.txt: "),
         ([MODEL, "{photos}/cut.png", "{photos}/notes.txt"], "(?s)cut.*notes"),
-        ([MODEL, "{empty}"], "no image in the folder"),
-        ([MODEL, "--out", "{photos}/a.png"], "--out .* is a file"),
+        ([MODEL, "{empty}"], "no image '.*empty'"),
+        ([MODEL, "--out", "{photos}/a.png"], "Not a directory.*a.png"),
         ([MODEL, "--labels", "none.txt", "{photos}/a.png"], "none.txt"),
         ([MODEL, "--from", "timm"], "cannot be read as the layout 'timm'"),
         ([MODEL, "--set", "patch_size"], "--set takes name=value"),
@@ -265,9 +254,6 @@ def test_folder_lists_only_image_files(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert image_paths([tmp_path]) == [tmp_path / "f.JPG"]
-    (tmp_path / "f.JPG").unlink()
-    with pytest.raises(FileNotFoundError, match="subfolders, such as '.*/b'"):
-        image_paths([tmp_path])
 
 
 PROBE = """<script>
@@ -316,6 +302,6 @@ def test_report_renders_in_a_browser(width, photos, tmp_path):
     printed = re.search(r'data-probe="([^"]*)"', done.stdout)
     assert printed, done.stderr
     found = json.loads(html.unescape(printed[1]))
-    assert found["pictures"] == len(report.FIGURES) + 2
+    assert found["pictures"] == len(report.FIGURES)
     assert found["broken"] == found["fetched"] == 0
     assert found["wide"] <= 0

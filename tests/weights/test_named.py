@@ -243,7 +243,7 @@ WRONG = {
     "classes is 9, expected 7": lambda path: other(path, classes=9),
     "num_layers is 3, expected 2": lambda path: other(path, num_layers=3),
     "mlp_dim is 96, expected 64": lambda path: other(path, mlp_dim=96),
-    "block 1 is not like block 0": without_an_array,
+    "block_1 is not like block_0": without_an_array,
     "head/bias: not all values are finite": not_finite,
     "Object arrays cannot be loaded": pickled,
     "is not an .npz file": lambda path: b"<html>sign in</html>",
