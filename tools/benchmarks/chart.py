@@ -34,7 +34,7 @@ def table():
     return columns, found
 
 
-def main():
+def main(a):
     from matplotlib.figure import Figure
 
     columns, found = table()

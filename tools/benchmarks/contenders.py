@@ -1,43 +1,45 @@
-"""The contenders of each backend: their modules and libraries."""
+"""The contenders of each backend, and the sizes of their models."""
 
 import dataclasses
+from types import SimpleNamespace
 
 BEFORE = "keras_vit, before"
 LIMIT = "matrix products"
-RATE = "matrix rate"
 OURS = "keras_vit"
 
-_EXTRA = 'pip install -e ".[bench]"'
-_CLONE = "put a clone of google-research/vision_transformer on PYTHONPATH"
+# "An Image is Worth 16x16 Words", Table 1; "How to train your ViT?", Table 2.
+_SIZES = {
+    "Ti16": (192, 12, 3, 768, 16),
+    "S16": (384, 12, 6, 1536, 16),
+    "B16": (768, 12, 12, 3072, 16),
+    "L16": (1024, 24, 16, 4096, 16),
+    "H14": (1280, 32, 16, 5120, 14),
+}
+_NAMES = "hidden_size", "num_layers", "num_heads", "mlp_dim", "patch_size"
+SIZES = {
+    name: SimpleNamespace(**dict(zip(_NAMES, values, strict=True)))
+    for name, values in _SIZES.items()
+}
+CLASSES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """A contender: a function of a module of this package, or an argument of
-    the module's `runs`, and its libraries.
+    """A function of a module of this package that builds a model.
 
-    `libraries` are imported before the model is built, so that their memory
-    can be subtracted; `hint` describes how to install them. A contender with
-    an `option` is measured only if it is given. `of` lists the supported
-    measurements, and `arguments` are further arguments of `runs`.
+    The module's `runs` measures it, with `arguments`. `libraries` are imported
+    before the model is built, so that their memory can be subtracted. A
+    contender with an `option` is measured only if that is given.
     """
 
     module: str
     function: str
     libraries: tuple = ()
-    hint: str = _EXTRA
     option: str | None = None
     of: tuple = ("inference", "step")
     arguments: dict = dataclasses.field(default_factory=dict)
 
 
-_PRODUCTS = {
-    backend: {
-        LIMIT: Contender(f"{backend}_models", "products"),
-        RATE: Contender("rates", backend, (backend,)),
-    }
-    for backend in ("jax", "tensorflow", "torch")
-}
 _KERAS = {
     OURS: Contender("keras_models", "keras_vit", ("keras_vit",)),
     # keras_vit of another clone.
@@ -48,14 +50,7 @@ _KERAS = {
     "keras_vit, exact GELU": Contender(
         "keras_models", "keras_vit_erf", ("keras_vit",)
     ),
-    # With the optimizer of the recipes instead of Keras's.
-    "keras_vit, its SGD": Contender(
-        "keras_models", "keras_vit_sgd", ("keras_vit",), of=("step",)
-    ),
     "keras-hub": Contender("keras_models", "keras_hub", ("keras_hub",)),
-    "zeromodels": Contender(
-        "keras_models", "zeromodels", ("zeromodels.models.vit",)
-    ),
 }
 # Without Keras's trainer.
 _DIRECT = {
@@ -64,6 +59,11 @@ _DIRECT = {
     )
     for name in (OURS, BEFORE, "keras-hub")
 }
+_LIMIT = {
+    LIMIT: Contender(
+        "keras_models", "products", ("keras",), arguments={"direct": True}
+    )
+}
 # Keras compiles with XLA by itself under JAX, not under TensorFlow on a CPU.
 _XLA = {
     f"{name}, XLA": dataclasses.replace(
@@ -71,84 +71,69 @@ _XLA = {
     )
     for name in (OURS, BEFORE, "keras-hub")
 }
-
-# `jit_compile=True` is `torch.compile` under PyTorch.
+_TORCH = {
+    OURS: _KERAS[OURS],
+    "keras-hub": _KERAS["keras-hub"],
+    "timm": Contender("torch_models", "timm", ("timm",)),
+    "transformers": Contender(
+        "torch_models", "transformers", ("transformers",)
+    ),
+}
 _COMPILED = {
     f"{name}, torch.compile": dataclasses.replace(
-        _KERAS[name], option="compile", arguments={"jit_compile": True}
+        contender, option="compile", arguments={"jit_compile": True}
     )
-    for name in (OURS, "keras-hub")
+    for name, contender in _TORCH.items()
+}
+# A training step of DINO, measured if it is named by `--only`.
+_DINO = {
+    "DINO": Contender(
+        "keras_models", "dino", ("keras_vit",), option="only", of=("step",)
+    ),
+    "DINO, lightly": Contender(
+        "torch_models", "dino", ("lightly", "timm"), option="only", of=("step",)
+    ),
 }
 
 
-def _exported(**functions):
+def _exported(*names):
     return {
         f"keras_vit, {name}": Contender(
             "exported_models",
-            function,
+            name,
             ("keras_vit",),
-            'pip install -e ".[export]"',
             option="export",
             of=("inference",),
         )
-        for function, name in functions.items()
+        for name in names
     }
 
 
-_ONNX = {
-    "onnx": "ONNX",
-    "onnx_int8": "ONNX int8",
-    "openvino": "OpenVINO",
-    "openvino_int8": "OpenVINO int8",
-}
-_TIMM = ("timm.models.vision_transformer",)
-_TRANSFORMERS = ("transformers.models.vit.modeling_vit",)
-
+_ONNX = "onnx", "onnx int8", "openvino", "openvino int8"
 CONTENDERS = {
     "jax": {
         **_KERAS,
         **_DIRECT,
         "vit_jax (Flax)": Contender(
-            "jax_models", "vit_jax", ("vit_jax.models_vit", "optax"), _CLONE
+            "jax_models", "vit_jax", ("vit_jax.models_vit", "optax")
         ),
-        **_exported(saved_model="SavedModel", **_ONNX),
-        **_PRODUCTS["jax"],
+        **_exported("saved_model", *_ONNX),
+        **_LIMIT,
     },
     "tensorflow": {
         **_KERAS,
         **_XLA,
-        **_exported(
-            saved_model="SavedModel",
-            **_ONNX,
-            litert="LiteRT",
-            litert_int8="LiteRT int8",
-        ),
-        **_PRODUCTS["tensorflow"],
+        **_exported("saved_model", *_ONNX, "litert", "litert int8"),
+        **_LIMIT,
     },
     "torch": {
         **_KERAS,
         **_DIRECT,
+        **_TORCH,
         **_COMPILED,
-        "timm": Contender("torch_models", "timm", _TIMM),
-        "timm, torch.compile": Contender(
-            "torch_models",
-            "timm",
-            _TIMM,
-            option="compile",
-            arguments={"compiled": True},
-        ),
-        "transformers": Contender(
-            "torch_models", "transformers", _TRANSFORMERS
-        ),
-        "transformers, torch.compile": Contender(
-            "torch_models",
-            "transformers",
-            _TRANSFORMERS,
-            option="compile",
-            arguments={"compiled": True},
-        ),
-        **_exported(**_ONNX, torch_program="torch.export"),
-        **_PRODUCTS["torch"],
+        **_DINO,
+        **_exported(*_ONNX, "torch"),
+        **_LIMIT,
     },
 }
 NAMES = tuple(dict.fromkeys(name for c in CONTENDERS.values() for name in c))

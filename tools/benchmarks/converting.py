@@ -1,8 +1,8 @@
 """Time and memory of converting a checkpoint.
 
-Random checkpoints of the sizes of B/16 and L/16: seconds in addition to those
-of a Python process that only imports NumPy, and the peak memory as a multiple
-of the file size.
+B/16 and L/16 with random weights: seconds in addition to those of a Python
+process that only imports NumPy, and the peak memory as a multiple of the file
+size.
 """
 
 import os
@@ -13,52 +13,10 @@ import sys
 import tempfile
 import time
 
-TOOLS = pathlib.Path(__file__).resolve().parent.parent
-SIZES = {  # blocks, hidden size, width of the MLPs, heads
-    "B/16": (12, 768, 3072, 12),
-    "L/16": (24, 1024, 4096, 16),
-}
+from benchmarks.processes import numbers
+from benchmarks.startup import WRITE
 
-
-def write_random(path, size):
-    """Writes an .npz file in vit_jax's layout, 224 x 224, 1000 classes."""
-    import numpy as np
-
-    blocks, hidden, mlp, heads = SIZES[size]
-    projection = {"kernel": (hidden, heads, hidden // heads)}
-    projection["bias"] = projection["kernel"][1:]
-    norm = {"scale": (hidden,), "bias": (hidden,)}
-    layers = {
-        "embedding": {"kernel": (16, 16, 3, hidden), "bias": (hidden,)},
-        "Transformer/encoder_norm": norm,
-        "head": {"kernel": (hidden, 1000), "bias": (1000,)},
-    }
-    for i in range(blocks):
-        block = f"Transformer/encoderblock_{i}"
-        attention = f"{block}/MultiHeadDotProductAttention_1"
-        layers |= {f"{block}/LayerNorm_{n}": norm for n in (0, 2)}
-        layers |= {
-            f"{attention}/{name}": projection
-            for name in ("query", "key", "value")
-        }
-        layers[f"{attention}/out"] = {
-            "kernel": (heads, hidden // heads, hidden),
-            "bias": (hidden,),
-        }
-        for n, (a, b) in enumerate(((hidden, mlp), (mlp, hidden))):
-            layers[f"{block}/MlpBlock_3/Dense_{n}"] = {
-                "kernel": (a, b),
-                "bias": (b,),
-            }
-    shapes = {f"{k}/{n}": s for k, v in layers.items() for n, s in v.items()}
-    shapes["cls"] = (1, 1, hidden)
-    shapes["Transformer/posembed_input/pos_embedding"] = (1, 197, hidden)
-    random = np.random.default_rng(0)
-    arrays = {
-        key: random.standard_normal(shape, "float32")
-        for key, shape in shapes.items()
-    }
-    np.savez(path, **arrays)
+TOOL = pathlib.Path(__file__).resolve().parent.parent / "convert.py"
 
 
 def measured(*command):
@@ -76,16 +34,15 @@ def measured(*command):
     return time.perf_counter() - start, usage.ru_maxrss * unit
 
 
-def convert(rounds):
-    tool = TOOLS / "convert.py"
+def main(a):
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        bare = min(measured("-c", "import numpy")[0] for _ in range(rounds))
-        for size in SIZES:
+        bare = min(measured("-c", "import numpy")[0] for _ in range(a.rounds))
+        for name in ("ViTB16", "ViTL16"):
             source = folder / "source.npz"
-            write_random(source, size)
+            numbers(WRITE, name, source)
             bytes_ = source.stat().st_size
-            print(f"{size}: {bytes_ / 1e6:.0f} MB in .npz")
+            print(f"{name}: {bytes_ / 1e6:.0f} MB in .npz")
             first = folder / "first.safetensors"
             for origin, target, layout in (
                 (source, first, "timm"),
@@ -94,7 +51,7 @@ def convert(rounds):
             ):
                 options = (origin, target, "--to", layout, "--overwrite")
                 times, peaks = zip(
-                    *(measured(tool, *options) for _ in range(rounds)),
+                    *(measured(TOOL, *options) for _ in range(a.rounds)),
                     strict=True,
                 )
                 print(

@@ -8,6 +8,8 @@ compared with the pixels of any class but the first, the background. The random
 encoder is a ViT-S with the initial weights of the paper.
 """
 
+import argparse
+
 import numpy as np
 
 BATCH = 32
@@ -82,16 +84,17 @@ def foreground_iou(
     return keras_vit.evaluation.mean_iou(confusion)[0]
 
 
-def main(path: str, images: str, size: int) -> None:
+def main(a: argparse.Namespace) -> None:
     import keras_vit
 
-    data = keras_vit.data.load_segmentation(images)
+    (size,) = a.image_size or [112]
+    data = keras_vit.data.load_segmentation(a.images)
     train, test = read(data, "train", size), read(data, "test", size)
     shape = (size, size, 3)
     print("| encoder | linear head | foreground by PCA |\n|---|---|---|")
     for name in ("random", "trained"):
         encoder = (
-            keras_vit.converters.load(path, input_shape=shape)
+            keras_vit.converters.load(a.encoder, input_shape=shape)
             if name == "trained"
             else keras_vit.ViTS16(
                 input_shape=shape, patch_size=14, include_top=False

@@ -1,4 +1,4 @@
-"""Memory of training.
+"""Memory of several devices, gradient checkpointing, sliding windows.
 
 The bytes of ViT-H/14 on each device when it is split over 1 to 8 devices
 (computed from shapes and layouts, without allocation), and the peak memory of a
@@ -9,36 +9,27 @@ that segments a photograph of 1,500 x 1,000 pixels with Ti/16, whole and with
 `segmentation.sliding_window`, into 150 classes.
 """
 
-import subprocess
-import sys
-
-
-def output(code):
-    """Returns the last number that a new process prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    return float(done.stdout.split()[-1])
-
+from benchmarks.processes import PEAK
+from benchmarks.processes import numbers
 
 STEP = """
-import resource, sys
+import sys
 import keras, numpy as np, keras_vit
 model = keras_vit.ViTS16(
-    input_shape=(224, 224, 3), classes=10, num_layers=4, remat={remat}
+    input_shape=(224, 224, 3), classes=10, num_layers=4,
+    remat=sys.argv[1] == "True",
 )
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-model.compile(keras.optimizers.SGD(0.01), loss, jit_compile={jit})
+jit = keras.backend.backend() == "jax"
+model.compile(keras.optimizers.SGD(0.01), loss, jit_compile=jit)
 images = np.zeros((16, 224, 224, 3), "float32")
 for _ in range(2):
     model.train_on_batch(images, np.zeros(16, int))
-kilo = 1 if sys.platform == "linux" else 1024
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / kilo / 1024)
 """
 
 SEGMENTATION = """
-import resource, sys
-import keras, numpy as np, keras_vit
+import sys
+import numpy as np, keras_vit
 from PIL import Image
 from sklearn.datasets import load_sample_image
 photo = Image.fromarray(load_sample_image("china.jpg")).resize((1500, 1000))
@@ -47,21 +38,16 @@ encoder = keras_vit.ViTTi16(
     input_shape=(224, 224, 3), include_top=False, pad_to_patch=True
 )
 model = keras_vit.segmentation.LinearSegmenter(encoder, 150)
-kind = {kind!r}
-if kind == "whole":
-    found = model.predict_on_batch(photo[None])[0].argmax(-1)
-elif kind == "windows":
-    found = keras_vit.segmentation.sliding_window(
+if sys.argv[1] == "whole":
+    model.predict_on_batch(photo[None])[0].argmax(-1)
+elif sys.argv[1] == "windows":
+    keras_vit.segmentation.sliding_window(
         model, photo, window=512, stride=384, batch_size=1, argmax=True
     )
-if kind != "nothing":
-    assert found.shape == (1000, 1500)
-kilo = 1 if sys.platform == "linux" else 1024
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / kilo / 1024)
 """
 
 
-def print_memory():
+def main(a):
     import keras
 
     import keras_vit
@@ -82,17 +68,14 @@ def print_memory():
             f"ViT-H/14, {count} devices: {held / 1e6:6.0f} MB on each, "
             f"{alone / held:.1f} times less than on one"
         )
-    jit = keras.backend.backend() == "jax"
-    for remat in (False, True):
-        code = STEP.format(remat=remat, jit=jit)
-        print(f"training step, remat={remat}: {output(code):.0f} MB at most")
-    print_segmentation()
-
-
-def print_segmentation():
-    for kind in ("nothing", "windows", "whole"):
-        code = SEGMENTATION.format(kind=kind)
-        print(
-            f"segmentation of 1,500 x 1,000 pixels, {kind}: "
-            f"{output(code):.0f} MB at most"
-        )
+    for what, code, cases in (
+        ("training step, remat", STEP, (False, True)),
+        (
+            "segmentation of 1,500 x 1,000 pixels",
+            SEGMENTATION,
+            ("nothing", "windows", "whole"),
+        ),
+    ):
+        for case in cases:
+            peak = numbers(code + PEAK, case)[-1]
+            print(f"{what}: {case}: {peak:.0f} MB at most", flush=True)

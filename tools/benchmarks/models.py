@@ -1,129 +1,140 @@
 """Inference and training steps of this package and of other packages.
 
-Every contender runs in its own process, with the same sizes, precision and
-number of threads. All processes of a backend are alive together and run
+Every contender runs in its own process, with the same sizes and number of
+threads, in float32. All processes of a backend are alive together and run
 sequentially in every round, so that other load on the machine affects all of
 them. The first runs, which compile and allocate, are reported separately. A
 training step consists of the forward pass, cross-entropy, gradients and SGD
-with momentum; for the matrix products, of their sum and its gradients. Keras
-models run by `predict_on_batch` and `train_on_batch`, except those named
-"direct call".
+with momentum. Keras models run by `predict_on_batch` and `train_on_batch`,
+except those named "direct call". "matrix products" are those of the model
+alone, which is the limit.
 
 `--before FOLDER` adds keras_vit of another clone of the repository, so that a
 change and the state before it are measured alternately. "ours is" compares the
-best times, "by round" is the median of the ratios of each round.
+best times, "by round" is the median of the ratios of each round. MB is the peak
+memory of a process in the measured runs, minus its memory after the import of
+its libraries ("libs MB"). It needs Linux.
 
-Two contenders are not models: "matrix products" are those of the model alone,
-which is the limit; "matrix rate" is one large square product, and MFU is the
-fraction of its speed. MB is the peak memory of a process in the measured runs,
-minus its memory after the import of its libraries ("libs MB"); on a GPU, it is
-the memory that the backend allocated there.
+`--only DINO "DINO, lightly" --what step --size Ti16` measures a step of DINO
+with 2 crops of 224 pixels and 2 of 96.
 """
 
-import argparse
-import dataclasses
+import itertools
 import json
 import os
 import pathlib
+import platform
 import statistics
 import subprocess
 import sys
 
-from benchmarks import report
 from benchmarks.contenders import BEFORE
 from benchmarks.contenders import CONTENDERS
-from benchmarks.sizes import SIZES
+from benchmarks.contenders import OURS
+from benchmarks.contenders import SIZES
 
 TOOLS = pathlib.Path(__file__).resolve().parent.parent
 
 
 def main(a):
-    writer = report.Writer(a, a.backend[0])
-    for backend in a.backend:
-        for size in a.size:
-            for what in a.what:
-                for batch in a.batch:
-                    one = argparse.Namespace(**{**vars(a), "batch": batch})
-                    writer.add(measured(one, backend, size, what))
-    writer.write(report.bars)
+    if a.output:
+        os.makedirs(a.output)  # raises before anything is measured
+    groups = {}
+    for setting in itertools.product(
+        a.backend, a.size, a.what, a.batch, a.image_size or [224]
+    ):
+        backend, size, what, batch, pixels = setting
+        title = (
+            f"{size}, {pixels} px, {what}, batch {batch}, {backend}, "
+            f"{a.threads} threads"
+        )
+        print(f"\n{title}", flush=True)
+        groups[title] = rows = measured(a, *setting)
+        print(aligned(cells(rows)), flush=True)
+    if a.output:
+        _write(pathlib.Path(a.output), groups, a.backend[0])
 
 
-def measured(a, backend, size, what):
-    """Returns rows, which are also printed."""
-    print(
-        f"\n{size} at {_size(a, size).image_size} px, {what}, batch {a.batch}, "
-        f"{a.dtype}, {backend}, {a.threads or os.cpu_count()} threads",
-        flush=True,
-    )
-    running, processes = {}, []
+def measured(a, backend, size, what, batch, pixels):
+    """Returns a dict of results for each contender."""
+    running, rows = {}, []
     try:
         for name, contender in CONTENDERS[backend].items():
-            if a.only and name not in a.only:
-                continue
-            if what not in contender.of:
+            if (a.only and name not in a.only) or what not in contender.of:
                 continue
             option = contender.option
-            needed = not a.only or option == "before"
-            if option and not getattr(a, option) and needed:
+            if option and not getattr(a, option) and not a.only:
                 print(f"{name:24} skipped: --{option} was not given")
                 continue
-            process = _start(a, backend, name, size, what)
-            processes.append(process)
-            ready = _answer(process)
-            if "skipped" in ready:
-                print(f"{name:24} skipped: {ready['skipped']}", flush=True)
-                continue
-            running[name] = (process, ready, [])
+            running[name] = _start(
+                {
+                    "backend": backend,
+                    "name": name,
+                    "size": {**vars(SIZES[size]), "image_size": pixels},
+                    "what": what,
+                    "batch": batch,
+                    "threads": a.threads,
+                    # Also for "keras_vit, before, XLA".
+                    "tree": a.before
+                    if name.startswith(BEFORE)
+                    else str(TOOLS.parent),
+                },
+                a.verbose,
+            )
+        answers = {name: [_answer(p)] for name, p in running.items()}
         for _ in range(a.rounds):
-            for name, (process, _, answers) in list(running.items()):
-                answers.append(_ask(process, a.times))
-                if "skipped" in answers[-1]:
-                    print(f"{name:24} {answers[-1]['skipped']}", flush=True)
-                    del running[name]
+            for name, found in answers.items():
+                if "skipped" not in found[-1]:
+                    found.append(_ask(running[name]))
     finally:
-        for process in processes:
+        for process in running.values():
             process.kill()
             process.wait()
-    rows = [row(a, backend, size, what, n, *r[1:]) for n, r in running.items()]
-    print(report.table(rows), flush=True)
+    for name, (ready, *found) in answers.items():
+        last = found[-1] if found else ready
+        if "skipped" in last:
+            print(f"{name:24} skipped: {last['skipped']}", flush=True)
+            continue
+        seconds = [answer["seconds"] for answer in found]
+        peak = max(answer["peak"] for answer in found)
+        rows.append(
+            {
+                "name": name,
+                "best": min(seconds),
+                "median": statistics.median(seconds),
+                "images_per_second": batch / min(seconds),
+                "own_megabytes": peak - ready["libraries"],
+                "libraries_megabytes": ready["libraries"],
+                "first_call": ready["first"],
+                "seconds": seconds,
+            }
+        )
     return rows
 
 
-def _start(a, backend, name, size, what):
-    # Also for "keras_vit, before, XLA".
-    tree = a.before if name.startswith(BEFORE) else TOOLS.parent
-    job = {
-        "backend": backend,
-        "tree": str(tree),
-        "name": name,
-        "size": dataclasses.asdict(_size(a, size)),
-        "what": what,
-        **{key: getattr(a, key) for key in ("batch", "dtype", "threads")},
-    }
-    threads = {"OMP_NUM_THREADS": str(a.threads)} if a.threads else {}
-    environment = {
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        **os.environ,
-        **threads,
-        "KERAS_BACKEND": backend,
-        "PYTHONPATH": os.pathsep.join(
-            [str(tree), str(TOOLS), os.environ.get("PYTHONPATH", "")]
-        ),
-    }
+def _start(job, verbose):
     return subprocess.Popen(
         # -P: import keras_vit of `tree`, not of the current folder.
         [sys.executable, "-P", "-m", "benchmarks.worker", json.dumps(job)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=None if a.verbose else subprocess.DEVNULL,
+        stderr=None if verbose else subprocess.DEVNULL,
         text=True,
-        env=environment,
+        env={
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            **os.environ,
+            "OMP_NUM_THREADS": str(job["threads"]),
+            "KERAS_BACKEND": job["backend"],
+            "PYTHONPATH": os.pathsep.join(
+                [job["tree"], str(TOOLS), os.environ.get("PYTHONPATH", "")]
+            ),
+        },
     )
 
 
-def _ask(process, times):
+def _ask(process):
     try:
-        process.stdin.write(f"{times}\n")
+        process.stdin.write("run\n")
         process.stdin.flush()
     except BrokenPipeError:
         pass  # the missing answer is reported instead
@@ -138,37 +149,64 @@ def _answer(process):
     return {"skipped": f"ended with status {code}; --verbose shows more"}
 
 
-def _size(a, size):
-    size = SIZES[size]
-    return size.of(a.image_size) if a.image_size else size
+def cells(rows):
+    """Returns the table of contenders that were measured concurrently: a list
+    of column names, then a list of strings for each row."""
+    ours = next((row for row in rows if row["name"] == OURS), None)
+    titles = "|best ms|median|images/s|MB|libs MB|first s|ours is|by round"
+    table = [titles.split("|")]
+    for row in rows:
+        ratios = ["-", "-"]
+        if ours:
+            pairs = zip(row["seconds"], ours["seconds"], strict=True)
+            by_round = statistics.median(a / b for a, b in pairs)
+            best = row["best"] / ours["best"]
+            ratios = [f"{best:.2f}x", f"{by_round:.2f}x"]
+        table.append(
+            [
+                row["name"],
+                f"{1e3 * row['best']:.1f}",
+                f"{1e3 * row['median']:.1f}",
+                f"{row['images_per_second']:.1f}",
+                f"{row['own_megabytes']:.0f}",
+                f"{row['libraries_megabytes']:.0f}",
+                f"{row['first_call']:.1f}",
+                *ratios,
+            ]
+        )
+    return table
 
 
-def row(a, backend, size, what, name, ready, answers):
-    """Returns the results of a contender, as written to results.json."""
-    seconds = [answer["seconds"] for answer in answers]
-    flops = _size(a, size).flops(a.batch) * (3 if what == "step" else 1)
-    best = min(seconds)
-    peak = max(answer["peak"] for answer in answers)
-    libraries = 0 if ready["device"] else ready["libraries"]
-    return {
-        "backend": backend,
-        "model": size,
-        "image_size": _size(a, size).image_size,
-        "what": what,
-        "batch": a.batch,
-        "dtype": a.dtype,
-        "threads": a.threads or os.cpu_count(),
-        "device": ready["device"] or "CPU",
-        "name": name,
-        "best": best,
-        "median": statistics.median(seconds),
-        "images_per_second": None if ready["flops"] else a.batch / best,
-        "gigaflops_per_second": (ready["flops"] or flops) / best / 1e9,
-        "peak_megabytes": peak,
-        "libraries_megabytes": ready["libraries"],
-        "own_megabytes": peak - libraries,
-        "first_call": ready["first"],
-        "first_call_megabytes": ready["first_peak"] - libraries,
-        "build": ready["built"],
-        "seconds": seconds,
+def aligned(lines):
+    """Returns a table for a terminal."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    )
+
+
+def _write(folder, groups, backend):
+    """Writes the results as JSON and as Markdown."""
+    os.environ.setdefault("KERAS_BACKEND", backend)
+    from keras_vit.training import run_folder
+
+    facts = {
+        "command": sys.argv[1:],
+        **run_folder.versions(),
+        **run_folder.environment_info(),
+        "machine": platform.platform(),
+        "results": groups,
     }
+    (folder / "results.json").write_text(json.dumps(facts, indent=1))
+    text = []
+    for title, rows in groups.items():
+        head, *body = cells(rows)
+        lines = [head, ["---"] * len(head), *body]
+        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        text.append(f"## {title}\n\n{table}\n")
+    (folder / "results.md").write_text("\n".join(text))
+    print(f"wrote {folder}")

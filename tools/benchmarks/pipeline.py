@@ -4,12 +4,12 @@ Figures are per core: images divided by the CPU seconds of the whole process,
 with every kind in its own process.
 """
 
-import io
 import pathlib
-import subprocess
 import sys
 import tempfile
 import time
+
+from benchmarks.processes import numbers
 
 SIZE = 224
 LEVEL = "medium1"
@@ -23,46 +23,32 @@ KINDS = {
 }
 
 
-def main(rounds):
-    figures = {}
+def main(a):
     with tempfile.TemporaryDirectory() as folder:
         _write(pathlib.Path(folder))
-        for _ in range(rounds):
-            for name, (kind, images) in KINDS.items():
-                argv = [sys.executable, __file__, kind, str(images), folder]
-                done = subprocess.run(
-                    argv, capture_output=True, text=True, check=True
-                )
-                figures.setdefault(name, []).append(
-                    tuple(map(float, done.stdout.split()[-2:]))
-                )
-    for name, pairs in figures.items():
-        core, wall = (max(column) for column in zip(*pairs, strict=True))
-        print(f"{name:38} {core:8.0f} images/s a core, {wall:8.0f} in all")
-    ours, theirs = (
-        max(core for core, _ in figures[name]) for name in list(KINDS)[2:4]
-    )
-    print(f"ours is {ours / theirs:.1f} times keras-cv's")
+        for name, kind in KINDS.items():
+            rounds = [
+                numbers(pathlib.Path(__file__).read_text(), *kind, folder)
+                for _ in range(a.rounds)
+            ]
+            core, wall = map(max, zip(*rounds, strict=True))
+            print(f"{name:38} {core:8.0f} images/s a core, {wall:8.0f} in all")
 
 
-def _write(folder, count=64):
+def _write(folder):
     """Writes JPEG files of ImageNet's usual size, 500 by 375."""
     import numpy as np
+    from PIL import Image
 
-    from keras_vit.training import require
-
-    Image = require("PIL.Image", "recipes")
     rng = np.random.default_rng(0)
-    for i in range(count):
+    for i in range(64):
         small = rng.integers(0, 256, (47, 63, 3)).astype(np.uint8)
         picture = Image.fromarray(small).resize((500, 375), 3)
-        noise = rng.normal(0, 6, (375, 500, 3))
-        pixels = np.clip(np.asarray(picture) + noise, 0, 255)
+        pixels = np.asarray(picture) + rng.normal(0, 6, (375, 500, 3))
         path = folder / "ab"[i % 2] / f"{i}.jpg"
         path.parent.mkdir(exist_ok=True)
-        file = io.BytesIO()
-        Image.fromarray(pixels.astype(np.uint8)).save(file, "JPEG", quality=90)
-        path.write_bytes(file.getvalue())
+        picture = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+        picture.save(path, quality=90)
 
 
 def _measure(kind, images, folder):

@@ -8,6 +8,7 @@ which calibrate static quantization. Milliseconds are medians of CPU time, which
 other programs hardly affect, on one core.
 """
 
+import argparse
 import itertools
 import os
 import pathlib
@@ -97,7 +98,7 @@ def cpu_milliseconds(run: Runner, images: np.ndarray, rounds: int) -> float:
     return statistics.median(times[1:])
 
 
-def main(encoder: str, images: str, image_size: int, rounds: int) -> None:
+def main(a: argparse.Namespace) -> None:
     os.environ["KERAS_BACKEND"] = "torch"
     # The runtimes take as many threads as there are cores, and wait by
     # spinning, which is CPU time.
@@ -105,12 +106,13 @@ def main(encoder: str, images: str, image_size: int, rounds: int) -> None:
 
     import keras_vit
 
-    data = keras_vit.data.load_dataset(images)
+    (size,) = a.image_size or [112]
+    data = keras_vit.data.load_dataset(a.images)
     model = keras_vit.converters.load(
-        encoder, input_shape=(image_size, image_size, 3), pooling="token"
+        a.encoder, input_shape=(size, size, 3), pooling="token"
     )
     model = keras_vit.models.inference_model(model)
-    options = dict(image_size=image_size, mode="torch", protocol="whole")
+    options = dict(image_size=size, mode="torch", protocol="whole")
     (x, y), (test_x, test_y) = (
         map(np.concatenate, zip(*(b[:2] for b in batches), strict=True))
         for batches in (
@@ -127,9 +129,9 @@ def main(encoder: str, images: str, image_size: int, rounds: int) -> None:
         for name, run in itertools.chain(
             keras_runs(model, folder), exported_runs(model, folder, some)
         ):
-            times = [cpu_milliseconds(run, x[:n], rounds) for n in (1, 8)]
+            times = [cpu_milliseconds(run, x[:n], a.rounds) for n in (1, 8)]
             files = [f for f in folder.iterdir() if f.stem == name]
-            size = sum(f.stat().st_size for f in files) / 1e6
+            megabytes = sum(f.stat().st_size for f in files) / 1e6
             train, test = (
                 np.concatenate([run(z[i : i + 8]) for i in range(0, len(z), 8)])
                 for z in (x, test_x)
@@ -141,7 +143,7 @@ def main(encoder: str, images: str, image_size: int, rounds: int) -> None:
                 train, y, len(data.class_names), test, 5
             )
             print(
-                f"| {name} | {size:.1f} | {times[0]:.0f} | {times[1]:.0f} "
+                f"| {name} | {megabytes:.1f} | {times[0]:.0f} | {times[1]:.0f} "
                 f"| {cosine.mean():.4f} | {cosine.min():.4f} "
                 f"| {keras_vit.evaluation.accuracy(votes, test_y):.3f} |",
                 flush=True,

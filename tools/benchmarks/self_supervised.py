@@ -1,6 +1,6 @@
-"""Self-supervised pre-training: accuracy on digits, and DINO against lightly.
+"""Self-supervised pre-training: accuracy on digits.
 
-`digits`: the recipes pre-train on 1,438 digits without labels, once for each
+The recipes pre-train on 1,438 digits without labels, once for each
 method and seed, all for the same number of steps of 64 images, which cost
 different times. Each encoder is then evaluated on the 359 test images: by its
 20 nearest neighbours among all training images with their labels; by a ridge
@@ -8,12 +8,6 @@ regression of its features with 10 labels per class (100 images, other ones for
 each seed); and by fine-tuning for 200 steps with 10 labels per class. The first
 rows are random weights, for which fine-tuning is training from scratch. A
 figure is the mean over the seeds, followed by the smallest and the largest.
-
-`step`: seconds of one training step of DINO with ViT-Ti/16 (forward, backward,
-update of student, teacher and centre) on the same crops, in keras_vit and made
-of lightly's and timm's parts, in turn, and the largest memory of each process.
-The CPU time, of all threads, depends less on other programs that run. It needs
-lightly: `pip install --no-deps lightly==1.6.0`.
 """
 
 import pathlib
@@ -22,7 +16,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 RECIPES = pathlib.Path(__file__).parents[2] / "recipes"
 MASKED, CONTRASTIVE = ("mpp", "mim", "mae"), ("dino", "mocov3")
@@ -33,16 +26,16 @@ SIZES = {"random, 8 px": (8, 2), "random, 16 px": (16, 4)}
 COLUMNS = ("k-NN", "linear", "fine-tuned")
 
 
-def digits(steps, seeds, methods=METHODS):
+def main(a):
     """Prints a table of accuracies, a row for each method."""
     with tempfile.TemporaryDirectory() as folder:
-        for method in (*SIZES, *methods):
+        for method in (*SIZES, *a.methods):
             found, seconds = [], []
-            for seed in range(seeds):
+            for seed in range(a.seeds):
                 before = _child_seconds()
                 path = pathlib.Path(folder) / f"{method}-{seed}"
                 if method in METHODS:
-                    _pretrain(method, seed, steps, path)
+                    _pretrain(method, seed, a.steps, path)
                 seconds.append(_child_seconds() - before)
                 found.append(_evaluate(path, method, seed))
             columns = zip(*found, strict=True)
@@ -145,128 +138,3 @@ def _tune(model, data, labels, size, seed):
     options = PipelineOptions(size, BATCH, seed=seed)
     batches = train_batches(images[chosen], labels[chosen], options)
     model.fit(batches, steps_per_epoch=TUNING, verbose=0, shuffle=False)
-
-
-# DINO's step: outputs, and sizes of the crops
-OUTPUTS, HIDDEN, BOTTLENECK = 4096, 512, 256
-GLOBAL, LOCAL, NUM_LOCAL = 224, 96, 2
-
-
-def step(rounds, batch):
-    """Prints the time of a step of both, in processes that take turns."""
-    names = ("keras_vit", "lightly")
-    started = {
-        name: subprocess.Popen(
-            [sys.executable, "-c", _WORKER.format(name=name, batch=batch)],
-            cwd=pathlib.Path(__file__).parents[1],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name in names
-    }
-    seconds = {name: [] for name in names}
-    for number in range(rounds + 1):
-        for name, process in started.items():
-            process.stdin.write("step\n")
-            process.stdin.flush()
-            found = [float(x) for x in process.stdout.readline().split()]
-            if number:  # the first one includes compilation
-                seconds[name].append(found)
-    for name, process in started.items():
-        memory, _ = process.communicate("end\n")
-        print(
-            f"{name:10}",
-            *(
-                f"{what} median {statistics.median(x) * 1e3:.0f} ms, best "
-                f"{min(x) * 1e3:.0f} ms;"
-                for what, x in zip(
-                    ("time", "CPU time"),
-                    zip(*seconds[name], strict=True),
-                    strict=True,
-                )
-            ),
-            f"{float(memory):.2f} GiB",
-        )
-
-
-_WORKER = """
-from benchmarks import self_supervised
-self_supervised.serve({name!r}, {batch})
-"""
-
-
-def serve(name, batch):
-    """Takes a step for each line of the standard input."""
-    take = {"keras_vit": _keras_step, "lightly": _lightly_step}[name](batch)
-    for line in sys.stdin:
-        if line.strip() == "end":
-            break
-        start, used = time.perf_counter(), time.process_time()
-        take()
-        seconds = time.perf_counter() - start, time.process_time() - used
-        print(*seconds, flush=True)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(peak / 2**20, flush=True)
-
-
-def _crops(batch):
-    import numpy as np
-
-    rng = np.random.default_rng(0)
-    shapes = {"global": (2, GLOBAL), "local": (NUM_LOCAL, LOCAL)}
-    return {
-        name: rng.normal(size=(batch, count, size, size, 3)).astype("float32")
-        for name, (count, size) in shapes.items()
-    }
-
-
-def _keras_step(batch):
-    import keras
-
-    import keras_vit
-
-    encoder = keras_vit.ViTTi16(include_top=False, activation="gelu")
-    model = keras_vit.pretraining.DINO(
-        encoder, OUTPUTS, hidden_dim=HIDDEN, bottleneck_dim=BOTTLENECK
-    )
-    model.compile(keras.optimizers.AdamW(1e-4))
-    crops = _crops(batch)
-    return lambda: model.train_on_batch(crops)
-
-
-def _lightly_step(batch):
-    import timm
-    import torch
-    from lightly.loss import DINOLoss
-    from lightly.models.modules import DINOProjectionHead
-    from lightly.models.utils import update_momentum
-
-    def build():
-        encoder = timm.create_model(
-            "vit_tiny_patch16_224", num_classes=0, dynamic_img_size=True
-        )
-        head = DINOProjectionHead(192, HIDDEN, BOTTLENECK, OUTPUTS)
-        return torch.nn.Sequential(encoder, head)
-
-    student, teacher = build(), build().requires_grad_(False)
-    teacher.load_state_dict(student.state_dict())
-    loss = DINOLoss(OUTPUTS)
-    optimizer = torch.optim.AdamW(student.parameters(), 1e-4)
-    crops = [
-        torch.from_numpy(x[:, i]).permute(0, 3, 1, 2).contiguous()
-        for x in _crops(batch).values()
-        for i in range(x.shape[1])
-    ]
-
-    def take():
-        update_momentum(student, teacher, 0.996)
-        targets = teacher(torch.cat(crops[:2])).chunk(2)
-        outputs = student(torch.cat(crops[:2])).chunk(2)
-        outputs += student(torch.cat(crops[2:])).chunk(NUM_LOCAL)
-        value = loss(targets, outputs)
-        optimizer.zero_grad()
-        value.backward()
-        optimizer.step()
-
-    return take

@@ -7,79 +7,60 @@ import. Best and median.
 """
 
 import pathlib
-import statistics
-import subprocess
-import sys
 import tempfile
 
-_IMPORT = """
-import time
-start = time.perf_counter()
-import keras
-middle = time.perf_counter()
-import keras_vit
-print(middle - start)
-print(time.perf_counter() - middle)
+from benchmarks.processes import numbers
+from benchmarks.processes import show
+
+_TIMER = """
+import sys, time
+import numpy as np
+
+def timed(call):
+    start = time.perf_counter()
+    result = call()
+    print(time.perf_counter() - start)
+    return result
+
 """
-_BEGIN = "import time, sys, numpy as np, keras_vit\n"
-_TIMED = _BEGIN + "s = time.perf_counter(); {}; print(time.perf_counter() - s)"
-_WRITE = (
-    _BEGIN + "keras_vit.converters.save(keras_vit.{}(), sys.argv[1])\nprint(0)"
-)
-_CALLS = (
-    _BEGIN
-    + """
+_IMPORT = """
+import importlib
+timed(lambda: importlib.import_module("keras"))
+timed(lambda: importlib.import_module("keras_vit"))
+"""
+_BUILD = """
+import keras_vit
+build, weights = getattr(keras_vit, sys.argv[1]), None
+if sys.argv[2:]:
+    weights = sys.argv[2]
+timed(lambda: build(weights=weights))
+"""
+WRITE = """
+import sys, keras_vit
+model = getattr(keras_vit, sys.argv[1])()
+keras_vit.converters.save(model, sys.argv[2])
+"""
+_CALLS = """
+import keras_vit
 model = keras_vit.ViTB16()
 images = np.zeros((1, 224, 224, 3), "float32")
 for _ in range(2):
-    s = time.perf_counter()
-    model.predict_on_batch(images)
-    print(time.perf_counter() - s)
+    timed(lambda: model.predict_on_batch(images))
 """
-)
 
 
-def main(rounds):
-    times = [_run(_IMPORT)[-2:] for _ in range(rounds)]
-    for what, seconds in zip(
-        ("import keras", "import keras_vit, after it"),
-        zip(*times, strict=True),
-        strict=True,
-    ):
-        _print(what, seconds)
+def main(a):
+    def measure(names, code, *arguments):
+        found = [numbers(_TIMER + code, *arguments) for _ in range(a.rounds)]
+        for name, seconds in zip(names, zip(*found, strict=True), strict=True):
+            show(name, seconds)
+
+    measure(("import keras", "import keras_vit, after it"), _IMPORT)
     for name in ("ViTB16", "ViTH14"):
-        code = _TIMED.format(f"keras_vit.{name}()")
-        _print(f"build {name}", [_run(code)[-1] for _ in range(rounds)])
+        measure((f"build {name}",), _BUILD, name)
     with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "weights.npz"
         for name in ("ViTB16", "ViTL16"):
-            path = pathlib.Path(folder) / f"{name}.npz"
-            _run(_WRITE.format(name), path)
-            code = _TIMED.format(f"keras_vit.{name}(weights=sys.argv[1])")
-            _print(
-                f"build {name} with weights",
-                [_run(code, path)[-1] for _ in range(rounds)],
-            )
-            path.unlink()
-    calls = [_run(_CALLS)[-2:] for _ in range(rounds)]
-    for which, times in zip(
-        ("first", "second"), zip(*calls, strict=True), strict=True
-    ):
-        _print(f"{which} call of ViTB16", times)
-
-
-def _run(code, *arguments):
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return [float(line) for line in done.stdout.split()]
-
-
-def _print(what, seconds):
-    print(
-        f"{what:26} best {min(seconds):6.2f} s, "
-        f"median {statistics.median(seconds):6.2f} s",
-        flush=True,
-    )
+            numbers(WRITE, name, path)
+            measure((f"build {name} with weights",), _BUILD, name, path)
+    measure(("first call of ViTB16", "second call of ViTB16"), _CALLS)

@@ -7,9 +7,8 @@ system, malloc maps every array of 64 KiB or more.
 """
 
 import json
-import os
-import subprocess
-import sys
+
+from benchmarks.processes import numbers
 
 # (name, image size, batch, optimizer, accumulate, precision, other arguments)
 SETTINGS = (
@@ -35,70 +34,52 @@ name, size, batch, optimizer, accumulate, precision, other = json.loads(
 
 def resident(key):
     with open("/proc/self/status") as file:
-        return next(
-            int(line.split()[1]) / 1e3 * 1.024
-            for line in file
-            if line.startswith(key)
-        )
+        line = next(line for line in file if line.startswith(key))
+    return int(line.split()[1]) / 1e3 * 1.024
 
 
-def step(build, size, batch, accumulate, times):
-    model = build()
-    make = optimizers.PublishedAdamW
+def step(model, size, batch, accumulate):
+    options = {"gradient_accumulation_steps": accumulate}
+    if accumulate == 1:
+        options = {}
     if optimizer == "sgd":
-        make = optimizers.PublishedSGD
-    options = {"momentum": 0.9} if optimizer == "sgd" else {}
-    if accumulate > 1:
-        options["gradient_accumulation_steps"] = accumulate
-    model.compile(
-        make(1e-4, global_clipnorm=1.0, **options),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    )
-    images = np.zeros((batch, size, size, 3), "float32")
-    labels = np.zeros(batch, "int32")
+        made = optimizers.PublishedSGD(
+            1e-4, global_clipnorm=1.0, momentum=0.9, **options
+        )
+    else:
+        made = optimizers.PublishedAdamW(1e-4, global_clipnorm=1.0, **options)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(made, loss)
     count = batch // accumulate
-    for _ in range(times):
-        for i in range(accumulate):
-            part = slice(i * count, (i + 1) * count)
-            model.train_on_batch(images[part], labels[part])
+    images = np.zeros((count, size, size, 3), "float32")
+    for _ in range(accumulate):
+        model.train_on_batch(images, np.zeros(count, "int32"))
 
 
 keras.config.set_dtype_policy(precision)
-step(
-    lambda: keras_vit.HybridVisionTransformer(
-        input_shape=(32, 32, 3), resnet_layers=(1,), width_factor=0.5,
-        patch_size=2, hidden_size=32, num_layers=1, num_heads=2, classes=2
-    ),
-    32, 2, 1, 1,
+tiny = keras_vit.HybridVisionTransformer(
+    input_shape=(32, 32, 3), resnet_layers=(1,), width_factor=0.5,
+    patch_size=2, hidden_size=32, num_layers=1, num_heads=2, classes=2
 )
+step(tiny, 32, 2, 1)
 before = resident("VmRSS")
 with open("/proc/self/clear_refs", "w") as file:
     file.write("5")  # resets the peak
-function = getattr(keras_vit, name)
-step(
-    lambda: function(input_shape=(size, size, 3), **other),
-    size, batch, accumulate, 1,
-)
-print(json.dumps(resident("VmHWM") - before))
+model = getattr(keras_vit, name)(input_shape=(size, size, 3), **other)
+step(model, size, batch, accumulate)
+print(resident("VmHWM") - before)
 """
 
 
 def measure(setting):
     """Returns the measured peak of a setting in MB."""
-    done = subprocess.run(
-        [sys.executable, "-c", WORKER, json.dumps(setting)],
-        env={
-            **os.environ,
-            "KERAS_BACKEND": "torch",
-            "MALLOC_MMAP_THRESHOLD_": "65536",
-            "MALLOC_ARENA_MAX": "1",
-        },
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    return float(done.stdout.split()[-1])
+    return numbers(
+        WORKER,
+        json.dumps(setting),
+        KERAS_BACKEND="torch",
+        MALLOC_MMAP_THRESHOLD_="65536",
+        MALLOC_ARENA_MAX="1",
+    )[-1]
 
 
 def predict(setting):
@@ -119,12 +100,12 @@ def predict(setting):
     return parts[moment] / 1e6, moment
 
 
-def main(settings=SETTINGS):
+def main():
     print(
         "| step | batch | predicted MB | measured MB | ratio | peak |\n"
         "|---|---|---|---|---|---|"
     )
-    for setting in settings:
+    for setting in SETTINGS:
         name, size, batch, optimizer, accumulate, precision, other = setting
         predicted, moment = predict(setting)
         measured = measure(setting)

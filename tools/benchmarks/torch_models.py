@@ -1,28 +1,23 @@
-"""Vision Transformers of PyTorch packages, and their matrix products alone.
+"""Vision Transformers of PyTorch packages."""
 
-In half precision on a GPU, the weights have this precision in inference, and
-training steps use autocast. This has not been tested on a GPU.
-"""
-
-import contextlib
-
-import numpy as np
 import torch
-from benchmarks import limits
+from benchmarks.contenders import CLASSES
+from benchmarks.keras_models import DINO_ARGUMENTS
+from benchmarks.keras_models import dino_crops
 from torch import nn
 
 
-def timm(size):
+def timm(size, **arguments):
     from timm.models.vision_transformer import VisionTransformer
 
     return VisionTransformer(
-        img_size=size.image_size,
         patch_size=size.patch_size,
-        num_classes=size.classes,
+        num_classes=CLASSES,
         embed_dim=size.hidden_size,
         depth=size.num_layers,
         num_heads=size.num_heads,
         mlp_ratio=size.mlp_dim / size.hidden_size,
+        **{"img_size": size.image_size, **arguments},
     )
 
 
@@ -30,100 +25,79 @@ def transformers(size):
     from transformers import ViTConfig
     from transformers import ViTForImageClassification
 
-    config = ViTConfig(
-        hidden_size=size.hidden_size,
-        num_hidden_layers=size.num_layers,
-        num_attention_heads=size.num_heads,
-        intermediate_size=size.mlp_dim,
-        image_size=size.image_size,
-        patch_size=size.patch_size,
-        num_labels=size.classes,
+    return ViTForImageClassification(
+        ViTConfig(
+            hidden_size=size.hidden_size,
+            num_hidden_layers=size.num_layers,
+            num_attention_heads=size.num_heads,
+            intermediate_size=size.mlp_dim,
+            image_size=size.image_size,
+            patch_size=size.patch_size,
+            num_labels=CLASSES,
+        )
     )
 
-    class Logits(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = ViTForImageClassification(config)
 
-        def forward(self, images):
-            return self.model(images).logits
+def dino(size):
+    """DINO, made of lightly's and timm's parts: its student and teacher.
 
-    return Logits()
+    It needs `pip install --no-deps lightly==1.6.0`.
+    """
+    from lightly.models.modules import DINOProjectionHead
 
+    outputs, hidden, bottleneck = DINO_ARGUMENTS.values()
 
-def products(size):
-    class Products(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.held = nn.ParameterList()
-            self.weights = limits.weights(size, self.hold)
+    def build():
+        encoder = timm(size, num_classes=0, dynamic_img_size=True)
+        head = DINOProjectionHead(size.hidden_size, hidden, bottleneck, outputs)
+        return nn.Sequential(encoder, head)
 
-        def hold(self, matrix):
-            self.held.append(nn.Parameter(torch.tensor(matrix)))
-            return self.held[-1]
-
-        def forward(self, images):
-            return limits.forward(
-                self.weights,
-                images,
-                size,
-                torch.reshape,
-                lambda x, axes: x.permute(*axes),
-                fused=False,
-            )
-
-    return Products()
+    student, teacher = build(), build().requires_grad_(False)
+    teacher.load_state_dict(student.state_dict())
+    return nn.ModuleList([student, teacher])
 
 
-def runs(build, size, batch, what, dtype, compiled=False):
-    """Returns a function that runs the model a number of times and waits."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    half = getattr(torch, dtype) if dtype != "float32" else None
-    shape = (batch, 3, size.image_size, size.image_size)
-    images = np.random.default_rng(0).uniform(-1, 1, shape).astype("float32")
-    images = torch.tensor(images, device=device)
-    model = build(size).to(device)
-    if what == "inference":
-        model = model.eval()
-        if half is not None:
-            model, images = model.to(half), images.to(half)
-    if compiled:
-        model = torch.compile(model)
-
-    def wait():
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    def infer(times):
-        with torch.inference_mode():
-            for _ in range(times):
-                model(images)
-        wait()
-
-    if what == "inference":
-        return infer
-
-    labels = torch.arange(batch, device=device) % size.classes
+def runs(build, size, images, what, jit_compile=False):
+    """Returns a function that runs the model once."""
+    model = build(size)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9)
-    cast = contextlib.nullcontext
-    if half is not None:
-        cast = lambda: torch.autocast(device, half)  # noqa: E731
+    if build is dino:
+        return _dino_step(*model, len(images))
+    inputs = torch.tensor(images).permute(0, 3, 1, 2).contiguous()
+    if jit_compile:
+        model = torch.compile(model)
+    if what == "inference":
+        model.eval()
+        return torch.inference_mode()(lambda: model(inputs))
+    labels = torch.arange(len(images)) % CLASSES
 
-    def step(times):
-        for _ in range(times):
-            optimizer.zero_grad()
-            with cast():
-                logits = model(images)
-            nn.functional.cross_entropy(logits.float(), labels).backward()
-            optimizer.step()
-        wait()
+    def step():
+        optimizer.zero_grad()
+        logits = model(inputs)
+        logits = getattr(logits, "logits", logits)
+        nn.functional.cross_entropy(logits, labels).backward()
+        optimizer.step()
 
-    def gradients(times):
-        for _ in range(times):
-            optimizer.zero_grad()
-            with cast():
-                total = model(images).sum()
-            total.backward()
-        wait()
+    return step
 
-    return gradients if build is products else step
+
+def _dino_step(student, teacher, batch):
+    from lightly.loss import DINOLoss
+    from lightly.models.utils import update_momentum
+
+    loss = DINOLoss(DINO_ARGUMENTS["output_dim"])
+    optimizer = torch.optim.AdamW(student.parameters(), 1e-4)
+    large, small = (
+        torch.from_numpy(x).permute(1, 0, 4, 2, 3).flatten(0, 1).contiguous()
+        for x in dino_crops(batch).values()
+    )
+
+    def step():
+        update_momentum(student, teacher, 0.996)
+        targets = teacher(large).split(batch)
+        outputs = student(large).split(batch) + student(small).split(batch)
+        optimizer.zero_grad()
+        loss(targets, outputs).backward()
+        optimizer.step()
+
+    return step

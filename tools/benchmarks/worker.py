@@ -1,9 +1,5 @@
-"""A process that runs one contender. Each line of its input is a number of
-runs, which it answers with their seconds.
-
-On a GPU, times are measured by PyTorch's events and memory by the backend's
-allocator. This has not been tested on a GPU.
-"""
+"""A process that runs one contender, once for each line of its input, which it
+answers with the seconds and the peak memory."""
 
 import importlib
 import json
@@ -11,16 +7,14 @@ import os
 import pathlib
 import sys
 import time
+from types import SimpleNamespace
 
 from benchmarks.contenders import CONTENDERS
-from benchmarks.sizes import Size
 
 
 def main(job):
-    if job["threads"] and hasattr(os, "sched_setaffinity"):
-        # Before any library starts threads.
-        available = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, available[: job["threads"]])
+    # Before libraries start threads.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["threads"]])
     answer = sys.stdout
     sys.stdout = sys.stderr  # the output of libraries is not an answer
 
@@ -30,45 +24,34 @@ def main(job):
     try:
         run, ready = _ready(job)
     except Exception as error:  # libraries raise various exceptions
-        send({"skipped": _reason(error, job)})
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        send({"skipped": reason})
         raise
     send(ready)
-    for line in sys.stdin:
-        seconds = _timed(job["backend"], run, int(line))
-        send({"seconds": seconds / int(line), "peak": _peak(job["backend"])})
+    for _ in sys.stdin:
+        send({"seconds": _timed(run), "peak": _megabytes("VmHWM")})
 
 
 def _ready(job):
-    """Imports, builds and warms up, each timed separately."""
+    """Imports, builds and warms up."""
     contender = CONTENDERS[job["backend"]][job["name"]]
-    module = importlib.import_module(f"benchmarks.{contender.module}")
     for library in contender.libraries:
         _check(importlib.import_module(library), job)
+    module = importlib.import_module(f"benchmarks.{contender.module}")
+    import numpy as np
+
     libraries = _megabytes("VmRSS")
-    arguments = {
-        "size": Size(**job["size"]),
-        **{name: job[name] for name in ("batch", "what", "dtype")},
-    }
-    function = getattr(module, contender.function)
-    started = time.perf_counter()
-    if hasattr(module, "runs"):
-        run = module.runs(function, **arguments, **contender.arguments)
-    else:
-        run = function(**arguments)
-    built = time.perf_counter() - started
-    _forget_peak(job["backend"])
-    first = _timed(job["backend"], run, 1)
-    at_first = _peak(job["backend"])
-    run(2)  # further compilation and allocation
-    _forget_peak(job["backend"])
-    return run, {
-        "built": built,
-        "first": first,
-        "first_peak": at_first,
-        "libraries": libraries,
-        "device": _gpu(job["backend"]),
-        "flops": getattr(run, "flops", None),
-    }
+    size = SimpleNamespace(**job["size"])
+    shape = (job["batch"], size.image_size, size.image_size, 3)
+    images = np.random.default_rng(0).uniform(-1, 1, shape).astype("float32")
+    build = getattr(module, contender.function, contender.function)
+    run = module.runs(build, size, images, job["what"], **contender.arguments)
+    first = _timed(run)
+    run()  # further compilation and allocation
+    run()
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # forgets the peak, which compiling raised
+    return run, {"first": first, "libraries": libraries}
 
 
 def _check(library, job):
@@ -79,96 +62,17 @@ def _check(library, job):
             raise ImportError(f"keras_vit is imported from {str(found)!r}")
 
 
-def _reason(error, job):
-    text = f"{type(error).__name__}: {error}".splitlines()[0]
-    if isinstance(error, ImportError):
-        return f"{text} ({CONTENDERS[job['backend']][job['name']].hint})"
-    return text
-
-
-def _timed(backend, run, times):
-    if backend == "torch" and _gpu(backend):
-        import torch
-
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run(times)
-        end.record()
-        torch.cuda.synchronize()
-        return begin.elapsed_time(end) / 1e3
+def _timed(run):
     started = time.perf_counter()
-    run(times)
+    run()
     return time.perf_counter() - started
 
 
-def _gpu(backend):
-    """Returns the name of the accelerator of the backend, or None."""
-    if backend == "torch":
-        import torch
-
-        if torch.cuda.is_available():
-            return torch.cuda.get_device_name()
-    if backend == "jax":
-        import jax
-
-        if jax.default_backend() != "cpu":
-            return jax.devices()[0].device_kind
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        if found := tf.config.list_physical_devices("GPU"):
-            details = tf.config.experimental.get_device_details(found[0])
-            return details.get("device_name", "GPU")
-    return None
-
-
-def _forget_peak(backend):
-    """Resets the peak memory, to leave out compilation.
-
-    This is not possible for JAX on an accelerator.
-    """
-    if _gpu(backend) and backend == "torch":
-        import torch
-
-        torch.cuda.reset_peak_memory_stats()
-    elif _gpu(backend) and backend == "tensorflow":
-        import tensorflow as tf
-
-        tf.config.experimental.reset_memory_stats("GPU:0")
-    else:
-        try:
-            with open("/proc/self/clear_refs", "w") as file:
-                file.write("5")
-        except OSError:  # no Linux
-            pass
-
-
-def _peak(backend):
-    """Returns the peak memory in MB, on the accelerator if there is one."""
-    if not _gpu(backend):
-        return _megabytes("VmHWM")
-    if backend == "torch":
-        import torch
-
-        return torch.cuda.max_memory_allocated() / 2**20
-    if backend == "jax":
-        import jax
-
-        return jax.devices()[0].memory_stats()["peak_bytes_in_use"] / 2**20
-    import tensorflow as tf
-
-    return tf.config.experimental.get_memory_info("GPU:0")["peak"] / 2**20
-
-
 def _megabytes(field):
-    try:
-        with open("/proc/self/status") as file:
-            for line in file:
-                if line.startswith(field):
-                    return int(line.split()[1]) / 1024
-    except OSError:  # no Linux
-        pass
-    return 0.0
+    """Returns a field of the process's status, which Linux has."""
+    with open("/proc/self/status") as file:
+        line = next(line for line in file if line.startswith(field))
+    return int(line.split()[1]) / 1024
 
 
 if __name__ == "__main__":
