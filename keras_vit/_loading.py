@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from keras_vit import converters
+from keras_vit import detection
 from keras_vit import downloads
 from keras_vit import models
 from keras_vit import pretraining
@@ -24,8 +25,8 @@ def load(name_or_path: StrPath, **arguments: Any) -> keras.Model:
         name_or_path: String or path: released weights, as a model and a name of
             `keras_vit.list_weights()`, such as "ViTB16/imagenet21k"; or a file
             or URL of `keras_vit.converters.load`, `keras_vit.pretraining.load`
-            (whose decoder is part of the model) or
-            `keras_vit.segmentation.load`.
+            (whose decoder is part of the model),
+            `keras_vit.segmentation.load` or `keras_vit.detection.load`.
         **arguments: Those of the function that reads the file, such as
             `layout` or `input_shape`.
 
@@ -45,13 +46,16 @@ def load(name_or_path: StrPath, **arguments: Any) -> keras.Model:
     if (variant, ALIASES.get(tag, tag)) in RELEASED:
         return getattr(models, variant)(weights=tag, **arguments)
     path = resolve_run_folder(downloads.fetch_if_remote(name_or_path))
-    if read_config(path).get("model_type") == "eomt":
-        return segmentation.load(path, **arguments)
+    dense = {"eomt": segmentation, "yolos": detection}
+    package = dense.get(str(read_config(path).get("model_type")))
+    if package is not None:
+        return package.load(path, **arguments)
     options = ("layout", "num_heads", "decoder_num_heads")
     opening = {name: arguments.pop(name, None) for name in options}
     checkpoint = converters.open_checkpoint(path, **opening, decoder=True)
-    # Keras stores the arrays of its head under other names.
-    if "eomt_head" in checkpoint.layers and not arguments:
+    # `converters.load` knows no arrays of these heads.
+    heads = {"eomt_head", "detection_tokens"}
+    if heads & checkpoint.layers.keys() and not arguments:
         return models.load_keras_file(path)
     if checkpoint.pretraining:
         return pretraining.load(checkpoint, **arguments)
@@ -69,8 +73,9 @@ def save(
     Args:
         model: A model made by this package.
         path: String or path, whose suffix chooses the kind of file, as in
-            `keras_vit.converters.save`; an EoMT is written to a folder without
-            a suffix as in `keras_vit.segmentation.save`.
+            `keras_vit.converters.save`; an EoMT or a YOLOS is written to a
+            folder without a suffix as in `keras_vit.segmentation.save` or
+            `keras_vit.detection.save`.
         format: String. The code base that reads the file, the `layout` of
             `keras_vit.converters.save`; None for its default.
         overwrite: Boolean. Whether existing files may be replaced.
@@ -85,7 +90,10 @@ def save(
     """
     is_folder = pathlib.Path(path).suffix == ""
     layers = {layer.name for layer in model.layers}
-    if "eomt_head" in layers and is_folder and format in (None, "huggingface"):
+    for_transformers = is_folder and format in (None, "huggingface")
+    if "eomt_head" in layers and for_transformers:
         segmentation.save(model, path, overwrite)
+    elif "detection_tokens" in layers and for_transformers:
+        detection.save(model, path, overwrite)
     else:
         converters.save(model, path, format, overwrite)

@@ -33,7 +33,7 @@ ORDER = (
     {"models"},
     {"converters", "preprocessing"},
     {"pretraining", "inspection", "segmentation", "hub"},
-    {"costs"},
+    {"costs", "detection"},
     {"exporting", "distribution"},
     {"optimizers", "schedules", "losses", "metrics", "data"},
     {"training"},

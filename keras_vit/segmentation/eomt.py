@@ -20,12 +20,13 @@ from keras_vit.models import Model
 from keras_vit.models import with_any_size
 from keras_vit.models.features import check_takes_images
 from keras_vit.models.model import unique_name
+from keras_vit.segmentation.matching import SetModel
 from keras_vit.segmentation.matching import check_loss_options
 from keras_vit.segmentation.matching import mask_loss
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class EoMTModel(Model):
+class EoMTModel(SetModel):
     """The functional model that `EoMT` returns, which `fit` trains with
     `mask_loss` and its targets; the layer `eomt_head` has the `loss_options`.
     """
@@ -36,32 +37,12 @@ class EoMTModel(Model):
         super().__init__(inputs, outputs, name=name, **kwargs)
         self.seed_generator = _replicas.SeedGenerator()
 
-    def compute_loss(
-        self,
-        x: Any = None,
-        y: Any = None,
-        y_pred: Any = None,
-        sample_weight: Any = None,
-        training: bool = True,
-    ) -> Tensor:
-        given = getattr(self, "loss", None)  # of `compile`
-        if given is not None or sample_weight is not None:
-            raise ValueError(
-                "An EoMT trains with `keras_vit.segmentation.mask_loss`, and "
-                "without sample weights: leave `loss` of `compile` out, and "
-                "give `loss_options` to `EoMT`. Received: "
-                + (f"loss={given!r}" if given else "`sample_weight`")
-            )
-
+    def set_loss(self, y: Any, y_pred: Any) -> Tensor:
         def uniform(shape: tuple[int, ...]) -> Tensor:
             return keras.random.uniform(shape, seed=self.seed_generator)
 
         options = self.get_layer("eomt_head").loss_options
-        loss = mask_loss(y_pred, y, uniform=uniform, **options)
-        for extra in self.losses:
-            extra = ops.sum(ops.cast(extra, loss.dtype))
-            loss = loss + extra / _replicas.count()
-        return loss
+        return mask_loss(y_pred, y, uniform=uniform, **options)
 
 
 def EoMT(

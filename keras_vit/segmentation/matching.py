@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,6 +16,37 @@ from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
+from keras_vit.models import Model
+
+
+class SetModel(Model):
+    """A functional model of queries, which `fit` trains with a loss of its
+    own, `set_loss`, of targets that are matched with the queries."""
+
+    def set_loss(self, y: Any, y_pred: Any) -> Tensor:
+        raise NotImplementedError
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Tensor:
+        given = getattr(self, "loss", None)  # of `compile`
+        if given is not None or sample_weight is not None:
+            raise ValueError(
+                f"{self.name!r} trains with a loss of its own, and without "
+                "sample weights: leave `loss` of `compile` out, and give "
+                "`loss_options` when the model is built. Received: "
+                + (f"loss={given!r}" if given else "`sample_weight`")
+            )
+        loss = self.set_loss(y, y_pred)
+        for extra in self.losses:
+            extra = ops.sum(ops.cast(extra, loss.dtype))
+            loss = loss + extra / _replicas.count()
+        return loss
 
 
 def mask_loss(
@@ -86,7 +118,7 @@ def mask_loss(
             num_points,
             uniform,
         )
-        total = total + class_weight * _class_loss(
+        total = total + class_weight * class_loss(
             classes, labels, query, target, valid, no_object_weight
         )
         bce, dice = _mask_losses(
@@ -189,8 +221,18 @@ def match(
         + class_weight * class_cost
         + dice_weight * dice_cost
     )
-    assign = functools.partial(_assign, num_classes=classes.shape[-1] - 1)
-    return _on_host(assign, cost, labels)
+    return assign(cost, labels, classes.shape[-1] - 1)
+
+
+def assign(
+    cost: Tensor, labels: Tensor, num_classes: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Assigns queries to objects, given costs `(B, Q, N)` and classes `(B, N)`,
+    -1 for no object, so that the sum of the costs of an image is the least;
+    returns what `match` does. It is computed on the host, also in a compiled
+    step."""
+    function = functools.partial(_assign, num_classes=num_classes)
+    return _on_host(function, cost, labels)
 
 
 def _assign(
@@ -222,7 +264,7 @@ def _assign(
 def _on_host(
     function: Callable, cost: Tensor, labels: Tensor
 ) -> tuple[Tensor, ...]:
-    """Calls a NumPy function on tensors, also in a compiled step."""
+    """Calls a NumPy function on tensors without gradients."""
     backend = keras.config.backend()
     if backend == "jax":
         import jax
@@ -264,7 +306,7 @@ def _take(x: Tensor, index: Tensor) -> Tensor:
     return ops.reshape(found, (-1, count, *x.shape[2:]))
 
 
-def _class_loss(
+def class_loss(
     classes: Tensor,
     labels: Tensor,
     query: Tensor,

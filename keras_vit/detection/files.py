@@ -1,0 +1,258 @@
+"""YOLOS's files in the layout of transformers."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from keras_vit import _checks
+from keras_vit import downloads
+from keras_vit._types import Config
+from keras_vit._types import StrPath
+from keras_vit.config import ViTConfig
+from keras_vit.detection.yolos import YOLOS
+from keras_vit.layers.initializers import skip_init
+from keras_vit.models import VisionTransformer
+from keras_vit.models import config_of
+from keras_vit.weights.files import atomic_write
+from keras_vit.weights.files import read
+from keras_vit.weights.files import read_config
+from keras_vit.weights.files import write
+from keras_vit.weights.formats import yolos
+from keras_vit.weights.formats.huggingface import label_entries
+from keras_vit.weights.formats.huggingface_config import hidden_act
+from keras_vit.weights.formats.huggingface_config import read_arguments
+from keras_vit.weights.weight_map import assign_all
+from keras_vit.weights.weight_map import from_checkpoint
+from keras_vit.weights.weight_map import to_checkpoint
+
+_FILES = ("model.safetensors", "config.json")
+# Entries of config.json, with transformers' defaults, which older files leave
+# out.
+_DEFAULTS = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "image_size": (512, 864),
+    "patch_size": 16,
+    "num_channels": 3,
+    "qkv_bias": True,
+    "num_detection_tokens": 100,
+    "use_mid_position_embeddings": True,
+}
+# Arguments of `set_loss`: their names and defaults in config.json.
+_LOSS_OPTIONS = {
+    "box_weight": ("bbox_loss_coefficient", 5),
+    "giou_weight": ("giou_loss_coefficient", 2),
+    "no_object_weight": ("eos_coefficient", 0.1),
+    "class_cost": ("class_cost", 1),
+    "box_cost": ("bbox_cost", 5),
+    "giou_cost": ("giou_cost", 2),
+}
+
+
+def load(path: StrPath) -> keras.Model:
+    """Builds the YOLOS of a folder of transformers and loads its weights.
+
+    Args:
+        path: Path or `hf://` URL of a folder with `model.safetensors` and
+            `config.json`, of transformers' `YolosForObjectDetection`.
+
+    Returns:
+        A `keras.Model`, as `YOLOS` returns it, for images of any size that is a
+        multiple of the patch size. Released weights take images normalized by
+        `preprocess_input(images, mode="torch")`. It trains with the weights of
+        the loss that `config.json` has.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+        ValueError: if the files are of another model. One error lists all
+            arrays that are missing, unknown or of the wrong shape.
+
+    Example:
+
+    >>> model = keras_vit.detection.load("hf://hustvl/yolos-small")
+    """
+    path = downloads.fetch_if_remote(path)
+    # transformers stores an array of no layers for a model of one block.
+    arrays = read(path, empty=(yolos.MID_POSITIONS,))
+    config = read_config(path)
+    if config.get("model_type") != "yolos":
+        raise ValueError(
+            f"{str(path)!r} must be a folder of transformers whose config.json "
+            "has the model type 'yolos'. Received: "
+            f"{config.get('model_type')!r}"
+        )
+    config = {**_DEFAULTS, **config}
+    c, queries = _encoder_config(config), config["num_detection_tokens"]
+    weights = from_checkpoint(
+        yolos.split(arrays, queries), yolos.YOLOS, c.num_heads
+    )
+    rows, columns = c.grid_size or (1, 1)
+    # A model of any size would be built before its arrays are compared.
+    for name, shape in {
+        "position_embedding/embedding": (1, 1 + rows * columns, c.hidden_size),
+        "detection_tokens/tokens": (1, queries, c.hidden_size),
+        f"block_{c.num_layers - 1}/mlp/dense_1/bias": (c.mlp_dim,),
+        "class_3/bias": (len(weights.get("class_3/bias", ())),),
+    }.items():
+        if name not in weights or weights[name].shape != shape:
+            raise ValueError(
+                f"The array of {name!r} must be of shape {shape} by the "
+                f"config.json of {str(path)!r}. Received: "
+                f"{np.shape(weights.get(name, ()))}"
+            )
+    with skip_init():
+        encoder = VisionTransformer(
+            c,
+            include_top=False,
+            input_shape=(None, None, config["num_channels"]),
+        )
+        model = YOLOS(
+            encoder,
+            len(weights["class_3/bias"]) - 1,
+            queries,
+            config["use_mid_position_embeddings"],
+            {
+                name: config.get(theirs, default)
+                for name, (theirs, default) in _LOSS_OPTIONS.items()
+            },
+        )
+    assign_all(
+        {variable.path: variable for variable in model.weights},
+        weights,
+        lambda: f"The arrays of {str(path)!r} do not fit its config.json.",
+    )
+    return model
+
+
+def save(
+    model: keras.Model,
+    folder: StrPath,
+    overwrite: bool = False,
+    class_names: Sequence[str] | None = None,
+) -> None:
+    """Writes a YOLOS as a folder that transformers reads.
+
+    The weights of the loss (`loss_options` of `YOLOS`) are written, too.
+
+    Args:
+        model: `keras.Model` of `YOLOS` or `load`.
+        folder: Path of the folder to write.
+        overwrite: Boolean. Whether files in it may be replaced.
+        class_names: Names of the classes; None for "LABEL_0" ...
+
+    Raises:
+        FileExistsError: if there are files and `overwrite` is False.
+        ValueError: if transformers' YOLOS cannot be this model.
+    """
+    folder = pathlib.Path(folder)
+    for name in _FILES:
+        if (folder / name).exists() and not overwrite:
+            raise FileExistsError(
+                f"{str(folder / name)!r} exists. Choose another folder, or "
+                "give `overwrite=True`."
+            )
+    config = _config(model, class_names)
+    weights = {
+        variable.path: keras.ops.convert_to_numpy(variable)
+        for variable in model.weights
+    }
+    arrays = yolos.join(
+        to_checkpoint(weights, yolos.YOLOS, config["num_attention_heads"]),
+        config["num_detection_tokens"],
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    write(arrays, folder / _FILES[0], overwrite)
+    with atomic_write(folder / _FILES[1], overwrite) as temporary:
+        pathlib.Path(temporary).write_text(json.dumps(config, indent=2))
+
+
+def _encoder_config(config: Config) -> ViTConfig:
+    """Returns the encoder that transformers builds from a config.json."""
+    patch_size = _checks.positive_pair("patch_size", config["patch_size"])
+    image_size = _checks.positive_pair("image_size", config["image_size"])
+    rows, columns = (
+        n // patch for n, patch in zip(image_size, patch_size, strict=True)
+    )
+    return ViTConfig(
+        patch_size=patch_size,
+        hidden_size=config["hidden_size"],
+        num_layers=config["num_hidden_layers"],
+        num_heads=config["num_attention_heads"],
+        mlp_dim=config["intermediate_size"],
+        class_token=True,
+        grid_size=(rows, columns),
+        resampling="bicubic",
+        qkv_bias=config["qkv_bias"],
+        activation=read_arguments(config)["activation"],
+        norm_epsilon=config["layer_norm_eps"],
+        dropout=config.get("hidden_dropout_prob", 0.0),
+        attention_dropout=config.get("attention_probs_dropout_prob", 0.0),
+    )
+
+
+def _config(model: keras.Model, class_names: Sequence[str] | None) -> Config:
+    """Returns the content of config.json, or raises a `ValueError`."""
+    c = config_of(model)
+    if type(c) is not ViTConfig or c.grid_size is None:
+        raise ValueError(
+            "transformers' YOLOS is a Vision Transformer with learned position "
+            f"embeddings. Received: {model.name!r} with {c}"
+        )
+    tokens = model.get_layer("detection_tokens")
+    rows, columns = c.grid_size
+    classes = model.output["classes"].shape[-1] - 1
+    names = list(class_names or [f"LABEL_{i}" for i in range(classes)])
+    if len(set(names)) != classes:
+        raise ValueError(
+            f"`class_names` must be {classes} different names, as many as the "
+            f"model has classes. Received: {names}"
+        )
+    config = {
+        "model_type": "yolos",
+        "architectures": ["YolosForObjectDetection"],
+        "hidden_size": c.hidden_size,
+        "num_hidden_layers": c.num_layers,
+        "num_attention_heads": c.num_heads,
+        "intermediate_size": c.mlp_dim,
+        "hidden_act": hidden_act(c.activation),
+        "layer_norm_eps": c.norm_epsilon,
+        "hidden_dropout_prob": c.dropout,
+        "attention_probs_dropout_prob": c.attention_dropout,
+        "image_size": [rows * c.patch_size[0], columns * c.patch_size[1]],
+        "patch_size": c.patch_size[0],
+        "num_channels": model.inputs[0].shape[-1],
+        "qkv_bias": c.qkv_bias,
+        "num_detection_tokens": tokens.num_tokens,
+        "use_mid_position_embeddings": any(
+            layer.name == "mid_position_embedding_0" for layer in model.layers
+        ),
+        **{
+            theirs: tokens.loss_options.get(name, default)
+            for name, (theirs, default) in _LOSS_OPTIONS.items()
+        },
+        **label_entries(names),
+        "dtype": "float32",
+    }
+    theirs = _encoder_config(config)
+    # What changes only the training is of no account.
+    ours = dataclasses.replace(c, drop_path=0.0, remat=False)
+    different = [
+        f"{field.name}={getattr(ours, field.name)!r} "
+        f"({getattr(theirs, field.name)!r})"
+        for field in dataclasses.fields(theirs)
+        if getattr(ours, field.name) != getattr(theirs, field.name)
+    ]
+    if different:
+        raise ValueError(
+            f"transformers' YOLOS cannot be {model.name!r}. Build its encoder "
+            f"with the values in parentheses: {', '.join(different)}"
+        )
+    return config

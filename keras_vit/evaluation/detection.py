@@ -1,0 +1,256 @@
+"""The metrics of COCO for detected boxes."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit._types import Array
+from keras_vit._types import ArrayLike
+from keras_vit.detection import decode
+
+_THRESHOLDS = np.linspace(0.5, 0.95, 10)
+_RECALLS = np.linspace(0, 1, 101)
+_MOST = 100  # boxes of an image, those of the highest scores
+# Areas in square pixels: all, small, medium, large.
+_AREAS = np.array(
+    [(0, 1e5**2), (0, 32**2), (32**2, 96**2), (96**2, 1e5**2)], float
+)
+_SIZES = ("small", "medium", "large")
+
+
+def coco_metrics(
+    predictions: Sequence[Mapping[str, ArrayLike]],
+    targets: Sequence[Mapping[str, ArrayLike]],
+) -> dict[str, float]:
+    """Computes average precision and recall of boxes as COCO does.
+
+    A box is right if its IoU with an object of its class, which no box of a
+    higher score has taken, is above a threshold. Objects of a crowd, and those
+    of another size than is asked for, neither count nor make boxes wrong.
+
+    From "Microsoft COCO: Common Objects in Context"
+    (https://arxiv.org/abs/1405.0312); equal to pycocotools' `COCOeval` for
+    boxes.
+
+    Args:
+        predictions: For each image, a dict of "boxes" of shape `(n, 4)`, the
+            first x, first y, last x and last y in pixels; "classes", integers
+            of shape `(n,)`; and "scores" of shape `(n,)`.
+        targets: For each image, a dict of "boxes" and "classes"; and
+            optionally "crowd", booleans, and "areas" in square pixels (those of
+            COCO's masks), by default those of the boxes.
+
+    Returns:
+        Dict of numbers in [0, 1], or -1 if there are no objects: "AP", the mean
+        over the classes, and over the thresholds 0.5, 0.55, ..., 0.95, of the
+        mean precision at 101 recalls; "AP50" and "AP75" of one threshold;
+        "AP_small", "AP_medium" and "AP_large" of objects of less than 32 x 32
+        pixels, up to 96 x 96, and more; the largest recalls "AR_1", "AR_10" and
+        "AR_100" of so many boxes of an image; "AR_small", "AR_medium" and
+        "AR_large".
+
+    Raises:
+        ValueError: if there are not as many predictions as targets.
+
+    Example:
+
+    >>> boxes = {"boxes": [[0, 0, 9, 9]], "classes": [1]}
+    >>> coco_metrics([{**boxes, "scores": [0.9]}], [boxes])["AP"]
+    1.0
+    """
+    images = [_Image(p, t) for p, t in zip(predictions, targets, strict=True)]
+    classes = np.unique(
+        np.concatenate([[], *(image.target_classes for image in images)])
+    )
+    # Average precision and recall by class, area (and number of boxes of all
+    # areas) and threshold; NaN without objects.
+    precision = np.full((len(classes), 4, 10), np.nan)
+    recall = np.full((len(classes), 6, 10), np.nan)
+    for k, number in enumerate(classes):
+        parts = [image.match(number) for image in images]
+        counts = np.sum([part[0] for part in parts], axis=0)
+        for area in range(4):
+            most = (_MOST, 1, 10) if area == 0 else (_MOST,)
+            for limit in most if counts[area] else ():
+                curve = _curves(
+                    np.concatenate([p[1][:limit] for p in parts]),
+                    np.concatenate([p[2][area][:, :limit] for p in parts], 1),
+                    np.concatenate([p[3][area][:, :limit] for p in parts], 1),
+                    counts[area],
+                )
+                row = {1: 4, 10: 5}.get(limit, area)
+                recall[k, row] = curve[1]
+                if limit == _MOST:
+                    precision[k, area] = curve[0]
+    found = {
+        "AP": precision[:, 0],
+        "AP50": precision[:, 0, 0],
+        "AP75": precision[:, 0, 5],
+        **{f"AP_{n}": precision[:, i + 1] for i, n in enumerate(_SIZES)},
+        "AR_1": recall[:, 4],
+        "AR_10": recall[:, 5],
+        "AR_100": recall[:, 0],
+        **{f"AR_{n}": recall[:, i + 1] for i, n in enumerate(_SIZES)},
+    }
+    return {
+        name: -1.0 if np.isnan(x).all() else float(np.nanmean(x))
+        for name, x in found.items()
+    }
+
+
+class CocoMetrics(keras.callbacks.Callback):
+    """Measures the boxes of a detector by `coco_metrics` while it trains.
+
+    After each epoch, `val_AP`, `val_AP50` and the others are metrics of the
+    callbacks after this one. Sizes and areas are those of the images that the
+    model is given.
+
+    Args:
+        batches: Iterable of pairs of images and targets, as `fit` takes them
+            for a `YOLOS`, such as a list or a `keras.utils.PyDataset`.
+
+    Example:
+
+    >>> measure = keras_vit.evaluation.CocoMetrics([(images, targets)])
+    >>> model.fit(train_images, train_targets, callbacks=[measure])
+    """
+
+    def __init__(self, batches: Any) -> None:
+        super().__init__()
+        self._batches = batches
+
+    def on_epoch_end(
+        self, epoch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()
+        found = evaluate_boxes(self.model, self._batches)
+        if logs is not None:
+            logs.update({f"val_{name}": x for name, x in found.items()})
+
+
+def evaluate_boxes(model: keras.Model, batches: Any) -> dict[str, float]:
+    """Computes the `coco_metrics` of a detector.
+
+    Args:
+        model: A `keras.Model` of `keras_vit.detection`.
+        batches: As in `CocoMetrics`.
+
+    Returns:
+        Dict of numbers, as `coco_metrics`.
+    """
+    predictions, targets = [], []
+    for images, truth in batches:
+        size = images.shape[1:3]
+        predictions += decode(model.predict_on_batch(images), *size)
+        boxes = keras.utils.bounding_boxes.convert_format(
+            np.asarray(truth["boxes"]), "rel_center_xywh", "xyxy", *size
+        )
+        arrays = {**truth, "boxes": keras.ops.convert_to_numpy(boxes)}
+        arrays = {name: np.asarray(x) for name, x in arrays.items()}
+        for i, classes in enumerate(arrays["classes"]):
+            valid = classes >= 0
+            targets.append({name: x[i][valid] for name, x in arrays.items()})
+    return coco_metrics(predictions, targets)
+
+
+class _Image:
+    """The boxes and objects of an image, as arrays."""
+
+    def __init__(
+        self,
+        predictions: Mapping[str, ArrayLike],
+        targets: Mapping[str, ArrayLike],
+    ) -> None:
+        self.boxes, self.target_boxes = (
+            np.asarray(x["boxes"], float).reshape(-1, 4)
+            for x in (predictions, targets)
+        )
+        self.classes, self.target_classes = (
+            np.asarray(x["classes"], int).reshape(-1)
+            for x in (predictions, targets)
+        )
+        self.scores = np.asarray(predictions["scores"], float).reshape(-1)
+        crowd = targets.get("crowd", np.zeros(len(self.target_boxes)))
+        self.crowd = np.asarray(crowd, bool).reshape(-1)
+        areas = targets.get("areas", _areas(self.target_boxes))
+        self.target_areas = np.asarray(areas, float).reshape(-1)
+
+    def match(self, number: int) -> tuple[Array, Array, Array, Array]:
+        """Matches the boxes of a class with its objects.
+
+        Returns the numbers of objects that count, by area; the scores of the
+        boxes; and, of shape `(areas, thresholds, boxes)`, whether they have an
+        object, and whether they are of no account.
+        """
+        here = np.flatnonzero(self.classes == number)
+        order = np.argsort(-self.scores[here], kind="stable")
+        here = here[order][:_MOST]
+        boxes, scores = self.boxes[here], self.scores[here]
+        there = self.target_classes == number
+        targets, crowd = self.target_boxes[there], self.crowd[there]
+        ignored = crowd | _is_outside(self.target_areas[there])  # (A, G)
+        overlaps = _overlaps(boxes, targets, crowd)
+        enough = np.minimum(_THRESHOLDS, 1 - 1e-10)[:, None]
+        free = np.ones((4, len(_THRESHOLDS), len(targets)), bool)
+        matched = np.zeros((4, len(_THRESHOLDS), len(boxes)), bool)
+        no_account = np.zeros_like(matched)
+        for i, overlap in enumerate(overlaps if len(targets) else ()):
+            fits = (free | crowd) & (overlap >= enough)  # (A, T, G)
+            counted = fits & ~ignored[:, None]
+            # Objects that count come before others.
+            is_counted = counted.any(-1, keepdims=True)
+            fits = np.where(is_counted, counted, fits)
+            # The last one of those of the largest IoU.
+            best = np.where(fits, overlap, -1)[..., ::-1].argmax(-1)
+            best = len(targets) - 1 - best[..., None]
+            found = fits.any(-1, keepdims=True)
+            left = np.take_along_axis(free, best, -1) & ~found
+            np.put_along_axis(free, best, left, -1)
+            matched[..., i] = found[..., 0]
+            no_account[..., i] = (found & ~is_counted)[..., 0]
+        outside = _is_outside(_areas(boxes))[:, None]
+        no_account |= ~matched & outside
+        return (~ignored).sum(1), scores, matched, no_account
+
+
+def _curves(
+    scores: Array, matched: Array, no_account: Array, count: int
+) -> tuple[Array, Array]:
+    """Returns the average precision and the largest recall by threshold."""
+    order = np.argsort(-scores, kind="stable")
+    right = (matched & ~no_account)[:, order].cumsum(1)
+    wrong = (~matched & ~no_account)[:, order].cumsum(1)
+    recall = right / count
+    precision = right / (right + wrong + np.spacing(1))
+    # The best precision at this recall or a higher one.
+    precision = np.maximum.accumulate(precision[:, ::-1], 1)[:, ::-1]
+    precision = np.pad(precision, ((0, 0), (0, 1)))
+    found = [
+        p[np.searchsorted(r, _RECALLS)].mean()
+        for p, r in zip(precision, recall, strict=True)
+    ]
+    return np.array(found), recall.max(1, initial=0)
+
+
+def _areas(boxes: Array) -> Array:
+    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+
+
+def _is_outside(areas: Array) -> Array:
+    """Returns whether areas are outside of the ranges: (4, n)."""
+    return (areas < _AREAS[:, :1]) | (areas > _AREAS[:, 1:])
+
+
+def _overlaps(boxes: Array, targets: Array, crowd: Array) -> Array:
+    """Returns the IoU of boxes and objects; with a crowd, the fraction of the
+    box that is in it."""
+    both = np.minimum(boxes[:, None, 2:], targets[:, 2:])
+    both = both - np.maximum(boxes[:, None, :2], targets[:, :2])
+    both = np.where((both > 0).all(-1), both.prod(-1), 0.0)
+    area = _areas(boxes)[:, None]
+    union = np.where(crowd, area, area + _areas(targets) - both)
+    return np.divide(both, union, out=np.zeros_like(both), where=both > 0)

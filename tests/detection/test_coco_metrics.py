@@ -1,0 +1,62 @@
+"""Average precision against pycocotools, whose numbers are stored."""
+
+import json
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.evaluation import CocoMetrics
+from keras_vit.evaluation import coco_metrics
+from keras_vit.evaluation import evaluate_boxes
+from tests.detection import make_coco
+from tests.detection.test_yolos import small
+from tests.detection.test_yolos import task
+
+ON_TORCH = pytest.mark.backends("torch")
+STORED = pathlib.Path(__file__).with_name("coco.json")
+
+
+@ON_TORCH
+def test_all_numbers_are_those_of_pycocotools(record_error):
+    stored = np.array(json.loads(STORED.read_text()))
+    assert stored.shape == (make_coco.SEEDS, 12)
+    # Each number is often neither 0 nor missing.
+    assert ((stored > 0) & (stored < 1)).mean(0).min() > 0.1
+    for seed, expected in enumerate(stored):
+        found = coco_metrics(*make_coco.example(seed))
+        assert tuple(found) == make_coco.NAMES
+        error = np.abs(np.array(list(found.values())) - expected).max()
+        record_error("coco_metrics", f"seed {seed}", error, 1e-9)
+
+
+@ON_TORCH
+def test_images_without_boxes_or_objects():
+    none = {"boxes": [], "classes": [], "scores": []}
+    box = {"boxes": [[0, 0, 50, 50]], "classes": [1], "scores": [0.5]}
+    assert set(coco_metrics([none], [none]).values()) == {-1}
+    assert set(coco_metrics([box], [none]).values()) == {-1}
+    assert coco_metrics([none], [box])["AP"] == 0
+    found = coco_metrics([box, none, box], [box, none, none])
+    assert found["AP"] == pytest.approx(1) and found["AP_small"] == -1
+    # The first of equal scores is the one that is wrong.
+    found = coco_metrics([box, box], [none, box])
+    assert found["AP50"] == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="shorter"):
+        coco_metrics([box], [])
+
+
+@pytest.mark.slow
+def test_it_is_measured_while_training():
+    model, (x, y) = small(), task()
+    batches = [(x[:2], {k: v[:2] for k, v in y.items()})]
+    batches.append((x[2:], {k: v[2:] for k, v in y.items()}))
+    model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
+    history = model.fit(
+        x, y, epochs=40, verbose=0, callbacks=[CocoMetrics(batches)]
+    ).history
+    values = history["val_AP50"]
+    assert len(values) == 40 and values[-1] > 0.9 > values[0]
+    found = evaluate_boxes(model, batches)
+    assert found["AP50"] == pytest.approx(values[-1])

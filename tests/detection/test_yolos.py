@@ -1,0 +1,292 @@
+"""YOLOS against transformers' own: outputs and files; and how it is used."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.detection import YOLOS
+from keras_vit.detection import decode
+from tests import originals
+from tests.harness import numpy
+from tests.models.test_vit import tiny
+
+TOLERANCE = 3e-5
+ON_TORCH = pytest.mark.backends("torch")
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "image_size": [32, 48],
+    "patch_size": 8,
+    "num_detection_tokens": 7,
+    "num_labels": 5,
+}
+CASES = {
+    "mid positions": {},
+    "no mid positions": {
+        "use_mid_position_embeddings": False,
+        "qkv_bias": False,
+        "hidden_act": "gelu_new",
+        "layer_norm_eps": 1e-3,
+        # 8 divides neither, as in released models.
+        "image_size": [44, 30],
+        "num_channels": 1,
+        "eos_coefficient": 0.3,
+        "class_cost": 2,
+        "bbox_loss_coefficient": 3,
+    },
+    "one block": {"num_hidden_layers": 1, "num_detection_tokens": 2},
+}
+SIZES = (2, 32, 48), (1, 64, 24), (3, 40, 40)
+
+
+def original_of(folder=None, **options):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    with torch.device("cpu"):
+        config = transformers.YolosConfig(**{**SMALL, **options})
+        model = transformers.YolosForObjectDetection(config)
+    model = model.cpu().eval()
+    originals.shake(model)
+    if folder is not None:
+        model.save_pretrained(folder)
+    return model
+
+
+def images(batch, height, width, channels=3):
+    draw = np.random.default_rng(0).normal
+    return draw(size=(batch, height, width, channels)).astype("float32")
+
+
+def theirs(model, x):
+    import torch
+
+    x = torch.from_numpy(x).permute(0, 3, 1, 2).contiguous()
+    with torch.no_grad(), torch.device("cpu"):
+        found = model(x)
+    return {
+        "classes": found.logits.numpy(),
+        "boxes": found.pred_boxes.numpy(),
+    }
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "mid positions",
+        "no mid positions",
+        pytest.param("one block", marks=ON_TORCH),
+    ],
+)
+def test_outputs_and_files_are_transformers(case, tmp_path, record_error):
+    original = original_of(tmp_path / "theirs", **CASES[case])
+    model = keras_vit.load(tmp_path / "theirs")
+    for size in SIZES:
+        x = images(*size, original.config.num_channels)
+        found = model(x, training=False)
+        assert found.keys() == {"classes", "boxes"}
+        for name, expected in theirs(original, x).items():
+            assert np.ptp(expected) > 0.03
+            error = np.abs(numpy(found[name]) - expected).max()
+            record_error("yolos", f"{case} {size} {name}", error, TOLERANCE)
+
+    # Its file back bit for bit; transformers reads it.
+    keras_vit.save(model, tmp_path / "ours")
+    ours, back = (
+        originals.read(tmp_path / folder / "model.safetensors")
+        for folder in ("ours", "theirs")
+    )
+    back = {key: array for key, array in back.items() if array.numel()}
+    assert ours.keys() == back.keys()
+    for key, array in back.items():
+        assert ours[key].numpy().tobytes() == array.numpy().tobytes(), key
+        assert ours[key].shape == array.shape
+    again, report = type(original).from_pretrained(
+        tmp_path / "ours", output_loading_info=True
+    )
+    assert not any(report.values()), report
+    before, after = original.config.to_dict(), again.config.to_dict()
+    different = {name for name in before if before[name] != after[name]}
+    # A grid of patches is that of several image sizes, and a function has
+    # several names.
+    allowed = {"image_size", "hidden_act", "use_mid_position_embeddings"}
+    assert different <= {*allowed, "_name_or_path"}
+    expected, found = theirs(original, x), theirs(again.cpu().eval(), x)
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, atol=1e-6)
+
+
+@ON_TORCH
+def test_files_of_other_models_are_refused(tmp_path):
+    original_of(tmp_path / "theirs")
+    path = tmp_path / "theirs" / "config.json"
+    config = json.loads(path.read_text())
+    for change, message in (
+        ({"model_type": "vit"}, "Received: 'vit'"),
+        ({"num_hidden_layers": 10**9}, "block_999999999/mlp"),
+        ({"image_size": [10**6, 10**6]}, r"Received: \(1, 25, 32\)"),
+        ({"num_detection_tokens": 5}, "position_embedding"),
+        ({"use_mid_position_embeddings": False}, "mid_position_embedding_1"),
+        ({"hidden_act": "abs"}, "Received: 'abs'"),
+    ):
+        path.write_text(json.dumps({**config, **change}))
+        with pytest.raises(ValueError, match=message):
+            keras_vit.detection.load(tmp_path / "theirs")
+    path.write_text(json.dumps(config))
+    model = keras_vit.detection.load(tmp_path / "theirs")
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        keras_vit.detection.save(model, tmp_path / "theirs")
+    with pytest.raises(ValueError, match="5 different names.*'a'"):
+        keras_vit.detection.save(model, tmp_path / "new", class_names=["a"])
+    other = YOLOS(tiny(layer_scale=1.0), classes=2)
+    with pytest.raises(ValueError, match=r"layer_scale=1.0 \(None\)"):
+        keras_vit.detection.save(other, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@ON_TORCH
+def test_encoders_that_it_cannot_have():
+    for options, message in (
+        ({"position_embedding": "relative"}, "position_embedding_0"),
+        ({"position_placement": "every_layer"}, "position_embedding_0"),
+        ({"final_norm": "after_pooling", "pooling": "gap"}, "encoder_norm"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            YOLOS(tiny(**options), classes=2)
+    with pytest.raises(TypeError, match="'dice'"):
+        YOLOS(tiny(), classes=2, loss_options={"dice": 1.0})
+    model = YOLOS(tiny(), classes=2)
+    model.compile("sgd", loss="mse")
+    with pytest.raises(ValueError, match="loss='mse'"):
+        model.compute_loss(y={}, y_pred={})
+
+
+def small(**options):
+    encoder = tiny(num_layers=2, pooling=None, include_top=False, classes=None)
+    options = {"classes": 2, "queries": 4, "mid_positions": True, **options}
+    return YOLOS(encoder, **options)
+
+
+def task():
+    """Images of a bright square, and of none, with their boxes."""
+    x = np.random.default_rng(0).normal(size=(4, 8, 12, 3)) / 10
+    boxes = np.zeros((4, 2, 4), "float32")
+    classes = np.full((4, 2), -1)
+    for i, (left, top) in enumerate([(0, 0), (6, 2), (3, 4)]):
+        x[i, top : top + 4, left : left + 4, i % 2] += 2
+        boxes[i, 0] = (left + 2) / 12, (top + 2) / 8, 4 / 12, 4 / 8
+        classes[i, 0] = i % 2
+    return x.astype("float32"), {"classes": classes, "boxes": boxes}
+
+
+@pytest.mark.slow
+def test_it_learns_and_is_saved(tmp_path):
+    model, (x, y) = small(loss_options={"no_object_weight": 0.2}), task()
+    model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
+    history = model.fit(x, y, epochs=60, verbose=0).history["loss"]
+    assert history[-1] < 0.2 * history[0]
+    found = model.predict(x, verbose=0)
+    scores = numpy(keras.ops.softmax(found["classes"]))
+    for i in range(3):
+        query = scores[i, :, i % 2].argmax()
+        np.testing.assert_allclose(
+            found["boxes"][i, query], y["boxes"][i, 0], atol=0.1
+        )
+    assert scores[3, :, :2].max() < 0.5
+    for path in ("model.keras", "folder/model.keras"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        keras_vit.save(model, tmp_path / path)
+        again = keras_vit.load(tmp_path / path)
+        tokens = again.get_layer("detection_tokens")
+        assert tokens.loss_options == {"no_object_weight": 0.2}
+        for name, array in again.predict(x, verbose=0).items():
+            np.testing.assert_allclose(array, found[name], atol=1e-5)
+
+
+def test_lora_int8_and_mixed_precision(tmp_path):
+    x = task()[0]
+    model = small()
+    before = model.predict(x, verbose=0)
+    model.get_layer("class_1").enable_lora(2)
+    model.get_layer("block_0").mlp.dense_1.enable_lora(2)
+    assert any("lora" in w.path for w in model.trainable_weights)
+    for name, array in model.predict(x, verbose=0).items():
+        np.testing.assert_allclose(array, before[name], atol=1e-5)
+    model = small()
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    expected = model.predict(x, verbose=0)
+    for name, array in loaded.predict(x, verbose=0).items():
+        np.testing.assert_allclose(array, expected[name], atol=1e-5)
+    assert loaded.get_layer("box_1").quantization_mode == "int8"
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        found = small()(x)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    for tensor in found.values():
+        assert keras.backend.standardize_dtype(tensor.dtype) == "float32"
+
+
+def test_boxes_are_transformers():
+    """Their scores, classes and boxes of an image of 30 x 40 pixels."""
+    torch = pytest.importorskip("torch")
+    from transformers.models.yolos import image_processing_yolos as original
+    from transformers.models.yolos import modeling_yolos
+
+    rng = np.random.default_rng(0)
+    outputs = {
+        "classes": rng.normal(size=(2, 5, 4)).astype("float32"),
+        "boxes": rng.uniform(size=(2, 5, 4)).astype("float32"),
+    }
+    with torch.device("cpu"):
+        theirs = modeling_yolos.YolosObjectDetectionOutput(
+            logits=torch.from_numpy(outputs["classes"]),
+            pred_boxes=torch.from_numpy(outputs["boxes"]),
+        )
+        processor = original.YolosImageProcessor()
+        expected = processor.post_process_object_detection(
+            theirs, threshold=0.0, target_sizes=[(30, 40)] * 2
+        )
+    for found, theirs in zip(decode(outputs, 30, 40), expected, strict=True):
+        np.testing.assert_array_equal(found["classes"], theirs["labels"])
+        for ours, name in (("scores", "scores"), ("boxes", "boxes")):
+            np.testing.assert_allclose(found[ours], theirs[name], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_onnx_has_the_boxes(tmp_path):
+    writers = {"jax": "jax2onnx", "tensorflow": "tf2onnx"}
+    pytest.importorskip(writers.get(keras.config.backend(), "onnxscript"))
+    runtime = pytest.importorskip("onnxruntime")
+    model, (x, _) = small(), task()
+    path = tmp_path / "model.onnx"
+    keras_vit.export(model, path, image_size=(8, 12))
+    session = runtime.InferenceSession(path)
+    names = [x.name for x in session.get_outputs()]
+    found = session.run(None, {session.get_inputs()[0].name: x})
+    found = dict(zip(names, found, strict=True))
+    expected = model.predict(x, verbose=0)
+    assert found.keys() == expected.keys()
+    for name, array in found.items():
+        np.testing.assert_allclose(array, expected[name], atol=1e-5)
+
+
+@ON_TORCH
+def test_its_cost_and_config_are_known():
+    model = small()
+    assert keras_vit.config_of(model).num_layers == 2
+    cost = keras_vit.cost(model, image_size=(8, 12))
+    assert cost.parameters == model.count_params()
+    # Only the queries pass through the last block.
+    macs = [
+        sum(x.macs for x in cost.layers if x.name.startswith(f"block_{i}"))
+        for i in (0, 1)
+    ]
+    assert 0 < macs[1] < macs[0]
