@@ -1,5 +1,6 @@
 """Comparison of the outputs of a converted file with those of its source."""
 
+import dataclasses
 import math
 import pathlib
 import tempfile
@@ -76,7 +77,8 @@ def verify(
     settings = settings or {}
     source, target = pathlib.Path(source), pathlib.Path(target)
     old = open_checkpoint(source, layout, settings.get("num_heads"))
-    arguments = {**old.arguments(settings.get("grid_size")), **settings}
+    old = dataclasses.replace(old, given=settings)
+    arguments = {**old.arguments(), **settings}
     # Other code bases return logits.
     logits = {}
     if old.build_arguments.get("classifier_activation"):

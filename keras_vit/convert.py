@@ -192,8 +192,8 @@ def convert(
         )
     check_writable(target, to)
     check_hyperparameters(checkpoint, settings)
-    grid = settings.get("grid_size")
-    arguments = {**checkpoint.arguments(grid), **settings}
+    checkpoint = dataclasses.replace(checkpoint, given=settings)
+    arguments = {**checkpoint.arguments(), **settings}
     _check_settings(checkpoint, settings)
     activation = checkpoint.build_arguments.get("classifier_activation")
     if activation:

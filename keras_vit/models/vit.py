@@ -775,14 +775,12 @@ def _infer(
         image_grid = _image_grid(
             input_shape[:2], checkpoint.stride, stored, pads
         )
-    prefix, class_token = (
-        explicit.get(name) for name in ("position_prefix", "class_token")
-    )
-    inferred = checkpoint.arguments(grid, image_grid, None, prefix)
-    if inferred["grid_size"] is None and class_token is not None:
-        # The file may have a position embedding of a class token that it does
-        # not contain.
-        inferred = checkpoint.arguments(grid, image_grid, class_token, prefix)
+    given = {
+        "grid_size": grid,
+        "image_grid": image_grid,
+        "position_prefix": explicit.get("position_prefix"),
+    }
+    inferred = dataclasses.replace(checkpoint, given=given).arguments()
     count = inferred["num_positions"]
     if count is not None and inferred["grid_size"] is None:
         raise ValueError(

@@ -3,14 +3,12 @@
 import functools
 from dataclasses import dataclass
 from dataclasses import field
-from typing import Any
 
 import numpy as np
 
 from keras_vit import downloads
 from keras_vit._published import PREPROCESSING
 from keras_vit._types import Array
-from keras_vit._types import ArrayLike
 from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._warnings import warn
@@ -57,6 +55,10 @@ class Checkpoint:
             describe its architecture, such as `input_shape`.
         file_keys: Dict of keys of `weight_map` to the keys of the file, which
             differ in files of older versions of the code base.
+        given: Dict of what the caller knows: the `grid_size` of the position
+            embeddings, their `position_prefix`, and the `image_grid`, which is
+            that of the patches of the model's input, and is used if the
+            position embeddings are not a square grid.
         released_mode: String. The `mode` of `preprocess_input` in the table of
             released weights; None for other files.
         saved: Dict in the config.json of a .keras file.
@@ -70,16 +72,13 @@ class Checkpoint:
     stored: Config
     build_arguments: Config = field(default_factory=dict)
     file_keys: dict[str, str] = field(default_factory=dict)
+    given: Config = field(default_factory=dict)
     released_mode: str | None = None
     saved: Config = field(default_factory=dict)
     layers: dict[str, Config] = field(default_factory=dict)
 
     def key(self, path: str) -> str:
-        """Returns the file's key of a keras_vit path, for messages.
-
-        A path that is not in the file has the key under which it would be
-        written.
-        """
+        """Returns the file's key of a keras_vit path, for messages."""
         return self.weight_map.key(path, self.file_keys)
 
     @property
@@ -101,23 +100,24 @@ class Checkpoint:
         weights, nor the same for all models of the layout or of a family that
         has its own names in it, such as DINOv2 in transformers.
         """
-        if self.build_arguments.get("preprocessing"):
-            return self.build_arguments["preprocessing"]
-        if self.released_mode:
-            return self.released_mode
-        stored = _stored_mode(self.path)
-        if stored is None and self.layout in formats.FORMATS:
-            stored = formats.FORMATS[self.layout].preprocess_mode
-            variant = self.weight_map.variant
-            if stored is None and variant.startswith(_NORMALIZED_FAMILIES):
-                stored = "torch"
-        return stored
+        variant = self.weight_map.variant
+        return (
+            self.build_arguments.get("preprocessing")
+            or self.released_mode
+            or _stored_mode(self.path)
+            or self.code_base.preprocess_mode
+            or ("torch" if variant.startswith(_NORMALIZED_FAMILIES) else None)
+        )
+
+    @property
+    def code_base(self) -> formats.Format:
+        """The code base of its layout, without properties for Keras's."""
+        return formats.FORMATS.get(self.layout) or formats.Format()
 
     @property
     def patch_resampling(self) -> str:
         """The method by which a patch embedding of the code base is resized."""
-        code_base = formats.FORMATS.get(self.layout, formats.Format)
-        return code_base.patch_resampling
+        return self.code_base.patch_resampling
 
     @property
     def stride(self) -> int:
@@ -133,7 +133,7 @@ class Checkpoint:
         A field that the file does not determine has its default: `grid_size` is
         None, and `missing_hyperparameters` lists the others.
         """
-        return config_from(self.arguments())
+        return config_from(self._arguments)
 
     @property
     def is_pretraining_model(self) -> bool:
@@ -143,8 +143,12 @@ class Checkpoint:
     @functools.cached_property
     def pretraining(self) -> Config:
         """What pre-training adds to the encoder, as `infer_pretraining`."""
-        shapes = {path: array.shape for path, array in self.weights.items()}
-        return infer.infer_pretraining(shapes)
+        return infer.infer_pretraining(self.shapes)
+
+    @property
+    def shapes(self) -> infer.Shapes:
+        """The shapes of the arrays, by path."""
+        return {path: array.shape for path, array in self.weights.items()}
 
     @property
     def channels(self) -> int:
@@ -159,59 +163,42 @@ class Checkpoint:
         bias = self.weights.get("head/bias")
         return None if bias is None else len(bias)
 
-    def arguments(
-        self,
-        grid: infer.Grid = None,
-        image_grid: infer.ImageGrid = None,
-        class_token: bool | None = None,
-        position_prefix: str | None = None,
-    ) -> Config:
+    def arguments(self) -> Config:
         """Returns all that is known of the model, as arguments of its function.
 
-        Args:
-            grid: `(rows, columns)` of its position embeddings; None infers
-                it.
-            image_grid: `(rows, columns)` of the patches of the model's input;
-                used if the position embeddings are not a square grid.
-            class_token: Boolean. Whether the model has a class token; None
-                infers it.
-            position_prefix: As in `VisionTransformer`; None infers it.
-
-        Returns:
-            Dict of arguments of the model function, such as
-            `VisionTransformer`. Values in `stored` take precedence over those
-            inferred from shapes, and these over those implied by the layout.
-
-        Raises:
-            ValueError: if the arrays are not those of a model, or fit several
-                architectures.
+        Values in `stored` take precedence over those inferred from shapes, and
+        these over those implied by the layout. A `ValueError` is raised if the
+        arrays are not those of a model, or fit several architectures.
         """
-        shapes = {path: array.shape for path, array in self.weights.items()}
-        stored, implied = dict(self.stored), {}
-        prefixes, configured = infer.POSITION_PREFIXES, None
+        return dict(self._arguments)
+
+    @functools.cached_property
+    def _arguments(self) -> Config:
+        shapes, stored, given = self.shapes, dict(self.stored), self.given
+        implied, prefix = {}, given.get("position_prefix")
+        prefixes = (prefix,) if prefix else infer.POSITION_PREFIXES
         try:
             if self.layout != "keras":
+                variant = self.weight_map.variant
                 implied = formats.implied_arguments(
                     self.layout, self.weight_map, shapes
                 )
-                layout = formats.FORMATS[self.layout]
-                prefixes = layout.possible_prefixes(self.weight_map.variant)
-                # Derived from the name of timm's architecture only, so it is
-                # checked against the shapes.
-                if self.layout == "timm":
-                    configured = stored.pop("position_prefix", None)
+                if not prefix:
+                    prefixes = self.code_base.possible_prefixes(variant)
             if self.family == "bit":
                 return {**implied, **infer.infer_bit(shapes), **stored}
-            stored_grid = stored.pop("grid_size", None)
             inferred = infer.infer_architecture(
                 shapes,
-                grid or stored_grid,
-                image_grid,
-                class_token,
-                (position_prefix,) if position_prefix else prefixes,
-                configured,
+                given.get("grid_size") or stored.pop("grid_size", None),
+                given.get("image_grid"),
+                prefixes,
+                # Derived from the name of timm's architecture only, so it is
+                # checked against the shapes.
+                stored.pop("position_prefix", None)
+                if self.layout == "timm"
+                else None,
             )
-            inferred |= infer.infer_pretraining(shapes)
+            inferred |= self.pretraining
         except (ValueError, KeyError, IndexError) as error:
             reason = str(error)
             if not isinstance(error, ValueError):
@@ -219,6 +206,7 @@ class Checkpoint:
             raise ValueError(
                 f"{self.path!r} cannot be used. {reason}"
             ) from error
+        stored.pop("grid_size", None)
         if self.layout == "big_vision" and (
             inferred["position_embedding"] == "none"
         ):
@@ -269,24 +257,23 @@ def open_checkpoint(
         left_out = code_base.left_out(arrays)
         normalized = code_base.normalize(arrays)
         file_keys = formats.file_keys(arrays, normalized)
-        arrays = normalized
         if not decoder:
-            arrays = _drop_decoder(arrays, weight_map)
+            normalized = _drop_decoder(normalized, weight_map)
         if code_base.config_key:
             found = (read_config(path, file) for file in code_base.config_files)
             found = next(filter(None, found), {})
             config = formats.read_config_arguments(found, name)
         heads = infer.infer_num_heads(
-            arrays,
+            normalized,
             weight_map,
             num_heads or config.get("num_heads") or code_base.num_heads,
         )
         decoder_heads = config.pop("decoder_num_heads", None)
         decoder_heads = infer.infer_decoder_num_heads(
-            arrays, weight_map, decoder_num_heads or decoder_heads
+            normalized, weight_map, decoder_num_heads or decoder_heads
         )
         weights = from_checkpoint(
-            arrays, weight_map, (heads, decoder_heads), file_keys
+            normalized, weight_map, (heads, decoder_heads), file_keys
         )
         weights, config = code_base.after_reading(
             weights, config, weight_map.variant
@@ -304,10 +291,8 @@ def open_checkpoint(
             f"the image model, which are left out: {', '.join(left_out[:3])}"
             + (" ..." if len(left_out) > 3 else "")
         )
-    built = {}
-    if config.get("classifier_activation"):
-        built["classifier_activation"] = config["classifier_activation"]
-    config.pop("classifier_activation", None)
+    activation = config.pop("classifier_activation", None)
+    built = {"classifier_activation": activation} if activation else {}
     return Checkpoint(
         str(path), name, weight_map, weights, config, built, file_keys
     )
@@ -329,25 +314,19 @@ def _stored_mode(path: StrPath) -> str | None:
     run, timm = (config.get(key) for key in ("config", "pretrained_cfg"))
     if isinstance(run, dict) and run.get("mode") in list(PREPROCESSING):
         return run["mode"]
-    stored = [(preprocessor.get("image_mean"), preprocessor.get("image_std"))]
-    converter = converter.get("config")
-    if isinstance(converter, dict):
-        stored.append(mean_and_std(converter))
-    if isinstance(timm, dict):
-        stored.append((timm.get("mean"), timm.get("std")))
-    for found in stored:
+    timm = timm if isinstance(timm, dict) else {}
+    for found in (
+        (preprocessor.get("image_mean"), preprocessor.get("image_std")),
+        mean_and_std(converter.get("config")),
+        (timm.get("mean"), timm.get("std")),
+    ):
         for mode, expected in PREPROCESSING.items():
-            if _equal(found, expected):
-                return mode
+            try:
+                if np.allclose(np.array(found, "float64"), expected, atol=1e-6):
+                    return mode
+            except (TypeError, ValueError):  # values that are no numbers
+                break
     return None
-
-
-def _equal(found: Any, expected: ArrayLike) -> bool:
-    """Returns whether values, which may be anything, are those expected."""
-    try:
-        return np.allclose(np.array(found, "float64"), expected, atol=1e-6)
-    except (TypeError, ValueError):
-        return False
 
 
 def _drop_decoder(
@@ -368,7 +347,7 @@ def _open_keras(
 ) -> Checkpoint:
     """Reads a file of Keras's, whose arguments a layout may imply."""
     if layout is not None:
-        formats.split(layout)
+        formats.split(layout)  # raises an error before the file is read
     file = read_keras(existing_path(path), finite)
     try:
         stored, build_arguments = arguments_of(file)
@@ -408,13 +387,9 @@ def missing_hyperparameters(
     cannot be inferred from shapes, and that the caller does not pass."""
     if checkpoint.layout != "keras":
         return []
-    known = {*checkpoint.stored}
-    known |= {name for name, value in explicit.items() if value is not None}
-    return [
-        name
-        for name in HYPERPARAMETERS_NOT_IN_SHAPES[checkpoint.family]
-        if name not in known
-    ]
+    given = {name for name, value in explicit.items() if value is not None}
+    needed = HYPERPARAMETERS_NOT_IN_SHAPES[checkpoint.family]
+    return [x for x in needed if x not in checkpoint.stored and x not in given]
 
 
 def check_hyperparameters(checkpoint: Checkpoint, explicit: Config) -> None:

@@ -8,6 +8,7 @@ implied by the code base (see `formats`).
 import math
 import re
 from collections.abc import Collection
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from keras_vit._types import Array
@@ -33,27 +34,34 @@ def infer_architecture(
     shapes: Shapes,
     grid: Grid = None,
     image_grid: ImageGrid = None,
-    class_token: bool | None = None,
     prefixes: tuple[str, ...] = POSITION_PREFIXES,
     configured_prefix: str | None = None,
 ) -> Config:
     """Infers the arguments of a Vision Transformer or a hybrid.
 
     They include `channels` and `num_positions`, the number of patches with a
-    position embedding. Their `grid` and `class_token` are inferred if None;
-    `image_grid`, that of the model's input, is used for positions that are no
-    square. The most likely of `prefixes`, values of `position_prefix`, is the
-    first; `configured_prefix` is the only one if the grid is then square.
+    position embedding. Their `grid` is inferred if None; `image_grid`, that of
+    the model's input, is used for positions that are no square. The most likely
+    of `prefixes`, values of `position_prefix`, is the first, unless
+    `configured_prefix` fits.
     """
-    _check_is_vit(shapes)
+    wrong = [
+        f"{path} with {axes} axes"
+        for path, axes in _REQUIRED_ARRAYS.items()
+        if len(shapes.get(path, ())) != axes
+    ]
+    if wrong:
+        raise ValueError(
+            "These are not the weights of a Vision Transformer, which has "
+            f"{', '.join(wrong)}."
+        )
     *patch_size, channels, hidden_size = shapes["patch_embedding/kernel"]
-    if class_token is None:
-        class_token = "class_token/tokens" in shapes
+    class_token = "class_token/tokens" in shapes
     inferred = {
         "patch_size": tuple(patch_size),
         "channels": channels,
         "hidden_size": hidden_size,
-        "num_layers": count_blocks(shapes, "block_"),
+        "num_layers": _count_blocks(shapes, "block_"),
         "num_heads": shapes["block_0/attention/query/kernel"][1],
         "mlp_dim": shapes["block_0/mlp/dense_2/kernel"][0],
         "class_token": class_token,
@@ -81,55 +89,59 @@ def infer_architecture(
         resnet = _resnet(shapes)
         del resnet["preactivation"]  # hybrids are never pre-activation
         inferred.update(resnet)
-    mode, layer = _position_layer(shapes)
-    inferred["position_embedding"] = mode
-    inferred["position_placement"] = placement(layer) if layer else "stem"
-    if mode == "rope":
-        return {**inferred, "num_positions": None, "grid_size": None}
+    mode, layer = "none", ""
+    for path in shapes:
+        name, _, array = path.partition("/")
+        if is_position_layer(name) and array in _POSITION_MODES:
+            mode, layer = _POSITION_MODES[array], name
+            break
+    shape = shapes.get(f"{layer}/embedding", (0, 0, 0))
+    if len(shape) != 3:  # a wrong array, which loading reports
+        mode = "none"
+    inferred |= {
+        "position_embedding": mode,
+        "position_placement": placement(layer) if layer else "stem",
+        "num_positions": None,
+        "grid_size": None,
+    }
     if mode == "relative":
         count = (shapes[f"{layer}/offsets"][0] + 1) // 2
         grid = _grid(count, grid, image_grid)
-        return {**inferred, "num_positions": count, "grid_size": grid}
-    if mode == "learned_2d":
-        return {**inferred, **_learned_2d(inferred, shapes, layer, prefixes)}
-    shape = shapes.get(f"{layer}/embedding", ())
-    if configured_prefix in prefixes and shape:
-        prefix_tokens = num_tokens_with_position(configured_prefix, inferred)
-        if _grid(shape[1] - prefix_tokens, grid, None):
-            prefixes = (configured_prefix,)
-    learned = _learned(inferred, shape, grid, image_grid, prefixes)
-    return {**inferred, **learned}
+        inferred |= {"num_positions": count, "grid_size": grid}
+    elif mode == "learned_2d":
+        grid = tuple(shapes[f"{layer}/{x}"][0] for x in ("rows", "columns"))
+        count = shapes.get(f"{layer}/prefix", (1, 0))[1]
+        inferred |= {
+            "num_positions": math.prod(grid),
+            "grid_size": grid,
+            "position_prefix": next(
+                (x for x in prefixes if num_positioned(x, inferred) == count),
+                prefixes[0],
+            ),
+        }
+    elif mode == "learned":
+        counts = {x: shape[1] - num_positioned(x, inferred) for x in prefixes}
+        grids = {
+            prefix: found
+            for prefix, count in counts.items()
+            if (found := _grid(count, grid, image_grid))
+        }
+        if configured_prefix in grids:
+            grids = {configured_prefix: grids[configured_prefix]}
+        elif grid is None:
+            _raise_if_ambiguous(inferred, counts, grids)
+        chosen = next(iter(grids), prefixes[0])
+        inferred |= {
+            "num_positions": counts[chosen],
+            "grid_size": grids.get(chosen),
+            "position_prefix": chosen,
+        }
+    return inferred
 
 
-def count_blocks(shapes: Shapes, start: str) -> int:
-    """Returns the number of blocks whose paths begin with `start`, or raises a
-    `ValueError` if their numbers have gaps."""
-    found = {
-        path.removeprefix(start).split("/")[0]
-        for path in shapes
-        if path.startswith(start)
-    }
-    for number in range(len(found)):
-        if str(number) not in found:
-            raise ValueError(
-                f"{start}{number} is missing, of {len(found) + 1} or more."
-            )
-    return len(found)
-
-
-def _check_is_vit(shapes: Shapes) -> None:
-    """Raises a `ValueError` if a Vision Transformer's arrays are missing."""
-    wrong = [
-        f"{path}, {axes} axes: "
-        + (f"{shapes[path]}" if path in shapes else "missing")
-        for path, axes in _REQUIRED_ARRAYS.items()
-        if len(shapes.get(path, ())) != axes
-    ]
-    if wrong:
-        raise ValueError(
-            "These are not the weights of a Vision Transformer. It has:\n"
-            + "\n".join(f"  {line}" for line in wrong)
-        )
+def _count_blocks(shapes: Shapes, start: str) -> int:
+    paths = [path for path in shapes if path.startswith(start)]
+    return len({path[len(start) :].partition("/")[0] for path in paths})
 
 
 def _pooling(inferred: Config, shapes: Shapes) -> str:
@@ -169,74 +181,12 @@ def placement(layer: str) -> str:
     return "every_layer" + ("_shared" if suffix == "_shared" else "")
 
 
-def num_tokens_with_position(prefix: str, arguments: Config) -> int:
+def num_positioned(prefix: str, arguments: Config) -> int:
     """Returns the number of prefix tokens that have a position embedding if
     `position_prefix` is `prefix`."""
     tokens = arguments["class_token"] + arguments["distillation"]
     registers = arguments["num_registers"]
     return {"all": tokens + registers, "class": tokens, "none": 0}[prefix]
-
-
-def _position_layer(shapes: Shapes) -> tuple[str, str]:
-    """Returns `(mode, layer)`; ("none", "") if no positions are stored."""
-    for path in shapes:
-        layer, _, array = path.partition("/")
-        if is_position_layer(layer) and array in _POSITION_MODES:
-            return _POSITION_MODES[array], layer
-    return "none", ""
-
-
-def _learned_2d(
-    inferred: Config, shapes: Shapes, layer: str, prefixes: tuple[str, ...]
-) -> Config:
-    """Infers the grid and `position_prefix` of `"learned_2d"` embeddings."""
-    rows, columns = (
-        shapes.get(f"{layer}/{name}", (0,))[0] for name in ("rows", "columns")
-    )
-    count = shapes.get(f"{layer}/prefix", (1, 0))[1]
-    fitting = (
-        prefix
-        for prefix in prefixes
-        if num_tokens_with_position(prefix, inferred) == count
-    )
-    return {
-        "num_positions": rows * columns,
-        "grid_size": (rows, columns),
-        "position_prefix": next(fitting, prefixes[0]),
-    }
-
-
-def _learned(
-    inferred: Config,
-    shape: tuple[int, ...],
-    grid: Grid,
-    image_grid: ImageGrid,
-    prefixes: tuple[str, ...],
-) -> Config:
-    """Infers the grid and `position_prefix` of `"learned"` embeddings."""
-    if len(shape) != 3:
-        return {
-            "num_positions": None,
-            "grid_size": None,
-            "position_embedding": "none",
-        }
-    counts = {
-        prefix: shape[1] - num_tokens_with_position(prefix, inferred)
-        for prefix in prefixes
-    }
-    grids = {
-        prefix: found
-        for prefix, count in counts.items()
-        if (found := _grid(count, grid, image_grid))
-    }
-    if grid is None:
-        _raise_if_ambiguous(inferred, prefixes, counts, grids)
-    chosen = next(iter(grids), prefixes[0])
-    return {
-        "num_positions": counts[chosen],
-        "grid_size": grids.get(chosen),
-        "position_prefix": chosen,
-    }
 
 
 def _grid(count: int, grid: Grid, image_grid: ImageGrid) -> Grid:
@@ -261,10 +211,7 @@ def _grid(count: int, grid: Grid, image_grid: ImageGrid) -> Grid:
 
 
 def _raise_if_ambiguous(
-    inferred: Config,
-    prefixes: tuple[str, ...],
-    counts: dict[str, int],
-    grids: dict[str, tuple[int, ...]],
+    inferred: Config, counts: dict[str, int], grids: Mapping[str, Grid]
 ) -> None:
     """Raises a `ValueError` or warns if position embeddings are ambiguous.
 
@@ -274,39 +221,25 @@ def _raise_if_ambiguous(
     models with layer scale, the class token has none in DeiT III, but has one
     in DINOv2.
     """
-    first = prefixes[0]
-    squares = {counts[p]: p for p in reversed(grids)}
-    if len(squares) > 1:
-        readings = " or ".join(
-            f"`position_prefix={prefix!r}`, and a grid of "
-            f"{grids[prefix][0]} x {grids[prefix][1]}"
-            for prefix in squares.values()
-        )
-        raise ValueError(
-            f"The position embeddings can be read in two ways: {readings}. "
-            "Give `position_prefix`."
-        )
-    other = next(iter(grids), first)
-    if other == first or counts[first] == counts[other]:
+    first = next(iter(counts))
+    fitting = next(iter(grids), first)
+    several = len({counts[prefix] for prefix in grids}) > 1
+    is_first = counts[fitting] == counts[first]
+    if not several and (is_first or inferred["num_registers"]):
         return
-    if inferred["layer_scale"] and not inferred["num_registers"]:
-        rows, columns = grids[other]
-        warn(
-            f"The position embeddings are read as those of {rows} x {columns} "
-            "patches and of no token before them, as in DeiT III. The file "
-            f"is ambiguous: {counts[first]} patches and the tokens before "
-            f"them are as many. Give `position_prefix={other!r}` if this is "
-            f"right; else `position_prefix={first!r}` and `grid_size=(rows, "
-            "columns)`."
-        )
-    elif not inferred["num_registers"]:
-        raise ValueError(
-            f"The position embeddings can be read in two ways: {first!r} "
-            f"tokens before the patches have one, and {counts[first]} patches, "
-            "which are no square grid (give `grid_size=(rows, columns)` or the "
-            f"`input_shape`); or `position_prefix={other!r}`, and a grid of "
-            f"{grids[other][0]} x {grids[other][1]}."
-        )
+    possible = (*grids, first) if first not in grids else tuple(grids)
+    readings = " or ".join(
+        f"`position_prefix={prefix!r}` and {counts[prefix]} patches"
+        for prefix in {counts[x]: x for x in reversed(possible)}.values()
+    )
+    message = (
+        f"The position embeddings can be read in two ways: {readings}. Give "
+        "`position_prefix`, and for patches that are no square the "
+        "`input_shape` or `grid_size=(rows, columns)`."
+    )
+    if several or not inferred["layer_scale"]:
+        raise ValueError(message)
+    warn(f"{message} They are read as `{fitting}`, as in DeiT III.")
 
 
 # ResNets, on their own (BiT) or before a Vision Transformer (hybrid).
@@ -359,16 +292,12 @@ def resnet_constants(configs: dict[str, Config]) -> Config:
 
 def _resnet(shapes: Shapes) -> Config:
     """Infers the sizes of a ResNet."""
-    root = shapes[_ROOT]
-    if len(root) != 4:
-        raise ValueError(
-            f"The kernel of a ResNet's root has 4 axes. Received: {root}"
-        )
+    *_, channels, width = shapes[_ROOT]
     return {
         "resnet_layers": units_per_stage(shapes),
-        "width_factor": root[3] / 64,
+        "width_factor": width / 64,
         "preactivation": "root_norm/gamma" not in shapes,
-        "channels": root[2],
+        "channels": channels,
     }
 
 
@@ -417,14 +346,11 @@ def infer_pretraining(shapes: Shapes) -> Config:
         }
     if _MAE_MARKER not in shapes:
         return {}
-    count = count_blocks(shapes, "decoder/block_")
-    if not count:
-        raise ValueError("decoder/block_0 is missing.")
     block = "decoder/block_0"
     return {
         "pretraining": "mae",
         "decoder_hidden_size": shapes[_MAE_MARKER][0],
-        "decoder_num_layers": count,
+        "decoder_num_layers": _count_blocks(shapes, "decoder/block_"),
         "decoder_num_heads": shapes[f"{block}/attention/query/kernel"][1],
         "decoder_mlp_dim": shapes[f"{block}/mlp/dense_2/kernel"][0],
     }
@@ -446,7 +372,6 @@ _PUBLISHED_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
 _NARROWEST_PUBLISHED = 192
 # A quarter of a head's channels, in layouts that store it.
 _PERIODS = "position_embedding_shared/periods"
-_DECODER_HEADS = {512: 16}  # all of MAE's decoders
 
 
 def infer_num_heads(
@@ -465,11 +390,16 @@ def infer_num_heads(
     if kernel is None or not kernel.ndim:  # reported by `from_checkpoint`
         return num_heads
     hidden_size = kernel.shape[0]
+    divisors = [n for n in range(1, hidden_size + 1) if hidden_size % n == 0]
+    remedy = (
+        "Give `num_heads` (`--set num_heads=N` on the command line). Possible: "
+        f"{', '.join(map(str, divisors))}."
+    )
     if num_heads is not None:
-        if hidden_size % num_heads:
+        if num_heads not in divisors:
             raise ValueError(
                 f"num_heads={num_heads} does not divide the hidden size "
-                f"{hidden_size}. {_candidates(hidden_size)}"
+                f"{hidden_size}. {remedy}"
             )
         return num_heads
     norm = arrays.get(weight_map.key("block_0/attention/query_norm/gamma"))
@@ -478,21 +408,18 @@ def infer_num_heads(
     periods = arrays.get(weight_map.key(_PERIODS))
     if periods is not None and periods.size:
         return hidden_size // (4 * periods.size)
-    if published := _published_num_heads(hidden_size, weight_map):
-        if hidden_size < _NARROWEST_PUBLISHED:
-            warn(
-                "The number of heads is not stored, and taken to be "
-                f"{published}, of 64 channels each. If it is another, give "
-                "`num_heads` (`--set num_heads=N` on the command line). "
-                f"{_candidates(hidden_size)}"
-            )
-        return published
-    raise ValueError(
-        "The number of heads is not stored, and the hidden size "
-        f"{hidden_size} is no multiple of 64. Give `num_heads` (`--set "
-        "num_heads=N` on the command line). "
-        f"{_candidates(hidden_size)}"
-    )
+    published = _published_num_heads(hidden_size, weight_map)
+    if published is None:
+        raise ValueError(
+            "The number of heads is not stored, and the hidden size "
+            f"{hidden_size} is no multiple of 64. {remedy}"
+        )
+    if hidden_size < _NARROWEST_PUBLISHED:
+        warn(
+            "The number of heads is not stored, and taken to be "
+            f"{published}, of 64 channels each. If it is another: {remedy}"
+        )
+    return published
 
 
 def infer_decoder_num_heads(
@@ -505,12 +432,12 @@ def infer_decoder_num_heads(
     bias = arrays.get(weight_map.key(_MAE_MARKER))
     if bias is None or not bias.ndim or num_heads is not None:
         return num_heads
-    if bias.shape[0] in _DECODER_HEADS:
-        return _DECODER_HEADS[bias.shape[0]]
-    raise ValueError(
-        "The number of heads of the decoder is not stored, and its width "
-        f"{bias.shape[0]} is not MAE's 512. Give `decoder_num_heads`."
-    )
+    if len(bias) != 512:
+        raise ValueError(
+            "The number of heads of the decoder is not stored, and its width "
+            f"{len(bias)} is not MAE's 512. Give `decoder_num_heads`."
+        )
+    return 16
 
 
 def warn_if_heads_ambiguous(
@@ -540,14 +467,6 @@ def _stores_num_heads(weight_map: WeightMap) -> bool:
 
 def _published_num_heads(hidden_size: int, weight_map: WeightMap) -> int | None:
     """Returns the number of heads of published models of a width, or None."""
-    if hidden_size in weight_map.published_heads:
-        return weight_map.published_heads[hidden_size]
-    if hidden_size in _PUBLISHED_HEADS:
-        return _PUBLISHED_HEADS[hidden_size]
-    return None if hidden_size % 64 else hidden_size // 64
-
-
-def _candidates(hidden_size: int) -> str:
-    """Returns the possible numbers of heads for a message."""
-    divisors = [n for n in range(1, hidden_size + 1) if hidden_size % n == 0]
-    return f"Possible: {', '.join(map(str, divisors))}."
+    published = {**_PUBLISHED_HEADS, **weight_map.published_heads}
+    usual = None if hidden_size % 64 else hidden_size // 64
+    return published.get(hidden_size, usual)

@@ -1,5 +1,7 @@
 """Text report on a checkpoint: layout, architecture, size and keys."""
 
+from dataclasses import replace
+
 from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import StrPath
@@ -87,14 +89,13 @@ def _infer(
     checkpoint: Checkpoint, arguments: Config, ambiguities: list[str]
 ) -> Config:
     """Returns the arguments of the model; appends to `ambiguities`."""
-    grid = arguments.get("grid_size")
-    prefix = arguments.get("position_prefix")
     try:
-        inferred = checkpoint.arguments(grid, position_prefix=prefix)
+        inferred = replace(checkpoint, given=arguments).arguments()
     except ValueError as error:
         # The position embeddings fit two grids: describe one of them.
+        given = {**arguments, "position_prefix": "all"}
         try:
-            inferred = checkpoint.arguments(grid, position_prefix="all")
+            inferred = replace(checkpoint, given=given).arguments()
         except ValueError as other:
             raise error from other
         reason = str(error).partition("cannot be used. ")[2]

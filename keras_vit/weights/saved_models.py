@@ -1,18 +1,19 @@
 """The arguments of a model, from its layers' configs, metadata or shapes."""
 
 from keras_vit._types import Config
+from keras_vit.config import POSITION_PREFIXES
 from keras_vit.weights import infer
 from keras_vit.weights.files.keras import KerasFile
 from keras_vit.weights.infer import Grid
 from keras_vit.weights.infer import Shapes
 from keras_vit.weights.infer import infer_architecture
 from keras_vit.weights.infer import is_position_layer
-from keras_vit.weights.infer import num_tokens_with_position
+from keras_vit.weights.infer import num_positioned
 from keras_vit.weights.infer import placement
 
 _ANY_RESAMPLING = "bilinear_align_corners"
 _BLOCK_CLASS = "keras_vit>TransformerBlock"
-PRETRAINING_OPTIONS = ("mask_ratio", "norm_pixels")
+_PREFIXES = POSITION_PREFIXES[::-1]  # the first of equal ones is the last
 # Arguments that a .weights.h5 file written by Keras does not store. Without
 # arrays of position embeddings, there may be fixed ones or none.
 _OF_VIT = ("activation", "norm_epsilon", "resampling", "position_embedding")
@@ -28,8 +29,7 @@ HYPERPARAMETERS_NOT_IN_SHAPES = {
     "hybrid": (*_OF_VIT, *_OF_RESNET),
     "bit": _OF_RESNET,
 }
-# Arguments that can be inferred from the shapes of the arrays.
-_ARGUMENTS_IN_SHAPES = (
+_SIZES = (
     "patch_size",
     "channels",
     "hidden_size",
@@ -60,8 +60,17 @@ def arguments_of(file: KerasFile) -> tuple[Config, Config]:
     try:
         if not file.config:
             inferred = _arguments_from_shapes(shapes, file.grid)
-            told, built = file.metadata.get("told"), file.metadata.get("built")
-            return _check_metadata(told, inferred), _as_tuples(built or {})
+            # Lists are tuples in JSON.
+            told, built = (
+                {
+                    k: tuple(v) if isinstance(v, list) else v
+                    for k, v in x.items()
+                }
+                for x in (file.metadata.get(k, {}) for k in ("told", "built"))
+            )
+            if told:  # arrays decide on sizes, of which metadata may lie
+                inferred = {x: inferred[x] for x in _SIZES if x in inferred}
+            return {**told, **inferred}, built
         arguments, built = arguments_from_layer_configs(
             {name: layer["config"] for name, layer in file.layers.items()},
             shapes,
@@ -93,17 +102,12 @@ def arguments_from_layer_configs(
     is `TransformerBlock`. Configs of another model raise a ValueError, KeyError
     or another error of a lookup.
     """
-    family = infer.family(shapes)
+    arguments, family = _infer(shapes, grid), infer.family(shapes)
+    if family != "vit":
+        arguments |= infer.resnet_constants(configs)
     if family == "bit":
-        arguments = {
-            **infer.infer_bit(shapes),
-            **infer.resnet_constants(configs),
-        }
         pooling = "gap" if "pooling" in configs else None
         return arguments, _built_arguments(configs, pooling)
-    arguments = infer_architecture(shapes, grid)
-    if family == "hybrid":
-        arguments.update(infer.resnet_constants(configs))
     if block != _BLOCK_CLASS:
         arguments["block"] = block
     layer = next(filter(is_position_layer, configs), "position_embedding")
@@ -125,21 +129,11 @@ def arguments_from_layer_configs(
     if kind == "rope":
         for name in ("base", "shift", "jitter", "rescale"):
             arguments[f"rope_{name}"] = positions[name]
-    if kind == "relative":
+    if kind in ("relative", "learned", "learned_2d"):
         arguments["grid_size"] = grid
     if kind in ("learned", "learned_2d"):
-        count = positions["num_prefix_tokens"]
-        arguments["grid_size"] = grid
-        prefixes = [
-            prefix
-            for prefix in ("all", "class", "none")
-            if num_tokens_with_position(prefix, arguments) == count
-        ]
-        if not prefixes:
-            raise ValueError(
-                f"{layer} has {count!r} prefix tokens, which the model has not"
-            )
-        arguments["position_prefix"] = prefixes[0]
+        counts = {num_positioned(x, arguments): x for x in _PREFIXES}
+        arguments["position_prefix"] = counts[positions["num_prefix_tokens"]]
     pooling = configs.get("pooling")
     mode = pooling.get("mode", "map") if pooling else None
     arguments["pooling"] = mode or (
@@ -151,9 +145,7 @@ def arguments_from_layer_configs(
 def pretraining_options(config: Config) -> Config:
     """Returns the arguments of a pre-training model, in its config, that are no
     sizes."""
-    return {
-        name: config[name] for name in PRETRAINING_OPTIONS if name in config
-    }
+    return {x: config[x] for x in ("mask_ratio", "norm_pixels") if x in config}
 
 
 def _built_arguments(configs: dict[str, Config], pooling: str | None) -> Config:
@@ -172,45 +164,19 @@ def _built_arguments(configs: dict[str, Config], pooling: str | None) -> Config:
     return built
 
 
-def _arguments_from_shapes(shapes: Shapes, grid: Grid) -> Config:
-    """Returns the arguments that shapes determine without a doubt."""
+def _infer(shapes: Shapes, grid: Grid) -> Config:
     if infer.family(shapes) == "bit":
         return infer.infer_bit(shapes)
-    arguments = infer_architecture(shapes, grid)
+    return infer_architecture(shapes, grid)
+
+
+def _arguments_from_shapes(shapes: Shapes, grid: Grid) -> Config:
+    """Returns the arguments that shapes determine without a doubt."""
     # The arrays would be the same with fixed position embeddings, and with
     # `pooling="first_patch"`.
     ambiguous = {"position_embedding": "none", "pooling": "gap"}
     return {
         name: value
-        for name, value in arguments.items()
+        for name, value in _infer(shapes, grid).items()
         if ambiguous.get(name) != value
-    }
-
-
-def _check_metadata(metadata: Config | None, inferred: Config) -> Config:
-    """Returns the stored arguments after checking them against the arrays.
-
-    Without the check, a model with any number of layers would be built before
-    its weights are found to be missing.
-    """
-    if metadata is None:
-        return inferred
-    metadata = _as_tuples(metadata)
-    wrong = [
-        f"{name}={metadata[name]!r}, its arrays {inferred[name]!r}"
-        for name in _ARGUMENTS_IN_SHAPES
-        if name in metadata
-        and name in inferred
-        and metadata[name] != inferred[name]
-    ]
-    if wrong:
-        raise ValueError(f"Its metadata contains {'; '.join(wrong)}.")
-    return metadata
-
-
-def _as_tuples(arguments: Config) -> Config:
-    """Returns arguments with lists, which JSON has for tuples, as tuples."""
-    return {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in arguments.items()
     }

@@ -398,19 +398,19 @@ def test_missing_blocks_raise(tmp_path):
         for key, array in arrays.items()
     }
     np.savez(tmp_path / "b.npz", **{**arrays, **far})
-    with pytest.raises(ValueError, match="b.npz' .*block_1 is missing"):
+    with pytest.raises(ValueError, match="encoderblock_1/"):
         load(tmp_path / "b.npz")
 
 
-def test_metadata_that_contradicts_the_arrays_raises(tmp_path):
+def test_the_arrays_decide_on_sizes(tmp_path):
     path = tmp_path / "a.weights.h5"
     save(tiny(), path)
     with h5py.File(path, "r+") as file:
         notes = json.loads(file.attrs["keras_vit"])
         notes["told"]["num_layers"] = 10**9
         file.attrs["keras_vit"] = json.dumps(notes)
-    with pytest.raises(ValueError, match="num_layers=1000000000, its arrays 1"):
-        load(path)
+    names = [layer.name for layer in load(path).layers]
+    assert "block_0" in names and "block_1" not in names
 
 
 def test_newer_hdf5_files_are_read(tmp_path):

@@ -1,5 +1,6 @@
 """Files to Keras, to other layouts and back: no bit is lost."""
 
+import dataclasses
 import functools
 
 import keras
@@ -157,7 +158,9 @@ VARIANTS = {
 def opened(case):
     """The case's checkpoint and the arguments of its model."""
     checkpoint = open_checkpoint(golden_data.load_path(case), num_heads=3)
-    return checkpoint, checkpoint.arguments(_grid(case, checkpoint))
+    given = {"grid_size": _grid(case, checkpoint)}
+    checkpoint = dataclasses.replace(checkpoint, given=given)
+    return checkpoint, checkpoint.arguments()
 
 
 def _grid(case, checkpoint):

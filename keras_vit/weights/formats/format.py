@@ -180,9 +180,9 @@ class Format:
                 yield f"activation={a['activation']!r} in {variant!r}"
         elif a["position_embedding"] == "learned":
             possible = self.possible_prefixes(variant)
-            counts = [infer.num_tokens_with_position(p, a) for p in possible]
+            counts = [infer.num_positioned(p, a) for p in possible]
             prefix = a["position_prefix"]
-            if infer.num_tokens_with_position(prefix, a) not in counts:
+            if infer.num_positioned(prefix, a) not in counts:
                 values["position_prefix"] = possible
         if a["classes"]:
             values["pooling"] = self.poolings

@@ -230,7 +230,7 @@ def _serialized(name: str, module: str, config: Config) -> Config:
 
 
 def mean_and_std(
-    converter: Config,
+    converter: Any,
 ) -> tuple[list[float] | None, list[float] | None]:
     """Returns the mean and the standard deviation of an image converter."""
     try:
