@@ -258,8 +258,10 @@ def test_torch_vmap_of_gradients():
 
 @pytest.mark.slow
 @on_torch
-@pytest.mark.parametrize("gradients", [True, False])
-@models
+@pytest.mark.parametrize(
+    "make, gradients",
+    [(vit, False), *((make, True) for make in (vit_all_tokens, hybrid, bit))],
+)
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_torch_trace(make, gradients):
     """`torch.jit.trace` checks its own trace."""

@@ -164,8 +164,10 @@ def decode(
 
     Example:
 
-    >>> found = decode(model.predict(images), height=512, width=640)
-    >>> sure = found[0]["scores"] > 0.9
+    ```python
+    found = decode(model.predict(images), height=512, width=640)
+    sure = found[0]["scores"] > 0.9
+    ```
     """
     probabilities, boxes = (
         ops.convert_to_numpy(x)
