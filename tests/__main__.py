@@ -2,10 +2,9 @@
 
 Each backend runs in processes of its own, because Keras has one backend per
 process. The marker `backends` names the backends on which a test runs; a test
-without it runs on all three. A run of all backends fails if a test that was
-collected ran on none of them, and names it. Tests marked `slow`, which plain
-`pytest` leaves out, run here; those marked `nightly` in `python -m
-tests.nightly`.
+without it runs on all three. A run of all backends fails if a test was skipped
+and ran on none of them, and names it. Tests marked `slow`, which plain `pytest`
+leaves out, run here; those marked `nightly` in `python -m tests.nightly`.
 
 At the end the largest errors against the golden data are printed. Arguments
 after `--` are passed to pytest:
@@ -16,18 +15,23 @@ after `--` are passed to pytest:
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+import xml.etree.ElementTree
 
 import pytest
 
 BACKENDS = ("jax", "tensorflow", "torch")
 # Also those that plain `pytest` leaves out as slow.
 SELECTED = "not nightly and not network and not browser"
+STYLE = (
+    ("ruff", "check", "."),
+    ("ruff", "format", "--check", "."),
+    ("pyright", "--pythonpath", sys.executable),
+)
 
 
 def main():
@@ -43,35 +47,31 @@ def main():
     parser.add_argument("pytest", nargs="*", help="arguments of pytest")
     arguments = parser.parse_args()
 
-    style = (
-        ["ruff", "check", "."],
-        ["ruff", "format", "--check", "."],
-        ["pyright", "--pythonpath", sys.executable],
-    )
     failed = [
         " ".join(command[:2])
-        for command in style
+        for command in STYLE
         if subprocess.call([sys.executable, "-m", *command])
     ]
-    results, seconds = {}, {}
+    ran, skipped, errors, times = set(), set(), {}, []
     for backend in arguments.backends:
         print(f"\n===== {backend} =====", flush=True)
         start = time.monotonic()
-        code, results[backend] = run(backend, arguments.pytest)
-        seconds[backend] = time.monotonic() - start
+        code, found = run(backend, arguments.pytest)
         if code and code != pytest.ExitCode.NO_TESTS_COLLECTED:
             failed.append(backend)
-    print_errors({name: found["errors"] for name, found in results.items()})
-    for backend, spent in seconds.items():
-        count = len(results[backend]["ran"])
-        print(f"{backend}: {count} tests ran in {spent:.0f} s")
-    if not any(found["ran"] for found in results.values()):
+        seconds = time.monotonic() - start
+        times.append(f"{backend}: {len(found[0])} tests ran in {seconds:.0f} s")
+        ran |= found[0]
+        skipped |= found[1]
+        for case, largest in found[2].items():
+            errors.setdefault(case, {})[backend] = largest
+    print_errors(errors, arguments.backends)
+    print("\n".join(times))
+    if not ran:
         failed.append("no test ran")
     if set(arguments.backends) == set(BACKENDS):
-        missing = never_ran(results.values())
-        print(f"Ran on no backend: {len(missing)}")
-        for test in missing:
-            print(f"  {test}")
+        missing = never_ran(ran, skipped)
+        print(f"Ran on no backend: {len(missing)}", *missing, sep="\n  ")
         if missing:
             failed.append("tests that ran on no backend")
     print(f"Failed: {', '.join(failed)}" if failed else "All passed.")
@@ -79,56 +79,63 @@ def main():
 
 
 def run(backend, arguments):
-    """Runs the suite on one backend.
+    """Returns pytest's exit status on a backend, and what `read` returns."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "results.xml")
+        options = ["-m", SELECTED, "--junitxml", path]
+        code = subprocess.call(
+            [sys.executable, "-m", "pytest", *options, *arguments],
+            env={
+                **os.environ,
+                "KERAS_BACKEND": backend,
+                # Libraries leave temporary files behind.
+                "TMPDIR": folder,
+                "PYTEST_DEBUG_TEMPROOT": tempfile.gettempdir(),
+            },
+        )
+        if not os.path.exists(path):
+            return code or 1, (set(), set(), {})
+        return code, read(path)
 
-    Args:
-        backend: Name of the backend.
-        arguments: List of further arguments of pytest.
+
+def read(path):
+    """Reads pytest's results.
 
     Returns:
-        pytest's exit status, and a dictionary: `"collected"` and `"ran"` are
-        lists of test ids, `"errors"` maps a golden case to its largest error.
+        The names of the tests that ran, and those of the tests and modules
+        that were skipped; and `{golden case: (largest error, tolerance)}`.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "results.json")
-        environment = {**os.environ, "KERAS_BACKEND": backend}
-        options = ["-m", SELECTED, "--results", path]
-        command = [sys.executable, "-m", "pytest", *options, *arguments]
-        code = subprocess.call(command, env=environment)
-        if not os.path.exists(path):
-            return code or 1, {"collected": [], "ran": [], "errors": {}}
-        return code, read_results(path)
+    ran, skipped, errors = set(), set(), {}
+    for test in xml.etree.ElementTree.parse(path).iter("testcase"):
+        name = ".".join(filter(None, (test.get("classname"), test.get("name"))))
+        (ran if test.find("skipped") is None else skipped).add(name)
+        for found in test.iter("property"):
+            error, tolerance = map(float, found.get("value").split())
+            case = found.get("name")
+            errors[case] = max(errors.get(case, (0, 0)), (error, tolerance))
+    return ran, skipped, errors
 
 
-def read_results(path):
-    """Reads the file that pytest's option `--results` writes."""
-    with open(path) as file:
-        return json.load(file)
+def never_ran(ran, skipped):
+    """Returns the skipped tests and modules that ran on no other backend."""
+    missing = skipped - ran
+    return sorted(
+        name
+        for name in missing
+        if not any(test.startswith(f"{name}.") for test in ran)
+    )
 
 
-def never_ran(results):
-    """Returns the ids of tests and modules that were collected, never ran.
-
-    A module is among the collected ids where it skipped itself on import.
-    """
-    collected = {test for result in results for test in result["collected"]}
-    ran = {test for result in results for test in result["ran"]}
-    ran |= {test.partition("::")[0] for test in ran}
-    return sorted(collected - ran)
-
-
-def print_errors(errors):
-    cases = sorted({case for largest in errors.values() for case in largest})
-    if not cases:
+def print_errors(errors, backends):
+    if not errors:
         return
     print("\nLargest absolute error of each golden case:\n")
-    print(f"{'case':28} {'tolerance':>9}", *(f"{b:>10}" for b in errors))
-    for case in cases:
-        found = [largest.get(case) for largest in errors.values()]
-        tolerance = next(entry[2] for entry in found if entry)
+    print(f"{'case':28} {'tolerance':>9}", *(f"{b:>10}" for b in backends))
+    for case, found in sorted(errors.items()):
         figures = (
-            f"{entry[0]:10.1e}" if entry else " " * 10 for entry in found
+            f"{found[b][0]:10.1e}" if b in found else " " * 10 for b in backends
         )
+        tolerance = next(iter(found.values()))[1]
         print(f"{case:28} {tolerance:9.0e}", *figures)
     print()
 

@@ -40,15 +40,8 @@ import hypothesis
 import pytest
 
 from tests import server as web
-from tests.results import pytest_addoption  # noqa: F401
-from tests.results import pytest_collection_modifyitems  # noqa: F401
-from tests.results import pytest_collectreport  # noqa: F401
-from tests.results import pytest_itemcollected  # noqa: F401
-from tests.results import pytest_sessionfinish  # noqa: F401
-from tests.results import pytest_terminal_summary  # noqa: F401
-from tests.results import pytest_testnodedown  # noqa: F401
-from tests.temporary import pytest_configure  # noqa: F401
-from tests.temporary import pytest_unconfigure  # noqa: F401
+from tests.markers import pytest_collection_modifyitems  # noqa: F401
+from tests.markers import pytest_itemcollected  # noqa: F401
 
 # Keras makes many objects that live as long as their model. By default, looking
 # for garbage among them takes a seventh of the time.
@@ -172,11 +165,11 @@ def hub(server, home, monkeypatch):
 
 @pytest.fixture
 def record_error(record_property):
-    """Records a largest error, which the run lists in a table at its end."""
+    """Records a largest error, which `python -m tests` lists in a table."""
 
     def record(case, name, error, tolerance):
         error, tolerance = float(error), float(tolerance)
-        record_property("error", (case, name, error, tolerance))
+        record_property(case, f"{error} {tolerance}")
         assert error <= tolerance, f"{case} {name}: {error} > {tolerance}"
 
     return record

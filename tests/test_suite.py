@@ -8,22 +8,9 @@ import sys
 import pytest
 
 from tests import __main__ as suite
-from tests.results import runs_on
+from tests.markers import runs_on
 
 pytestmark = pytest.mark.backends("torch")
-
-
-def test_tests_that_ran_on_no_backend_are_named():
-    runs = [
-        {"collected": collected, "ran": ran}
-        for collected, ran in (
-            (["a.py::x", "a.py::y", "b.py"], ["a.py::x"]),
-            (["a.py::x", "a.py::y", "b.py::z"], ["b.py::z"]),
-            (["a.py::x", "a.py::y", "c.py"], []),
-        )
-    ]
-    # b.py skipped itself in one run and ran in another; c.py never ran.
-    assert suite.never_ran(runs) == ["a.py::y", "c.py"]
 
 
 # Each test's name says what must happen to it under PyTorch.
@@ -33,7 +20,6 @@ import pytest
 pytest.skip("", allow_module_level=True)
 """,
     "test_markers.py": """
-import subprocess, sys, tempfile
 import pytest
 
 pytestmark = pytest.mark.backends("jax")
@@ -44,12 +30,10 @@ def test_not_the_module():
 
 @pytest.mark.backends("torch", "jax")
 @pytest.mark.parametrize("x", [1, pytest.param(2, marks=ON_OTHERS)])
-def test_runs(x, tmp_path):
+def test_runs(x, record_property):
     assert x == 1
-    (tmp_path / "kept").touch()
-    tempfile.mkdtemp()
-    code = "import tempfile; tempfile.mkdtemp()"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    record_property("case", "0.25 1.0")
+    record_property("case", "0.125 1.0")
 
 @pytest.mark.backends("torch")
 def test_not_skipped():
@@ -74,53 +58,35 @@ class TestOfTheClass:
 }
 
 
-@pytest.mark.parametrize(
-    "workers", [0, pytest.param(2, marks=pytest.mark.slow)]
-)
-def test_results_of_a_run(workers, tmp_path, pytestconfig):
-    """A test that is skipped or deselected is collected and did not run; one
-    that is nightly is not collected. Temporary files are removed, also those
-    of other processes, and folders of `tmp_path` are kept."""
-    folder, temporary = tmp_path / "tests", tmp_path / "temporary"
-    for path in (folder, temporary):
-        path.mkdir()
+@pytest.mark.slow
+def test_results_of_a_run(tmp_path, pytestconfig):
+    """A test that is skipped did not run, unless it ran on another backend."""
     for name, text in MODULES.items():
-        (folder / name).write_text(text)
-    path = tmp_path / "results.json"
-    options = ["-p", "tests.results", "--results", str(path)]
-    options += ["-p", "tests.temporary", "-m", "not nightly"]
-    options += ["-p", "no:cacheprovider", "-n", str(workers)]
-    options += ["-c", "/dev/null", "--rootdir", str(folder)]
+        (tmp_path / name).write_text(text)
+    path = tmp_path / "results.xml"
+    options = ["-p", "tests.markers", "--junitxml", str(path)]
+    options += ["-m", "not nightly", "-p", "no:cacheprovider", "-n", "2"]
+    options += ["-c", "/dev/null", "--rootdir", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(folder)],
+        [sys.executable, "-m", "pytest", *options, str(tmp_path)],
         cwd=pytestconfig.rootpath,
-        env={
-            **os.environ,
-            "KERAS_BACKEND": "torch",
-            "TMPDIR": str(temporary),
-            "PYTEST_DEBUG_TEMPROOT": str(temporary),
-        },
+        env={**os.environ, "KERAS_BACKEND": "torch"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = suite.read_results(path)
-    name = "test_markers.py::"
-    assert found["ran"] == [
-        name + "TestOfTheClass::test_runs",
-        name + "TestOfTheClass::test_runs_or_is_nightly[2]",
+    ran, skipped, errors = suite.read(path)
+    name = "test_markers."
+    assert ran == {
+        name + "TestOfTheClass.test_runs",
+        name + "TestOfTheClass.test_runs_or_is_nightly[2]",
         name + "test_runs[1]",
-    ]
-    assert suite.never_ran([found]) == [
-        name + "TestOfTheClass::test_not_the_method",
-        name + "test_not_skipped",
-        name + "test_not_the_module",
-        name + "test_runs[2]",
-        "test_skipped.py",
-    ]
-    (left,) = temporary.iterdir()
-    assert left.name.startswith("pytest-of-")
-    assert [path.name for path in left.rglob("kept")] == ["kept"]
+    }
+    assert skipped == {name + "test_not_skipped", "test_skipped"}
+    assert errors == {"case": (0.25, 1.0)}
+    assert suite.never_ran(ran, skipped) == sorted(skipped)
+    elsewhere = {name + "test_not_skipped", "test_skipped.test_x"}
+    assert suite.never_ran(ran | elsewhere, skipped) == []
 
 
 def test_misspelt_backend_raises(request):
