@@ -609,6 +609,7 @@ def _quantize_onnx(path: Path) -> None:
         # Folds the transpositions of PyTorch's weights into constants, since
         # only constants are quantized.
         shapes.quant_pre_process(path, full, skip_symbolic_shape=True)
+        _simplify_products(full)
         quantization.quantize_dynamic(
             full,
             path,
@@ -619,6 +620,22 @@ def _quantize_onnx(path: Path) -> None:
             reduce_range=True,
         )
     full.unlink()
+
+
+def _simplify_products(path: Path) -> None:
+    """Removes the third operand of each `Gemm` that multiplies it by 0.
+
+    JAX's dense layers are written with one, and onnxruntime would leave their
+    weights in float32.
+    """
+    onnx = require("onnx", "export")
+    file = onnx.load(path)
+    for node in file.graph.node:
+        for attribute in node.attribute if node.op_type == "Gemm" else ():
+            if attribute.name == "beta" and attribute.f == 0:
+                del node.input[2:]
+                attribute.f = 1
+    onnx.save_model(file, path)
 
 
 def _outputs(by_name: dict[str, Array]) -> Outputs:

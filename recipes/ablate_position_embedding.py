@@ -258,6 +258,7 @@ def measured(config, data, chosen, output, setting):
         config.samples,
         test_features=test_x,
         test_labels=test_y,
+        class_names=data.class_names,
     )
     row = {
         "positions": kind,

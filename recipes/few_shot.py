@@ -169,6 +169,7 @@ def main(config):
             test_features=test_x,
             test_labels=test_y,
             l2=config.l2,
+            class_names=data.class_names,
         )
         run_folder.prepare_output(output, FILES)
     with run_folder.atomic_write(output / "features.npz") as temporary:

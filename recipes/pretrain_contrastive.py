@@ -72,7 +72,7 @@ class Config(LabelFreeFlags):
         "X",
     )
     no_centering: bool = cli.arg(
-        False, "for dino, do not centre the teacher's outputs"
+        False, "for dino, do not center the teacher's outputs"
     )
     koleo_weight: float | None = cli.arg(
         None,

@@ -485,7 +485,13 @@ def few_shot(config, data, model):
         features, data.test(**options), data.num_test
     )
     (found,) = evaluation.few_shot(
-        x, y, config.shots, 10, test_features=test_x, test_labels=test_y
+        x,
+        y,
+        config.shots,
+        10,
+        test_features=test_x,
+        test_labels=test_y,
+        class_names=data.class_names,
     )
     return found["accuracy"]
 

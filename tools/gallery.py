@@ -155,7 +155,7 @@ def positions(model):
     grids = (layer.built_grid, GRID)
     where = (
         ("upper left", 0.2, 0.2),
-        ("centre", 0.5, 0.5),
+        ("center", 0.5, 0.5),
         ("right", 0.5, 0.9),
     )
     figure, axes = tiles(2, 3, width=7, height_ratios=(1, 1))

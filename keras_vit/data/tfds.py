@@ -50,7 +50,11 @@ def tfds_source(
         train_stream=functools.partial(
             _train_stream, builder, read, *ranges["train"]
         ),
-        evaluation_stream=functools.partial(evaluation_stream, read, ranges),
+        evaluation_stream=functools.partial(
+            evaluation_stream,
+            read,
+            {name: [part] for name, part in ranges.items()},
+        ),
         read=lambda encoded: encoded,
         **options,
     )
@@ -138,13 +142,18 @@ def _epochs(
 
 def evaluation_stream(
     read: Callable[..., Dataset],
-    ranges: Mapping[str, tuple[str, range]],
+    ranges: Mapping[str, Sequence[tuple[str, range]]],
     name: str,
     rows: range,
 ) -> Dataset:
-    """Returns the stream of the images to evaluate on, in order."""
-    split, whole = ranges[name]
-    images = read(split, whole[rows.start : rows.stop])
+    """Returns the stream of the images to evaluate on, in order; they may be
+    of several splits."""
+    streams, before = [], 0
+    for split, whole in ranges[name]:
+        first, last = (max(0, row - before) for row in (rows.start, rows.stop))
+        streams.append(read(split, whole[first:last]))
+        before += len(whole)
+    images = functools.reduce(lambda one, more: one.concatenate(more), streams)
     return images.enumerate().map(lambda number, image: (number, *image))
 
 

@@ -238,7 +238,7 @@ def load_vtab(name: str, validate: bool = False) -> ImageDataset:
         source=ImageSource(
             train_stream=functools.partial(_train_stream, read, train),
             evaluation_stream=functools.partial(
-                evaluation_stream, read, {"test": test}
+                evaluation_stream, read, {"train": train, "test": [test]}
             ),
             read=functools.partial(_rescale_png, task.scale),
         ),

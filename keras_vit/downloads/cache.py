@@ -263,6 +263,8 @@ def _download_url(url: str, path: pathlib.Path) -> None:
     with opener.open(request, timeout=TIMEOUT) as response:
         if response.headers.get_content_type() == "text/html":
             raise ValueError("the server sent a web page instead of the file")
+        if response.status != 200:  # such as 202, for a file in preparation
+            raise OSError(f"the server answered with {response.status}")
         size = int(response.headers.get("Content-Length", 0))
         with (
             open(path, "wb") as file,

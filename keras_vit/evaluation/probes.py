@@ -36,6 +36,7 @@ def few_shot(
     test_features: ArrayLike | None = None,
     test_labels: ArrayLike | None = None,
     l2: float | Sequence[float] = _L2,
+    class_names: Sequence[str] | None = None,
 ) -> list[dict[str, Any]]:
     """Measures the few-shot accuracy of frozen features.
 
@@ -60,6 +61,8 @@ def few_shot(
         l2: Float above 0, or a list of floats, each of which is evaluated.
             The penalty of `ridge`; big_vision reports results for the
             default, 2^10.
+        class_names: Sequence of strings, one per class, for warnings. None to
+            show numbers.
 
     Returns:
         A list of dicts, one for each combination of `shots` and `l2`:
@@ -88,7 +91,8 @@ def few_shot(
     penalties = _distinct("l2", l2, _checks.positive_float)
     if isinstance(seeds, int):
         seeds = range(_checks.positive_int("seeds", seeds))
-    _check_counts(labels, test_y, classes, max(shots))
+    names = range(classes) if class_names is None else class_names
+    _check_counts(labels, test_y, classes, max(shots), names)
     found = {}
     for seed in seeds:
         order = _shuffle_by_class(labels, classes, seed)
@@ -153,7 +157,11 @@ def _distinct(name: str, values: ArrayLike, check: Callable) -> list:
 
 
 def _check_counts(
-    labels: Array, test_labels: Array, classes: int, max_shots: int
+    labels: Array,
+    test_labels: Array,
+    classes: int,
+    max_shots: int,
+    names: Sequence[int | str],
 ) -> None:
     """Raises for a single class, and warns of classes with few images."""
     counts = np.bincount(labels, minlength=classes)
@@ -167,19 +175,20 @@ def _check_counts(
     if missing.size:
         warn(
             f"{missing.size} classes have test images and no training "
-            f"images, so that all of them count as wrong: {_some(missing)}.",
+            "images, so that all of them count as wrong: "
+            f"{_some(missing, names)}.",
         )
     few = np.flatnonzero((counts > 0) & (counts < max_shots))
     if few.size:
         warn(
             f"{few.size} classes have fewer than {max_shots} images, and "
-            f"train on all of them: {_some(few)}.",
+            f"train on all of them: {_some(few, names)}.",
         )
 
 
-def _some(numbers: Array) -> str:
-    """Returns the first numbers as text."""
-    shown = ", ".join(map(str, numbers[:_MAX_LISTED]))
+def _some(numbers: Array, names: Sequence[int | str]) -> str:
+    """Returns the names of the first classes as text."""
+    shown = ", ".join(str(names[i]) for i in numbers[:_MAX_LISTED])
     more = len(numbers) - _MAX_LISTED
     return shown + (f" and {more} more" if more > 0 else "")
 

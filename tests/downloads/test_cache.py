@@ -117,6 +117,16 @@ def test_unreachable_server_raises(folder):
     assert kept(folder) == [".lock"]
 
 
+@pytest.mark.parametrize("code", [202, 204])
+def test_answer_without_a_file_is_not_kept(server, folder, code):
+    def behave(handler, body):
+        handler.send_response(code)
+        handler.end_headers()
+
+    server.behave["a/w.bin"] = behave
+    assert_refused(server, folder, f"answered with {code}", check=None)
+
+
 def test_web_page_instead_of_the_file_is_refused(server, folder):
     server.behave["a/w.bin"] = web.disguised_page
     assert_refused(server, folder, "it is not the file expected")

@@ -90,11 +90,18 @@ def test_imbalanced_and_missing_classes_warn():
     test_x, test_y = blobs([200, 10, 10, 200], seed=1)
     with pytest.warns(UserWarning) as caught:
         rows = evaluation.few_shot(
-            x, y, 5, 1, test_features=test_x, test_labels=test_y
+            x,
+            y,
+            5,
+            1,
+            test_features=test_x,
+            test_labels=test_y,
+            class_names=("ant", "bee", "cat", "dog"),
         )
     text = [str(warning.message) for warning in caught]
     assert "1 classes have test images and no training images" in text[0]
-    assert "1 classes have fewer than 5 images" in text[1] and "1." in text[1]
+    assert "1 classes have fewer than 5 images" in text[1]
+    assert text[0].endswith(": cat.") and text[1].endswith(": bee.")
     assert rows[0]["images"] == 14
     assert rows[0]["per_class"] < rows[0]["accuracy"]
     with warnings.catch_warnings():

@@ -199,6 +199,33 @@ def test_int8_export_matches_keras(name, export, tmp_path):
     assert 1e-6 < np.abs(found - expected).max() < 0.1
 
 
+@pytest.mark.backends("torch")
+def test_products_as_jax_writes_them_are_quantized(tmp_path):
+    """Their third operand is multiplied by 0."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    rng = np.random.default_rng(0)
+    x, kernel = (rng.normal(size=(8, 8)).astype("float32") for _ in range(2))
+    arrays = {"kernel": kernel, "none": np.zeros((), "float32")}
+    shape = (onnx.TensorProto.FLOAT, (8, 8))
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Gemm", ["x", *arrays], ["y"], beta=0.0)],
+        "graph",
+        [onnx.helper.make_tensor_value_info("x", *shape)],
+        [onnx.helper.make_tensor_value_info("y", *shape)],
+        [onnx.numpy_helper.from_array(a, name) for name, a in arrays.items()],
+    )
+    opset = onnx.helper.make_opsetid("", 17)
+    model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[opset])
+    path = tmp_path / "a.onnx"
+    onnx.save_model(model, path)
+    exporting._quantize_onnx(path)
+    kinds = [node.op_type for node in onnx.load(path).graph.node]
+    assert "MatMulInteger" in kinds and "Gemm" not in kinds
+    found = exporting.FORMATS["onnx"].read(path)(x)
+    np.testing.assert_allclose(found, x @ kernel, atol=0.3)
+
+
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_unsupported_backend_error_names_a_supported_one(name, export, model):
     status, printed = export("model.keras", target_of(name))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.data import tfds as tfds_files
 from keras_vit.data import vtab
 from tests.training.mocked import mocked
 
@@ -231,12 +232,36 @@ def test_validation_split_and_errors(tmp_path):
     with mocked(tmp_path, {"dtd": SIZES["dtd"]}):
         data = keras_vit.data.load_vtab("dtd", validate=True)
         assert (data.num_train, data.num_test) == (800, 200)
+        assert data.class_counts().sum() == 3  # those that a mocked split has
+        assert keras_vit.data.load_vtab("dtd").class_counts().sum() == 6
     with pytest.raises(ValueError, match="no VTAB task 'dt'.*caltech101"):
         keras_vit.data.load_vtab("dt")
     with pytest.raises(ValueError, match="must have a split 'validation'"):
         vtab.split_ranges(
             TASKS["dtd"], {"train": types.SimpleNamespace(num_examples=9)}
         )
+
+
+@pytest.mark.parametrize(
+    "rows, expected",
+    [
+        (range(5), ["train5", "train6", "train7", "val0", "val1"]),
+        (range(2, 4), ["train7", "val0"]),
+        (range(4, 5), ["val1"]),
+    ],
+)
+def test_images_of_two_splits_are_in_order(rows, expected):
+    def read(split, indices):
+        names = [f"{split}{index}" for index in indices]
+        return tf.data.Dataset.from_tensor_slices(
+            (tf.constant(names, "string"),)
+        )
+
+    ranges = {"train": [("train", range(5, 8)), ("val", range(2))]}
+    found = tfds_files.evaluation_stream(read, ranges, "train", rows)
+    numbers, names = zip(*found.as_numpy_iterator(), strict=True)
+    assert [name.decode() for name in names] == expected
+    assert numbers == tuple(range(len(rows)))
 
 
 def test_manual_download_error_says_how(tmp_path, monkeypatch):
