@@ -4,7 +4,6 @@
               for those whose examples are the same in every run of the suite
     fuzzing   damaged checkpoint files
     faults    processes that are killed while they train, at random moments
-    load      processes that download the same file at the same time
 
 These download, and run only if they are named:
 
@@ -37,12 +36,11 @@ PARTS = {
     ),
     "fuzzing": ((("torch",), ("-m", "tests.fuzzing", "--count", "5000")),),
     "faults": ((BACKENDS, ("-m", "tests.faults", "30")),),
-    "load": ((("torch",), ("-m", "tests.load")),),
     "trained": ((BACKENDS, ("-m", "pytest", *TRAINED)),),
     "wheel": ((("jax",), ("-m", "tests.wheel")),),
     "versions": ((("torch",), ("-m", "tests.versions")),),
 }
-BY_DEFAULT = ("pytest", "fuzzing", "faults", "load")
+BY_DEFAULT = ("pytest", "fuzzing", "faults")
 
 
 def main():

@@ -1,5 +1,7 @@
 """The operations and bytes of the model do not exceed the recorded ones."""
 
+import json
+
 import keras
 import pytest
 
@@ -26,18 +28,13 @@ def _on_a_cpu():
 @pytest.mark.skipif(not _on_a_cpu(), reason="was recorded on a CPU")
 @pytest.mark.parametrize("what", operations.WHAT)
 def test_cost_does_not_exceed_the_record(what):
-    table = operations.recorded()[BACKEND]
-    least = operations.least(what)
-    for part, cost in operations.counted(what).items():
-        # Less than the products themselves would be a mistake in counting.
-        assert cost.flops >= least[part], f"{part}: less than its products"
-        for name in ("flops", "bytes"):
-            now, then = getattr(cost, name), table[what][part][name]
-            assert now <= MORE * then, (
-                f"{what} of ViT-B/16 on {BACKEND}: {name} of "
-                f"{'a block' if part == 'block' else 'a model of one block'} "
-                f"are {now:.6g}, {100 * (now / then - 1):.1f}% more than "
-                f"{then:.6g}, which was recorded with {table['version']} "
-                f"(here: keras {keras.__version__}, {operations.version()}). "
-                f"If this is intended, record again: {operations.COMMAND}"
-            )
+    table = json.loads(operations.FILE.read_text())[BACKEND]
+    for name, now in operations.counted(what).items():
+        then = table[what][name]
+        # Much less would be a mistake in counting.
+        assert 0.8 * then <= now <= MORE * then, (
+            f"{what} of ViT-B/16 on {BACKEND}: {name} are {now:.6g}, "
+            f"{100 * (now / then - 1):.1f}% more than {then:.6g}, which was "
+            f"recorded with {table['version']}. If this is intended, record "
+            "again: python -m tests.operations"
+        )
