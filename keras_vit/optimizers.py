@@ -20,7 +20,6 @@ from keras_vit import _checks
 from keras_vit import _replicas
 from keras_vit._types import Config
 from keras_vit._types import Tensor
-from keras_vit._warnings import warn
 
 # Position embeddings of a block learn at its rate.
 _BLOCK = re.compile(r"(?:block|position_embedding)_(\d+)")
@@ -56,34 +55,25 @@ def layer_decay_multipliers(paths: Sequence[str], decay: float) -> list[float]:
         raise ValueError(
             f"`layer_decay` must be in (0, 1]. Received: layer_decay={decay}"
         )
-    blocks = [_block(path) for path in paths]
-    known = [number for number in blocks if number is not None]
-    if not known:
+    depths = [_depth(path) for path in paths]
+    if not any(depths):
         raise ValueError(
             "`layer_decay` counts the blocks of a Vision Transformer, and "
             "this model has none. Leave it out."
         )
-    top = max(known) + 2
-    return [
-        decay ** (top - _depth(path, block, top))
-        for path, block in zip(paths, blocks, strict=True)
-    ]
+    top = max(depth or 0 for depth in depths) + 1
+    return [decay ** (top - (top if n is None else n)) for n in depths]
 
 
-def _block(path: str) -> int | None:
-    for part in path.split("/"):
-        match = _BLOCK.fullmatch(part)
-        if match:
-            return int(match[1])
-    return None
-
-
-def _depth(path: str, block: int | None, top: int) -> int:
-    if block is not None:
-        return block + 1
-    first = any(_FIRST.fullmatch(part) for part in path.split("/"))
-    first = first and not path.endswith("/offsets")
-    return 0 if first else top
+def _depth(path: str) -> int | None:
+    """Returns 1 for variables of the first block and 0 for those before it;
+    None for those after all blocks."""
+    parts = path.split("/")
+    for part in parts:
+        if match := _BLOCK.fullmatch(part):
+            return int(match[1]) + 1
+    first = any(_FIRST.fullmatch(part) for part in parts)
+    return 0 if first and parts[-1] != "offsets" else None
 
 
 # What PyTorch's functions of many tensors take.
@@ -118,8 +108,18 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         **kwargs: Any,
     ) -> None:
         if average_from is not None:
-            _check_average_from(average_from, kwargs)
+            if type(average_from) is not int or average_from < 0:
+                raise ValueError(
+                    "`average_from` must be the number of updates before the "
+                    "first one that is averaged. Received: "
+                    f"average_from={average_from!r}"
+                )
             kwargs["use_ema"] = True
+        if kwargs.get("ema_overwrite_frequency") is not None:
+            raise ValueError(
+                "`ema_overwrite_frequency` must be None. Received: "
+                f"ema_overwrite_frequency={kwargs['ema_overwrite_frequency']}"
+            )
         super().__init__(
             learning_rate=learning_rate, weight_decay=weight_decay, **kwargs
         )
@@ -192,29 +192,26 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
     def _can_update_all(
         self, grads: _Tensors, variables: Sequence[keras.Variable]
     ) -> bool:
-        """Returns whether `_update_all` can replace `update_step`.
-
-        It is for PyTorch, for dense gradients, and for variables and moments
-        of one dtype. Subclasses that users define may change any method, so
-        they update each variable with `update_step`.
-        """
-        if keras.config.backend() != "torch" or getattr(self, "amsgrad", False):
-            return False
-        if "_all_updates" not in vars(type(self)):
+        """Returns whether `_update_all` can replace `update_step`: under
+        PyTorch, for dense gradients, with one dtype, and not in subclasses that
+        users define, which may change any method."""
+        if keras.config.backend() != "torch" or "_all_updates" not in vars(
+            type(self)
+        ):
             return False
         import torch
 
-        for grad in grads:
-            if not isinstance(grad, torch.Tensor):
-                return False
-            if grad.layout != torch.strided:
-                return False
-        if len({id(x.value) for x in variables}) < len(variables):
-            return False
         stored = [x for x in (*variables, *self._moments()) if x is not None]
-        dtypes = {x.dtype for x in stored}
-        dtypes |= {keras.backend.standardize_dtype(x.dtype) for x in grads}
-        return dtypes in ({"float32"}, {"float64"})
+        dtypes = {keras.backend.standardize_dtype(x.dtype) for x in stored}
+        return (
+            dtypes in ({"float32"}, {"float64"})
+            and all(
+                isinstance(x, torch.Tensor) and x.layout == torch.strided
+                for x in grads
+            )
+            and {keras.backend.standardize_dtype(x.dtype) for x in grads}
+            <= dtypes
+        )
 
     def _update_all(
         self,
@@ -222,14 +219,8 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         variables: Sequence[keras.Variable],
         learning_rate: Tensor,
     ) -> None:
-        """Computes `update_step` for several variables, on lists of tensors.
-
-        PyTorch then starts about 10 operations for a whole model, instead of 10
-        to 30 for each of its variables. Subclasses have two methods for it:
-        `_moments` returns the list of all their moments, and `_all_updates`
-        updates the moments and returns what is subtracted from the variables.
-        It does not change `grads`, and what it returns may be the moments.
-        """
+        """Computes `update_step` for several variables, on lists of tensors:
+        `_all_updates` updates the moments and returns what is subtracted."""
         import torch
 
         with torch.no_grad():
@@ -237,13 +228,12 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             indices = [self._get_variable_index(x) for x in variables]
             updates = list(self._all_updates(grads, indices, rate))
             values = [x.value for x in variables]
-            decay = self._now(self.weight_decay)
-            decayed = (
-                [i for i, x in enumerate(variables) if self._decays(x)]
-                if self.weight_decay
-                else []
-            )
-            if decayed:
+            if self.weight_decay and (
+                decayed := [
+                    i for i, x in enumerate(variables) if self._decays(x)
+                ]
+            ):
+                decay = self._now(self.weight_decay)
                 terms = [values[i] for i in decayed]
                 terms = torch._foreach_mul(terms, rate * decay)
                 self._scale_layers(terms, [indices[i] for i in decayed])
@@ -305,12 +295,6 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         cls, config: Config, custom_objects: dict[str, Any] | None = None
     ) -> Self:
         config = dict(config)
-        if config.pop("convention", "optax") == "keras":  # of the former `SGD`
-            warn(
-                "This optimizer was saved with `convention='keras'`. It is "
-                f"loaded as `{cls.__name__}`, whose steps differ: to train "
-                "on as before, compile the model with `keras.optimizers`."
-            )
         if "peak_rate" in config:  # by which older files multiply the decay
             peak = config.pop("peak_rate") or 1.0
             config["weight_decay"] = (config["weight_decay"] or 0.0) / peak
@@ -367,22 +351,18 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
                 moved = mean + ops.cast(share, mean.dtype) * (value - mean)
                 average.assign(ops.where(ops.equal(share, 1.0), value, moved))
 
-    def _overwrite_with_averages(self, is_due: bool | Tensor) -> None:
-        for variable, average in zip(
-            self._trainable_variables,
-            self._model_variables_moving_average,
-            strict=True,
-        ):
-            if average is not None:
-                old = ops.convert_to_tensor(variable)
-                value = ops.cast(ops.convert_to_tensor(average), old.dtype)
-                variable.assign(ops.where(is_due, value, old))
-
     def finalize_variable_values(
         self, var_list: Sequence[keras.Variable]
     ) -> None:
         if self.use_ema:
-            self._overwrite_with_averages(True)
+            for variable, average in zip(
+                self._trainable_variables,
+                self._model_variables_moving_average,
+                strict=True,
+            ):
+                if average is not None:
+                    value = ops.convert_to_tensor(average)
+                    variable.assign(ops.cast(value, variable.dtype))
 
     def _backend_apply_gradients(
         self,
@@ -404,19 +384,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
                 ops.cast(grad, compute_dtype(x))
                 for grad, x in zip(grads, trainable_variables, strict=True)
             ]
-        # Keras's overwriting needs averages of the variables' dtype, and
-        # happens at every micro-batch of an update.
-        frequency = self.ema_overwrite_frequency
-        self.ema_overwrite_frequency = None
-        try:
-            super()._backend_apply_gradients(grads, trainable_variables)
-        finally:
-            self.ema_overwrite_frequency = frequency
-        if self.use_ema and frequency:
-            is_due = ops.equal((self.iterations + 1) % frequency, 0)
-            self._overwrite_with_averages(
-                ops.logical_and(self._is_update(), is_due)
-            )
+        super()._backend_apply_gradients(grads, trainable_variables)
         if keras.config.backend() == "torch":
             # Keras would keep the gradients in memory during the next forward
             # pass.
@@ -434,32 +402,11 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         return [grad / _replicas.count() for grad in whole]
 
 
-def _check_average_from(average_from: Any, options: Config) -> None:
-    """Raises a `ValueError` for values that do not fit `average_from`."""
-    if type(average_from) is not int or average_from < 0:
-        raise ValueError(
-            "`average_from` must be an integer of 0 or more, the number of "
-            "updates before the first one that is averaged. Received: "
-            f"average_from={average_from!r}"
-        )
-    momentum = options.get("ema_momentum", 0.99)
-    frequency = options.get("ema_overwrite_frequency")
-    if momentum != 0.99 or frequency is not None:
-        raise ValueError(
-            "`average_from` averages with equal weights: leave it out for an "
-            "exponential moving average, or leave out `ema_momentum` and "
-            f"`ema_overwrite_frequency`. Received: average_from={average_from},"
-            f" ema_momentum={momentum}, ema_overwrite_frequency={frequency}"
-        )
-
-
 def _groups(
     variables: Sequence[keras.Variable], max_bytes: int
 ) -> Iterator[slice]:
-    """Yields slices of a list of variables.
-
-    Each has at most `max_bytes` of variables, or one variable.
-    """
+    """Yields slices of a list of variables, each of at most `max_bytes` or of
+    one variable."""
     start, total = 0, 0
     for index, variable in enumerate(variables):
         size = variable.value.nbytes
@@ -529,8 +476,7 @@ class PublishedSGD(ScheduledOptimizer):
             averages to the model when it ends, `averaged` does so for a
             while, and they are saved with the optimizer.
         **kwargs: As for `keras.optimizers.SGD`: `clipnorm`, `clipvalue`,
-            `global_clipnorm`, `use_ema`, `ema_momentum`,
-            `ema_overwrite_frequency`, `loss_scale_factor`,
+            `global_clipnorm`, `use_ema`, `ema_momentum`, `loss_scale_factor`,
             `gradient_accumulation_steps`, `name`.
     """
 
@@ -543,10 +489,6 @@ class PublishedSGD(ScheduledOptimizer):
         weight_decay: float | Callable | None = None,
         **kwargs: Any,
     ) -> None:
-        if not 0 <= momentum <= 1:
-            raise ValueError(
-                f"`momentum` must be in [0, 1]. Received: momentum={momentum}"
-            )
         super().__init__(learning_rate, weight_decay, **kwargs)
         self.momentum = momentum
         self.nesterov = nesterov
@@ -629,7 +571,6 @@ class PublishedAdamW(ScheduledOptimizer):
         beta_1: Float in [0, 1).
         beta_2: Float in [0, 1).
         epsilon: Float.
-        amsgrad: Boolean. Whether to apply the AMSGrad variant.
         decay_kernels_only: Boolean. As for `PublishedSGD`.
         layer_decay: Float. As for `PublishedSGD`.
         momentum_dtype: String. The dtype of the first moment; AugReg uses
@@ -646,18 +587,11 @@ class PublishedAdamW(ScheduledOptimizer):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
-        amsgrad: bool = False,
         **kwargs: Any,
     ) -> None:
-        if weight_decay is None:
-            raise ValueError(
-                "`weight_decay` must be a float, such as 0.0 for none. "
-                "Received: weight_decay=None"
-            )
         super().__init__(learning_rate, weight_decay, **kwargs)
         self.beta_1, self.beta_2 = beta_1, beta_2
         self.epsilon = epsilon
-        self.amsgrad = amsgrad
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
@@ -666,8 +600,6 @@ class PublishedAdamW(ScheduledOptimizer):
         add = self.add_optimizer_variables
         self.momentums = add(variables, "momentum")
         self.velocities = add(variables, "velocity")
-        if self.amsgrad:
-            self.velocity_hats = add(variables, "velocity_hat")
 
     def update_step(
         self, gradient: Tensor, variable: Any, learning_rate: Tensor
@@ -689,10 +621,6 @@ class PublishedAdamW(ScheduledOptimizer):
         mean_sum = 1 - ops.power(ops.cast(self.beta_1, dtype), step)
         square_sum = 1 - ops.power(ops.cast(self.beta_2, dtype), step)
         square = square / square_sum
-        if self.amsgrad:
-            largest = self.velocity_hats[index]
-            square = ops.maximum(ops.cast(largest, dtype), square)
-            self.assign(largest, ops.cast(square, largest.dtype))
         update = rate * (mean / mean_sum) / (ops.sqrt(square) + self.epsilon)
         self._update(variable, update, rate)
 
@@ -729,41 +657,7 @@ class PublishedAdamW(ScheduledOptimizer):
             "beta_1": self.beta_1,
             "beta_2": self.beta_2,
             "epsilon": self.epsilon,
-            "amsgrad": self.amsgrad,
         }
-
-
-def SGD(
-    *args: Any, convention: str = "keras", **kwargs: Any
-) -> keras.optimizers.Optimizer:
-    """Former name of `keras.optimizers.SGD` and, with `convention="optax"`, of
-    `PublishedSGD`. It will be removed."""
-    return _former("SGD", PublishedSGD, convention)(*args, **kwargs)
-
-
-def AdamW(
-    *args: Any, convention: str = "keras", **kwargs: Any
-) -> keras.optimizers.Optimizer:
-    """Former name of `keras.optimizers.AdamW` and, with `convention="optax"`,
-    of `PublishedAdamW`. It will be removed."""
-    return _former("AdamW", PublishedAdamW, convention)(*args, **kwargs)
-
-
-def _former(name: str, published: type, convention: str) -> type:
-    """Returns the class that a former name means, with a warning."""
-    _checks.one_of("convention", convention, ("keras", "optax"))
-    means = (
-        published if convention == "optax" else getattr(keras.optimizers, name)
-    )
-    package = "keras_vit" if convention == "optax" else "keras"
-    warn(
-        f"keras_vit.optimizers.{name} will be removed. Here it means "
-        f"{package}.optimizers.{means.__name__}: use that, or "
-        f"keras_vit.optimizers.{published.__name__} for the updates of the "
-        "published code and for their options.",
-        FutureWarning,
-    )
-    return means
 
 
 @contextlib.contextmanager

@@ -12,8 +12,15 @@ from keras_vit._types import Tensor
 STAIRS = (30 / 90, 60 / 90, 80 / 90)
 
 
+class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule whose attributes are the arguments of its constructor."""
+
+    def get_config(self) -> Config:
+        return dict(vars(self))
+
+
 @keras.saving.register_keras_serializable("keras_vit")
-class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
+class WarmupDecay(_Schedule):
     """Learning rate schedule of pre-training: linear warm-up, then a decay.
 
     It follows `create_learning_rate_schedule` of
@@ -58,11 +65,10 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.decay, self.end = decay, end
 
     def __call__(self, step: Any) -> Tensor:
-        ops = keras.ops
-        step = ops.cast(step, "float32")
+        step = keras.ops.cast(step, "float32")
         rate = DECAYS[self.decay](self, step)
         if self.warmup_steps:
-            rate = rate * ops.minimum(step / self.warmup_steps, 1.0)
+            rate = rate * keras.ops.minimum(step / self.warmup_steps, 1.0)
         return rate
 
     def _done(self, step: Any) -> Tensor:
@@ -84,18 +90,9 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             rate = keras.ops.where(step >= stair, rate / 10, rate)
         return rate
 
-    def get_config(self) -> Config:
-        return {
-            "peak": self.peak,
-            "steps": self.steps,
-            "warmup_steps": self.warmup_steps,
-            "decay": self.decay,
-            "end": self.end,
-        }
-
 
 @keras.saving.register_keras_serializable("keras_vit")
-class WarmupMultiStep(keras.optimizers.schedules.LearningRateSchedule):
+class WarmupMultiStep(_Schedule):
     """Learning rate schedule with linear warm-up and decay at milestones.
 
     It follows `MultiStepLRScheduler` of microsoft/SimMIM, lr_scheduler.py, with
@@ -142,18 +139,9 @@ class WarmupMultiStep(keras.optimizers.schedules.LearningRateSchedule):
             rate = ops.where(step >= milestone, rate * self.factor, rate)
         return rate
 
-    def get_config(self) -> Config:
-        return {
-            "peak": self.peak,
-            "warmup_steps": self.warmup_steps,
-            "milestones": self.milestones,
-            "start": self.start,
-            "factor": self.factor,
-        }
-
 
 @keras.saving.register_keras_serializable("keras_vit")
-class CosineSchedule(keras.optimizers.schedules.LearningRateSchedule):
+class CosineSchedule(_Schedule):
     """Value that changes from one to another by half a cosine.
 
     At step `t` of `steps`, it is `end + (start - end) * (1 + cos(pi * t /
@@ -176,12 +164,9 @@ class CosineSchedule(keras.optimizers.schedules.LearningRateSchedule):
         change = 0.5 * (self.start - self.end) * (1 + ops.cos(np.pi * done))
         return self.end + change
 
-    def get_config(self) -> Config:
-        return {"start": self.start, "end": self.end, "steps": self.steps}
-
 
 @keras.saving.register_keras_serializable("keras_vit")
-class LinearSchedule(keras.optimizers.schedules.LearningRateSchedule):
+class LinearSchedule(_Schedule):
     """Value that changes linearly from one to another, and stays there.
 
     Args:
@@ -197,9 +182,6 @@ class LinearSchedule(keras.optimizers.schedules.LearningRateSchedule):
         ops = keras.ops
         done = ops.minimum(ops.cast(step, "float32") / max(1, self.steps), 1.0)
         return self.start + (self.end - self.start) * done
-
-    def get_config(self) -> Config:
-        return {"start": self.start, "end": self.end, "steps": self.steps}
 
 
 DECAYS = {
@@ -228,7 +210,7 @@ def warmup_cosine(peak: float, steps: int, warmup: float) -> WarmupDecay:
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class BiTHyperRule(keras.optimizers.schedules.LearningRateSchedule):
+class BiTHyperRule(_Schedule):
     """Learning rate schedule of BiT-HyperRule, for fine-tuning.
 
     After a linear warm-up, the learning rate is divided by 10 three times.
@@ -271,6 +253,3 @@ class BiTHyperRule(keras.optimizers.schedules.LearningRateSchedule):
         if num_images < 20_000:
             return 500
         return 10_000 if num_images < 500_000 else 20_000
-
-    def get_config(self) -> Config:
-        return {"peak": self.peak, "steps": self.steps}

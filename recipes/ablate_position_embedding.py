@@ -107,26 +107,32 @@ class Config(cli.TrainingFlags):
         "input of the head: gap (global average pooling of the patches) or "
         "token (the class token)",
         "NAME",
+        choices=tuple(RATES),
     )
     shots: int = cli.arg(
-        5, "training images per class in the linear evaluation"
+        5, "training images per class in the linear evaluation", minimum=1
     )
     samples: int = cli.arg(
-        10, "number of random samples of these images, which are averaged"
+        10,
+        "number of random samples of these images, which are averaged",
+        minimum=1,
     )
-    steps: int = cli.arg(400, "training steps of each setting")
+    steps: int = cli.arg(400, "training steps of each setting", minimum=1)
     learning_rate: float | None = cli.arg(
         None,
         f"peak learning rate; default: {RATES['gap']} for gap, "
         f"{RATES['token']} for token",
         "X",
+        above=0,
     )
     warmup: float = cli.arg(
         0.1,
         "fraction of the steps in which the learning rate is warmed up",
         "X",
+        minimum=0,
+        below=1,
     )
-    weight_decay: float = cli.arg(0.05, "weight decay of AdamW", "X")
+    weight_decay: float = cli.arg(0.05, "weight decay of AdamW", "X", minimum=0)
     output: str | None = cli.arg(
         None,
         "output folder; default: runs/positions- followed by the name of the "
@@ -136,20 +142,10 @@ class Config(cli.TrainingFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        cli.check_range(self, "weight_decay", minimum=0)
-        cli.check_range(self, "warmup", minimum=0, below=1)
-        cli.check_range(self, "shots", "samples", minimum=1)
-        if self.pooling not in RATES:
+        if self.keep != "last" or self.holdout is not None:
             raise ValueError(
-                f"--pooling must be gap or token. Received: {self.pooling!r}"
-            )
-        for name in ("epochs", "holdout"):
-            if getattr(self, name) is not None:
-                raise ValueError(f"--{name} is not for this recipe.")
-        if self.keep != "last":
-            raise ValueError(
-                "--keep best would choose each setting's weights by the test "
-                "images that it is then compared on. Leave it out."
+                "Settings are compared on the test images after the last step: "
+                "leave out --keep best and --holdout."
             )
         settings_of(self)
 
@@ -210,8 +206,6 @@ def resolve_config(config, data):
         patch_size=patch_size,
         batch_size=config.whole_batch(config.batch_size, data.num_train),
         learning_rate=config.learning_rate or RATES[config.pooling],
-        mixup=config.mixup or 0.0,
-        cutmix=config.cutmix or 0.0,
         mode=config.mode or "tf",
         evaluate_every=config.evaluate_every or max(1, config.steps // 4),
     )
@@ -222,8 +216,10 @@ def open_folder(config, data):
     output = pathlib.Path(config.output or f"runs/positions-{data.name}")
     output = training.open_study(config, output, "settings")
     if config.overwrite:
-        for kind, placement in [(k, p) for k in GRID for p in PLACEMENTS]:
-            shutil.rmtree(output / f"{kind}-{placement}", ignore_errors=True)
+        for kind in GRID:
+            for placement in PLACEMENTS:
+                folder = output / f"{kind}-{placement}"
+                shutil.rmtree(folder, ignore_errors=True)
     return output
 
 
@@ -240,11 +236,8 @@ def measured(config, data, chosen, output, setting):
     trained = json.loads((folder / "config.json").read_text())
     model = keras_vit.models.load_keras_file(folder / "model.keras")
     features = evaluation.feature_model(model)
-    options = {
-        **config.batches(),
-        "batch_size": config.batch_size,
-        "one_hot": False,
-    }
+    options = {**config.batches(), "one_hot": False}
+    options["batch_size"] = config.batch_size
     x, y = evaluation.predict_dataset(
         features, data.batches("train", **options), data.num_train
     )
@@ -313,17 +306,7 @@ def train(config, data, strategy, output, kind, placement):
         )
 
         # 4. Training, from the last checkpoint if there is one.
-        run.resume(model, schedule, train_batches, test)
-        model.fit(
-            run.batches,
-            steps_per_epoch=run.steps_per_epoch,
-            initial_epoch=run.initial_epoch,
-            epochs=run.epochs,
-            validation_data=test,
-            callbacks=run.callbacks,
-            shuffle=False,  # the batches are shuffled already
-            verbose=0,  # a callback prints a line for each evaluation
-        )
+        model.fit(**run.resume(model, schedule, train_batches, test))
         run.save(model)
 
 
@@ -370,12 +353,12 @@ def _plot_table(rows, config, data, path):
     axes = figure.subplots()
     names = [f"{r['positions']}, {PLACEMENTS[r['placement']]}" for r in rows]
     kinds = dict.fromkeys(row["positions"] for row in rows)
-    colours = {kind: f"C{i}" for i, kind in enumerate(kinds)}
+    colors = {kind: f"C{i}" for i, kind in enumerate(kinds)}
     axes.barh(
         names,
         [row["few_shot"] for row in rows],
         xerr=[row["few_shot_std"] for row in rows],
-        color=[colours[row["positions"]] for row in rows],
+        color=[colors[row["positions"]] for row in rows],
     )
     for i, row in enumerate(rows):
         axes.text(0.01, i, f"{row['few_shot']:.4f}", va="center", color="white")

@@ -37,16 +37,14 @@ import dataclasses
 import os
 import pathlib
 import re
-import shlex
-import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numpy as np
 
-import keras_vit
 from keras_vit import evaluation
+from keras_vit.evaluation.command_line import DatasetFlags
 from keras_vit.training import command_line as cli
 from keras_vit.training import run_folder
 
@@ -56,33 +54,23 @@ SHOWN = 5  # number of best and of worst classes to print
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(keras_vit.evaluation.EvaluationFlags):
-    dataset: str | None = cli.arg(
-        None,
-        "'digits', a name in TFDS, or a folder of images; default: the dataset "
-        "of the run of --weights",
-        "NAME|FOLDER",
-    )
-    test_split: str | None = cli.arg(
-        None,
-        "for a dataset of TFDS, the split to evaluate on; default: that of the "
-        "run if --dataset is not given, else test, or validation if test has "
-        "no labels",
-        "NAME",
-    )
+class Config(DatasetFlags):
     split: str = cli.arg(
         "test",
         f"images to evaluate on: {', '.join(SPLITS)}; a folder without train "
         "and test sub-folders is split as in training, and 'all' is the whole "
         "folder",
         "NAME",
+        choices=tuple(SPLITS),
     )
     real: str | None = cli.arg(
         None,
         "ReaL labels: real.json of google-research/reassessed-imagenet",
         "FILE",
     )
-    bins: int = cli.arg(15, "number of bins of the calibration error")
+    bins: int = cli.arg(
+        15, "number of bins of the calibration error", minimum=1
+    )
     output: str | None = cli.arg(
         None,
         "output folder; default: runs/evaluate- followed by the name of the "
@@ -90,36 +78,13 @@ class Config(keras_vit.evaluation.EvaluationFlags):
         "DIR",
     )
 
-    def __post_init__(self):
-        super().__post_init__()
-        cli.check_range(self, "bins", minimum=1)
-        if self.split not in SPLITS:
-            raise ValueError(
-                f"There is no split {self.split!r}. --split takes: "
-                f"{', '.join(SPLITS)}."
-            )
-
 
 def main(config):
     with cli.user_errors():
         cli.require("matplotlib")
         trained = config.trained()
-        name = config.dataset or trained.dataset
-        if name is None:
-            raise ValueError(
-                f"The dataset of {config.weights!r} is unknown: give --dataset."
-            )
-        skip, test_split = config.skip_bad_images, config.test_split
-        if config.dataset is None:  # as in the training
-            skip = skip or trained.skip_bad_images
-            test_split = test_split or trained.test_split
-        data = keras_vit.data.load_dataset(
-            name, skip_bad_images=skip, test_split=test_split
-        )
-        data = keras_vit.evaluation.fitted(data, trained)
-        places, class_names = keras_vit.evaluation.match_class_names(
-            trained, data
-        )
+        data = config.load_data(trained)
+        places, class_names = evaluation.match_class_names(trained, data)
         real = real_labels(config, data)
         options = trained.reading(data, config.batch_size)
         parts = [
@@ -140,12 +105,12 @@ def main(config):
             flush=True,
         )
         pairs = [
-            keras_vit.evaluation.predict_dataset(trained.predictor, *part)
+            evaluation.predict_dataset(trained.predictor, *part)
             for part in parts
         ]
         logits, labels = map(np.concatenate, zip(*pairs, strict=True))
         several = trained.multi_label and labels.ndim > 1
-        probabilities = keras_vit.evaluation.probabilities(
+        probabilities = evaluation.probabilities(
             trained.model,
             logits,
             "sigmoid" if several else "softmax",
@@ -179,11 +144,9 @@ def main(config):
         {
             **results,
             "split": config.split,
-            "config": dataclasses.asdict(config),
             "reading": options,
             "data": data.metadata(),
-            "command": shlex.join(sys.argv),
-            "versions": run_folder.versions(),
+            **run_folder.program_info(config),
         },
         output / "results.json",
     )
@@ -220,44 +183,38 @@ def real_labels(config, data):
 
 
 def measure(probabilities, labels, class_names, config, output):
-    """Computes the metrics, and writes per_class.csv and the plots.
-
-    Args:
-        probabilities: Array of shape `(images, classes)`.
-        labels: Array of shape `(images,)` of integers.
-        class_names: List of strings, one per class.
-        config: `Config`.
-        output: Path of the output folder.
-
-    Returns:
-        Dict of names and values of the metrics.
-    """
-    measured = evaluation
-    confusion = measured.confusion_matrix(
+    """Writes per_class.csv and the plots, and returns the metrics by name."""
+    confusion = evaluation.confusion_matrix(
         probabilities.argmax(axis=1), labels, len(class_names)
     )
-    rows = measured.per_class(confusion, class_names)
+    rows = evaluation.per_class(confusion, class_names)
     there = [row for row in rows if row["images"]]
     results = {
         "images": len(labels),
-        "accuracy": measured.accuracy(probabilities, labels),
+        "accuracy": evaluation.accuracy(probabilities, labels),
     }
     if len(class_names) > 5:
-        results["top_5_accuracy"] = measured.accuracy(probabilities, labels, 5)
+        results["top_5_accuracy"] = evaluation.accuracy(
+            probabilities, labels, 5
+        )
     results["mean_per_class_accuracy"] = float(
         np.mean([row["accuracy"] for row in there])
     )
-    results["calibration_error"] = measured.calibration_error(
+    results["calibration_error"] = evaluation.calibration_error(
         probabilities, labels, config.bins
     )
     results["calibration_bins"] = config.bins
     write_table(rows, output / "per_class.csv")
     title = f"accuracy {results['accuracy']:.2%} of {len(labels)} images"
     error = f"calibration error {results['calibration_error']:.4f}"
-    bins = measured.reliability(probabilities, labels, config.bins)
+    bins = evaluation.reliability(probabilities, labels, config.bins)
     for name, figure in {
-        "reliability.png": measured.plot_reliability(bins, f"{title}\n{error}"),
-        "confusion.png": measured.plot_confusion(confusion, class_names, title),
+        "reliability.png": evaluation.plot_reliability(
+            bins, f"{title}\n{error}"
+        ),
+        "confusion.png": evaluation.plot_confusion(
+            confusion, class_names, title
+        ),
     }.items():
         with run_folder.atomic_write(output / name) as temporary:
             figure.savefig(temporary)
@@ -266,21 +223,8 @@ def measure(probabilities, labels, class_names, config, output):
 
 
 def measure_multi_label(logits, probabilities, labels, class_names, output):
-    """Computes the metrics of several classes per image.
-
-    It writes per_class.csv, with the average precision of each class, and the
-    precision and recall of sigmoids above 0.5.
-
-    Args:
-        logits: Array of shape `(images, classes)`, the outputs of the model.
-        probabilities: Array of the same shape.
-        labels: Array of the same shape, positive where a class applies.
-        class_names: List of strings, one per class.
-        output: Path of the output folder.
-
-    Returns:
-        Dict of names and values of the metrics.
-    """
+    """Writes per_class.csv, with the average precision of each class and the
+    precision and recall of sigmoids above 0.5, and returns the metrics."""
     labels, predicted = labels > 0, probabilities > 0.5
     averages = evaluation.average_precisions(logits, labels)
     rows = []

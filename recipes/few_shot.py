@@ -33,8 +33,6 @@ which were not reproduced here, are in its Figure 4.
 import dataclasses
 import os
 import pathlib
-import shlex
-import sys
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -42,9 +40,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numpy as np
 
-import keras_vit
 from keras_vit import evaluation
 from keras_vit.data import PROTOCOLS
+from keras_vit.evaluation.command_line import DatasetFlags
 from keras_vit.training import command_line as cli
 from keras_vit.training import run_folder
 
@@ -59,20 +57,7 @@ PROTOCOL = "few-shot"
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(keras_vit.evaluation.EvaluationFlags):
-    dataset: str | None = cli.arg(
-        None,
-        "'digits', a name in TFDS, or a folder of images; default: the dataset "
-        "of the run of --weights",
-        "NAME|FOLDER",
-    )
-    test_split: str | None = cli.arg(
-        None,
-        "for a dataset of TFDS, the split to evaluate on; default: that of the "
-        "run if --dataset is not given, else test, or validation if test has "
-        "no labels",
-        "NAME",
-    )
+class Config(DatasetFlags):
     protocol: str | None = cli.arg(
         None,
         f"how images are resized: {', '.join(PROTOCOLS)}; default: as in "
@@ -81,19 +66,24 @@ class Config(keras_vit.evaluation.EvaluationFlags):
         "NAME",
     )
     shots: tuple[int, ...] = cli.arg(
-        (1, 5, 10, 25), "numbers of training images per class"
+        (1, 5, 10, 25), "numbers of training images per class", minimum=1
     )
     seeds: int = cli.arg(
-        3, "number of random samples of these images, which are averaged"
+        3,
+        "number of random samples of these images, which are averaged",
+        minimum=1,
     )
     l2: tuple[float, ...] = cli.arg(
         (1024.0,),
         "one or more L2 penalties of the weights; all results are reported, "
         "and also which penalty has the highest mean accuracy over --shots",
         "X",
+        above=0,
     )
     neighbours: int = cli.arg(
-        20, "number of nearest neighbours; 0 to leave out this evaluation"
+        20,
+        "number of nearest neighbours; 0 to leave out this evaluation",
+        minimum=0,
     )
     probe_l2: float | None = cli.arg(
         None,
@@ -101,9 +91,10 @@ class Config(keras_vit.evaluation.EvaluationFlags):
         f"and no probe if training images x classes exceed "
         f"{LARGEST_PROBE:,}, as for ImageNet",
         "X",
+        minimum=0,
     )
     max_train: int | None = cli.arg(
-        None, "use only a random sample of N training images"
+        None, "use only a random sample of N training images", minimum=1
     )
     output: str | None = cli.arg(
         None,
@@ -112,32 +103,15 @@ class Config(keras_vit.evaluation.EvaluationFlags):
         "DIR",
     )
 
-    def __post_init__(self):
-        super().__post_init__()
-        cli.check_range(self, "seeds", "max_train", minimum=1)
-        cli.check_range(self, "neighbours", "probe_l2", minimum=0)
-        if min(self.shots) < 1 or not 0 < min(self.l2):
-            raise ValueError("--shots must be 1 or more, --l2 above 0.")
-
 
 def main(config):
     started = time.perf_counter()
     with cli.user_errors():
         trained = config.trained()
-        name = config.dataset or trained.dataset
-        if name is None:
-            raise ValueError("Give --dataset: the run's dataset is unknown.")
-        skip, test_split = config.skip_bad_images, config.test_split
-        if config.dataset is None:  # as in the training
-            skip = skip or trained.skip_bad_images
-            test_split = test_split or trained.test_split
-        data = keras_vit.data.load_dataset(
-            name, skip_bad_images=skip, test_split=test_split
-        )
-        data = keras_vit.evaluation.fitted(data, trained)
+        data = config.load_data(trained)
         if config.max_train:
             data = data.sample("train", config.max_train)
-        model = keras_vit.evaluation.feature_model(trained.model)
+        model = evaluation.feature_model(trained.model)
         options = trained.reading(data, config.batch_size, PROTOCOL)
         batches = (
             data.batches("train", **options),
@@ -155,10 +129,8 @@ def main(config):
             f"output    {output}",
             flush=True,
         )
-        x, y = keras_vit.evaluation.predict_dataset(
-            model, batches[0], data.num_train
-        )
-        test_x, test_y = keras_vit.evaluation.predict_dataset(
+        x, y = evaluation.predict_dataset(model, batches[0], data.num_train)
+        test_x, test_y = evaluation.predict_dataset(
             model, batches[1], data.num_test
         )
         rows = evaluation.few_shot(
@@ -184,11 +156,9 @@ def main(config):
         {
             **results,
             "seconds": round(time.perf_counter() - started, 1),
-            "config": dataclasses.asdict(config),
             "reading": options,
             "data": data.metadata(),
-            "command": shlex.join(sys.argv),
-            "versions": run_folder.versions(),
+            **run_folder.program_info(config),
         },
         output / "results.json",
     )
@@ -197,19 +167,8 @@ def main(config):
 
 
 def on_all_images(x, y, classes, test_x, test_y, config):
-    """Evaluates the linear probe and the nearest neighbours.
-
-    Args:
-        x: Array of shape `(images, columns)`, the training features.
-        y: Array of shape `(images,)` of integers, the training labels.
-        classes: Integer. Number of classes.
-        test_x: Array of shape `(test images, columns)`.
-        test_y: Array of shape `(test images,)` of integers.
-        config: `Config`.
-
-    Returns:
-        Dict of the test accuracies.
-    """
+    """Returns the test accuracies of the linear probe and of the nearest
+    neighbours, for features and labels."""
     found = {}
     probe_l2 = probe_l2_of(config, len(x) * classes)
     if probe_l2:

@@ -34,11 +34,10 @@ fraction of the training images as their source, and evaluate on the test set.
 With --holdout 0, and in the last training of --sweep, the model trains on all
 training images.
 
-An interrupted run resumes bit for bit with the same command.
-
-The output folder contains model.keras, model.npz (weights to fine-tune again
-with --weights), metrics.csv, curves.png, predictions.png and config.json. The
-environment variable KERAS_BACKEND selects jax, tensorflow or torch.
+An interrupted run resumes bit for bit with the same command. The output folder
+contains model.keras, model.npz (weights to fine-tune again with --weights),
+metrics.csv, curves.png, predictions.png and config.json. The environment
+variable KERAS_BACKEND selects jax, tensorflow or torch.
 
 Measured on 2026-11-21 on 2 CPU cores that also ran tests: digits with the
 default settings, test accuracy 0.9861 in 92 s on JAX, 0.9833 in 105 s on
@@ -61,7 +60,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
 from keras_vit import training
-from keras_vit.data import PROTOCOLS
 from keras_vit.data import RandomPatchSizes
 from keras_vit.data import balanced_class_weights
 from keras_vit.data import height_and_width
@@ -72,6 +70,7 @@ from keras_vit.schedules import WarmupDecay
 from keras_vit.schedules import warmup_cosine
 from keras_vit.training import command_line as cli
 from keras_vit.training.models import check_classes
+from keras_vit.training.models import check_patch_size
 
 # The published batch size, 512, is for several accelerators. A smaller one
 # gives more updates of the weights in the same time.
@@ -84,10 +83,11 @@ LAYER_DECAY = 0.5  # with --train all
 # With --train all and another layer decay, or none, as for a BiT: 7e-4 with a
 # layer decay of 0.75 destroys the encoder of docs/transfer.md.
 LOW_LEARNING_RATE = 3e-4
+PRESETS = tuple(filter(None, training.FINE_TUNING))
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.TrainingFlags):
+class Config(cli.SupervisedFlags):
     model: str | None = cli.arg(
         None,
         f"one of {', '.join(training.MODEL_NAMES)}; default: the architecture "
@@ -117,11 +117,6 @@ class Config(cli.TrainingFlags):
         "4 x 4 patches, from scratch at most 64; with --model 224",
         "N|HxW",
     )
-    patch_size: int | None = cli.arg(
-        None,
-        "height and width of a patch, in pixels; default: that of --weights "
-        "or --model, else the one that gives about 8 x 8 patches",
-    )
     patch_sizes: tuple[int, ...] = cli.arg(
         (),
         "patch sizes to train for, such as 8 10 12 16: each step uses one of "
@@ -132,8 +127,9 @@ class Config(cli.TrainingFlags):
     preset: str | None = cli.arg(
         None,
         "published settings for all flags that are not given; requires "
-        f"--weights: {', '.join(filter(None, training.FINE_TUNING))}",
+        f"--weights: {', '.join(PRESETS)}",
         "NAME",
+        choices=PRESETS,
     )
     steps: int | None = cli.arg(
         None,
@@ -142,6 +138,7 @@ class Config(cli.TrainingFlags):
         "images above 40 pixels; with --weights, 100 or 30 epochs, whichever "
         "is more, at most 500, or 10000 for 20000 images or more, or 20000 for "
         "500000 images or more",
+        minimum=1,
     )
     learning_rate: float | None = cli.arg(
         None,
@@ -152,18 +149,15 @@ class Config(cli.TrainingFlags):
         + f" by --train, or {LOW_LEARNING_RATE:g} with another layer decay, "
         "times the square root of the batch size / 32",
         "X",
-    )
-    batch_size: int | None = cli.arg(
-        None, f"images per step; default: that of --preset, else {BATCH_SIZE}"
+        above=0,
     )
     warmup: float | None = cli.arg(
         None,
-        "fraction of the steps in which the learning rate is warmed up; "
-        "default: 0.1",
+        "fraction of the steps in which the learning rate is warmed up, unless "
+        "--warmup-steps is given; default: 0.1",
         "X",
-    )
-    warmup_steps: int | None = cli.arg(
-        None, "number of warm-up steps, instead of --warmup"
+        minimum=0,
+        below=1,
     )
     optimizer: str | None = cli.arg(
         None,
@@ -171,77 +165,32 @@ class Config(cli.TrainingFlags):
         "--preset, sgd for --weights with --sweep paper, whose learning rates "
         "are for it, else adamw",
         "NAME",
-    )
-    # The higher weight decay of the paper's ImageNet models is for 300 epochs.
-    weight_decay: float | None = cli.arg(
-        None,
-        "weight decay of AdamW: each step multiplies kernels by 1 minus this "
-        "times the learning rate; default: 0.05",
-        "X",
-    )
-    loss: str = cli.arg(
-        "softmax",
-        "cross-entropy: softmax, for images of one class each; or sigmoid for "
-        "each class, for images of several classes, which are evaluated by the "
-        "mean average precision",
-        "softmax|sigmoid",
+        choices=("sgd", "adamw"),
     )
     class_weights: str | None = cli.arg(
         None,
         "balanced: each class has the same part in the training loss, however "
         "many images it has; default: each image has the same",
         "balanced",
+        choices=("balanced",),
     )
     label_smoothing: float | None = cli.arg(
         None,
-        "label smoothing: the fraction of the probability that is distributed "
-        "evenly over all classes; default: 0",
+        "label smoothing of --loss softmax: the fraction of the probability "
+        "that is distributed evenly over all classes; default: 0",
         "P",
+        minimum=0,
+        below=1,
     )
     train: str = cli.arg(
         "all",
         "trainable weights: all; head, only the new head; or lora, the head "
         "and low-rank updates of the query and value kernels",
         "all|head|lora",
+        choices=tuple(LEARNING_RATES),
     )
-    lora_rank: int | None = cli.arg(
-        None, "rank of the updates of --train lora; default: 8"
-    )
-    clip: float | None = cli.arg(
-        None,
-        "maximum global norm of the gradients, 0 for no clipping; default: 1",
-        "X",
-    )
-    momentum_dtype: str | None = cli.arg(
-        None,
-        "dtype of the momentum: float32, or bfloat16 to use less memory; "
-        "default: float32",
-        "NAME",
-    )
-    dropout: float | None = cli.arg(
-        None,
-        "dropout rate after the position embedding and after dense layers, "
-        "except query, key and value; default: 0",
-        "P",
-    )
-    drop_path: float | None = cli.arg(
-        None,
-        "stochastic depth rate of the last block; it increases linearly from "
-        "0 in the first block; default: 0",
-        "P",
-    )
-    protocol: str | None = cli.arg(
-        None,
-        f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
-        "default: that of --preset, else simple, which shifts whole images",
-        "NAME",
-    )
-    mode: str | None = cli.arg(
-        None,
-        "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
-        "mean and standard deviation; default: that of the training of "
-        "released weights, else tf",
-        "NAME",
+    lora_rank: int = cli.arg(
+        8, "rank of the updates of --train lora", minimum=1
     )
     pooling: str | None = cli.arg(
         None,
@@ -249,6 +198,7 @@ class Config(cli.TrainingFlags):
         "as in the fine-tuning of MAE; default: what the head of --weights "
         "reads",
         "gap",
+        choices=("gap",),
     )
     layer_decay: float | None = cli.arg(
         None,
@@ -257,6 +207,8 @@ class Config(cli.TrainingFlags):
         f"--preset, {LAYER_DECAY} for --weights of a Vision Transformer with "
         "adamw and --train all, else no decay",
         "X",
+        above=0,
+        maximum=1,
     )
     sweep: str | None = cli.arg(
         None,
@@ -269,118 +221,45 @@ class Config(cli.TrainingFlags):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.sweep is not None:
+            training.parse_learning_rates(self.sweep)
+            if self.holdout == 0:
+                raise ValueError(
+                    "--sweep measures learning rates on a validation split: "
+                    "give --holdout a fraction above 0, or leave it out."
+                )
         if self.sweep == "paper" and self.weights and not self.preset:
             # It stays when the sweep has chosen one of SGD's learning rates.
             optimizer = self.optimizer or "sgd"
             object.__setattr__(self, "optimizer", optimizer)
-        if self.sweep is not None:
-            training.parse_learning_rates(self.sweep)
-            if self.learning_rate is not None:
-                raise ValueError("Give --sweep or --learning-rate, not both.")
-            if self.holdout == 0:
-                raise ValueError(
-                    "--sweep measures learning rates on a validation split. "
-                    "Give --holdout a fraction above 0, or leave it out. "
-                    f"Received: --holdout {self.holdout:g}"
-                )
-        cli.check_range(self, "weight_decay", "clip", minimum=0)
-        rates = ("warmup", "dropout", "drop_path", "label_smoothing")
-        cli.check_range(self, *rates, minimum=0, below=1)
-        cli.check_range(self, "lora_rank", minimum=1)
-        cli.check_range(self, "warmup_steps", minimum=0)
-        cli.check_choices(
-            self,
-            preset=filter(None, training.FINE_TUNING),
-            loss=keras_vit.losses.LOSSES,
-            class_weights=("balanced",),
-            pooling=("gap",),
-            optimizer=("sgd", "adamw"),
-            train=("all", "head", "lora"),
-            momentum_dtype=("float32", "bfloat16"),
-        )
-        if self.patch_sizes:
-            RandomPatchSizes(self.patch_sizes, self.patch_size or 1)
-        if self.layer_decay is not None:
-            keras_vit.optimizers.layer_decay_multipliers(
-                ["block_0"], self.layer_decay
-            )
-        self.raise_if_unused()
-
-    def raise_if_unused(self):
-        """Raises a `ValueError` if a given flag would have no effect."""
-        if self.preset and self.weights is None:
+        needing = {
+            "preset": self.preset,
+            "keep-head": self.keep_head,
+            "pooling": self.pooling,
+            "train": self.train != "all",
+        }
+        given = [name for name, value in needing.items() if value]
+        if given and self.weights is None:
             raise ValueError(
-                f"--preset {self.preset} fine-tunes: give --weights. To train "
+                f"--{given[0]} is for fine-tuning: give --weights. To train "
                 "from scratch as published, use recipes/pretrain.py."
             )
         published = self.published.settings.get("optimizer")
-        if self.preset and self.optimizer not in (None, published):
+        if published and self.optimizer not in (None, published):
             raise ValueError(
-                f"--preset {self.preset} fine-tunes with {published}: leave "
-                "out --optimizer or --preset."
-            )
-        if self.keep_head and (self.weights is None or self.pooling):
-            raise ValueError(
-                "--keep-head keeps the head of --weights, with what it reads: "
-                "give --weights, and leave out --pooling and --preset mae, "
-                "which sets it."
-            )
-        if self.pooling and self.weights is None:
-            raise ValueError(
-                f"--pooling {self.pooling} changes what the head of --weights "
-                "reads: give --weights, or leave it out."
-            )
-        if self.weight_decay is not None and self.optimizer_name == "sgd":
-            raise ValueError(
-                "--weight-decay is of AdamW, and the model is trained with "
-                "SGD, without weight decay: leave it out, or give --optimizer "
-                "adamw."
-            )
-        if self.train != "all" and self.weights is None:
-            raise ValueError(
-                f"--train {self.train} keeps the encoder as it is: give "
-                "--weights."
-            )
-        if self.lora_rank is not None and self.train != "lora":
-            raise ValueError(
-                f"--lora-rank is for --train lora. Received: --train "
-                f"{self.train}"
-            )
-        if self.layer_decay is not None and self.train != "all":
-            raise ValueError(
-                "--layer-decay is for --train all. Received: --train "
-                f"{self.train}"
-            )
-        if self.label_smoothing and self.loss == "sigmoid":
-            raise ValueError(
-                "--label-smoothing is for --loss softmax: leave it out, or "
-                "with --preset give 0. Received: --loss sigmoid "
-                f"--label-smoothing {self.label_smoothing:g}"
-            )
-        if self.class_weights and (self.mixup or self.cutmix):
-            raise ValueError(
-                "--class-weights is for images of one class each, which "
-                "--mixup and --cutmix mix: leave out one of them, or with "
-                "--preset give --mixup 0 --cutmix 0."
-            )
-        rises = [x for x in (self.warmup, self.warmup_steps) if x is not None]
-        if len(rises) > 1:
-            raise ValueError("Give --warmup or --warmup-steps, not both.")
-        if rises and self.preset == "bit-hyperrule":
-            raise ValueError(
-                "--preset bit-hyperrule has a warm-up of its own: leave out "
-                "--warmup and --warmup-steps."
+                f"--preset {self.preset} has the learning rates of {published}"
+                ": leave out --optimizer or --preset. Received: --optimizer "
+                f"{self.optimizer}"
             )
 
     @property
-    def optimizer_name(self) -> str:
+    def optimizer_name(self):
         published = self.published.settings.get("optimizer")
         return self.optimizer or published or "adamw"
 
     @property
     def one_hot(self):
-        smooth = bool(self.label_smoothing)
-        return super().one_hot or smooth or self.loss == "sigmoid"
+        return super().one_hot or bool(self.label_smoothing)
 
     @property
     def published(self):
@@ -414,9 +293,13 @@ def train(config, data, strategy, output, keep=True):
     with training.Run(config, data, strategy, output, summary) as run:
         # 1. Data: a function of the step to resume from, which returns endless
         # batches of (images, labels), and the batches of an evaluation.
+        weights, sizes = None, None
+        if config.class_weights:
+            weights = balanced_class_weights(data.class_counts())
+        if config.patch_sizes:
+            sizes = RandomPatchSizes(config.patch_sizes, config.patch_size)
         train_batches = run.train_batches(
-            class_weights=class_weights(config, data),
-            patch_sizes=patch_sizes(config),
+            class_weights=weights, patch_sizes=sizes
         )
         test = run.evaluation_batches()
 
@@ -439,32 +322,10 @@ def train(config, data, strategy, output, keep=True):
         )
 
         # 4. Training, from the last checkpoint if there is one.
-        run.resume(model, schedule, train_batches, test)
-        model.fit(
-            run.batches,
-            steps_per_epoch=run.steps_per_epoch,
-            initial_epoch=run.initial_epoch,
-            epochs=run.epochs,
-            validation_data=test,
-            callbacks=run.callbacks,
-            shuffle=False,  # the batches are shuffled already
-            verbose=0,  # a callback prints a line for each evaluation
-        )
+        model.fit(**run.resume(model, schedule, train_batches, test))
 
         # 5. Results: the model, metrics, plots and settings.
         return run.save(model, keep=keep)
-
-
-def class_weights(config, data):
-    if config.class_weights:
-        return balanced_class_weights(data.class_counts())
-    return None
-
-
-def patch_sizes(config):
-    if not config.patch_sizes:
-        return None
-    return RandomPatchSizes(config.patch_sizes, config.patch_size)
 
 
 def build_model(config, data):
@@ -472,13 +333,8 @@ def build_model(config, data):
     inputs = {"input_shape": (height, width, data.channels)}
     if config.patch_sizes:
         # The grid of patches, and so the image, differs from step to step.
-        inputs = {
-            "input_shape": (None, None, data.channels),
-            "grid_size": (
-                height // config.patch_size,
-                width // config.patch_size,
-            ),
-        }
+        grid = height // config.patch_size, width // config.patch_size
+        inputs = {"input_shape": (None, None, data.channels), "grid_size": grid}
     model = training.build_model(
         config.model,
         config.weights,
@@ -522,14 +378,11 @@ def resolve_config(given, data):
     spec = training.resolve_model_spec(
         config.model, config.weights, config.patch_size
     )
-    if not spec["stride"]:
-        config.raise_if_given("dropout", "drop_path", "layer_decay", "pooling")
     if config.patch_sizes and spec["stride"] != 1:
         raise ValueError(
             "--patch-sizes is for Vision Transformers, whose patches are cut "
-            "from the image. A hybrid cuts them from a ResNet's feature map, "
-            "and a BiT has none: leave it out, or give another --model, such "
-            "as compact-vit."
+            "from the image: leave it out, or give another --model, such as "
+            "compact-vit."
         )
     if config.keep_head:
         check_classes(config.weights, data)
@@ -550,7 +403,7 @@ def resolve_config(given, data):
         spec["stride"],
     )
     for size in config.patch_sizes:
-        training.models.check_patch_size(image_size, size)
+        check_patch_size(image_size, size)
     # At least one image per micro-batch, and at most the whole dataset.
     batch_size = config.batch_size or max(BATCH_SIZE, config.accumulate)
     batch_size = config.whole_batch(batch_size, data.num_train)
@@ -571,7 +424,6 @@ def resolve_config(given, data):
     return config.with_defaults(
         optimizer=config.optimizer_name,
         weight_decay=0.05 if config.optimizer_name == "adamw" else None,
-        lora_rank=8 if config.train == "lora" else None,
         mode=spec["mode"],
         **learning_rates(config, spec["stride"]),
     )

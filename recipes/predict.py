@@ -28,8 +28,6 @@ import csv
 import dataclasses
 import os
 import pathlib
-import shlex
-import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -60,13 +58,13 @@ class Config(keras_vit.evaluation.EvaluationFlags):
         None,
         "number of classes per image; default: 5, or for a model of several "
         "classes per image all that are more probable than 0.5",
+        minimum=1,
     )
     batch_size: int = cli.arg(32, "images per batch")
     output: str = cli.arg("runs/predict", "output folder", "DIR")
 
     def __post_init__(self):
         super().__post_init__()
-        cli.check_range(self, "top", minimum=1)
         if not self.images:
             raise ValueError("Give --images.")
 
@@ -125,10 +123,8 @@ def main(config):
             for path, classes in zip(files, found, strict=True)
         ],
         "skipped": data.num_skipped,
-        "config": dataclasses.asdict(config),
         "reading": options,
-        "command": shlex.join(sys.argv),
-        "versions": run_folder.versions(),
+        **run_folder.program_info(config),
     }
     run_folder.save_json(summary, output / "predictions.json")
     save_table(files, found, output / "predictions.csv")
@@ -146,12 +142,8 @@ def main(config):
 
 
 def save_table(files, found, path):
-    """Writes a CSV file with one row per image.
-
-    A row holds the path of the image, and the names and probabilities of its
-    top classes, the most likely class first. Cells are empty if another image
-    has more classes.
-    """
+    """Writes a CSV file with one row per image: its path, and the names and
+    probabilities of its top classes, the most likely class first."""
     header = ["file"]
     columns = max(map(len, found))
     for i in range(1, columns + 1):
@@ -169,19 +161,9 @@ def save_table(files, found, path):
 
 
 def decoded(probabilities, top, names, multi_label):
-    """Returns the top classes of each image, the most likely first.
-
-    Args:
-        probabilities: Array of shape `(images, classes)`.
-        top: Integer. Number of classes; None for 5, or if `multi_label` for all
-            that are more probable than 0.5.
-        names: Tuple of class names, path of a file of them, or None for
-            ImageNet's.
-        multi_label: Boolean. Whether an image may have several classes.
-
-    Returns:
-        List with one list of `(id, name, probability)` per image.
-    """
+    """Returns a list of `(id, name, probability)` for each image, the most
+    likely first: `top` classes, by default 5, or if `multi_label` all that are
+    more probable than 0.5."""
     if isinstance(names, tuple):
         names = list(names)
     classes = probabilities.shape[1]

@@ -62,9 +62,8 @@ from keras_vit.optimizers import PublishedSGD
 from keras_vit.schedules import WarmupDecay
 from keras_vit.training import command_line as cli
 from keras_vit.training import models
-from keras_vit.training.pretraining import PretrainingFlags
 
-# Flags of the encoder, which a BiT does not have.
+# Flags of the encoder.
 ENCODER = (
     "dropout",
     "drop_path",
@@ -75,12 +74,13 @@ ENCODER = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(PretrainingFlags):
+class Config(cli.SupervisedFlags):
     preset: str | None = cli.arg(
         None,
         "published settings for all flags that are not given: "
         f"{', '.join(name for name in training.PRE_TRAINING if name)}",
         "NAME",
+        choices=tuple(filter(None, training.PRE_TRAINING)),
     )
     model: str | None = cli.arg(
         None,
@@ -93,12 +93,7 @@ class Config(PretrainingFlags):
         "adam (beta 0.9 and 0.999) or sgd (momentum 0.9); default: that of "
         "--preset, else adam",
         "NAME",
-    )
-    momentum_dtype: str | None = cli.arg(
-        None,
-        "dtype of the momentum: float32, or bfloat16 to use less memory; "
-        "default: that of --preset, else float32",
-        "NAME",
+        choices=("adam", "sgd"),
     )
     weight_decay: float | None = cli.arg(
         None,
@@ -107,6 +102,7 @@ class Config(PretrainingFlags):
         "without it), even if --learning-rate differs; default: that of "
         "--preset, else 0.05",
         "X",
+        minimum=0,
     )
     decay: str | None = cli.arg(
         None,
@@ -114,24 +110,13 @@ class Config(PretrainingFlags):
         f"{', '.join(keras_vit.schedules.DECAYS)} (that of BiT); default: "
         "that of --preset, else cosine",
         "NAME",
-    )
-    loss: str | None = cli.arg(
-        None,
-        "cross-entropy: softmax, or sigmoid for each class; default: that of "
-        "--preset, else softmax",
-        "NAME",
+        choices=tuple(keras_vit.schedules.DECAYS),
     )
     head_bias: float | None = cli.arg(
         None,
         "initial bias of the head, such as -10 for sigmoid; default: that of "
         "--preset, else 0",
         "X",
-    )
-    dropout: float | None = cli.arg(
-        None,
-        "dropout rate after the position embedding and after dense layers, "
-        "except query, key and value; default: that of --preset, else 0",
-        "P",
     )
     augment: str | None = cli.arg(
         None,
@@ -144,6 +129,7 @@ class Config(PretrainingFlags):
         None,
         "units of the tanh layer before the head, 0 for none; default: the "
         "hidden size, as in the paper, or that of --preset",
+        minimum=0,
     )
     pooling: str | None = cli.arg(
         None,
@@ -162,23 +148,6 @@ class Config(PretrainingFlags):
     preactivation: bool | None = None  # of a BiT
     # `weight_decay` is for this learning rate, which the preset has.
     published_rate: float | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        cli.check_range(self, "representation_size", minimum=0)
-        cli.check_range(self, "dropout", minimum=0, below=1)
-        cli.check_choices(
-            self,
-            preset=filter(None, training.PRE_TRAINING),
-            decay=keras_vit.schedules.DECAYS,
-            loss=keras_vit.losses.LOSSES,
-            optimizer=("adam", "sgd"),
-            momentum_dtype=("float32", "bfloat16"),
-        )
-
-    @property
-    def one_hot(self):
-        return super().one_hot or self.loss == "sigmoid"
 
     @property
     def published(self):
@@ -199,7 +168,7 @@ def train(config, data, strategy, output, summary):
     """Trains with settings that `resolve_config` has filled in."""
     with training.Run(config, data, strategy, output, summary) as run:
         # 1. Data: batches of (images, labels), with a weight for each image in
-        # evaluations. A resumed run begins with batch `start`.
+        # evaluations.
         train_batches = run.train_batches()
         test = run.evaluation_batches()
 
@@ -208,31 +177,18 @@ def train(config, data, strategy, output, summary):
 
         # 3. Optimizer, loss and metrics.
         schedule = learning_rate_schedule(config)
+        classes = len(data.class_names)
+        metric = keras_vit.metrics.get_metric(data.multi_label, classes)
         model.compile(
             optimizer=build_optimizer(config, schedule),
             loss=keras_vit.losses.get_loss(config.loss, config.one_hot),
-            # Weighted, because the last batch of an evaluation is padded with
-            # images of weight 0.
-            weighted_metrics=[
-                keras_vit.metrics.get_metric(
-                    data.multi_label, len(data.class_names)
-                )
-            ],
+            # Weighted: images that only fill up a batch have the weight 0.
+            weighted_metrics=[metric],
             jit_compile=training.jit_compile(strategy),
         )
 
         # 4. Training, from the last checkpoint if there is one.
-        run.resume(model, schedule, train_batches, test)
-        model.fit(
-            run.batches,
-            steps_per_epoch=run.steps_per_epoch,
-            initial_epoch=run.initial_epoch,
-            epochs=run.epochs,
-            validation_data=test,
-            callbacks=run.callbacks,
-            shuffle=False,  # the batches are shuffled already
-            verbose=0,  # a callback prints a line for each evaluation
-        )
+        model.fit(**run.resume(model, schedule, train_batches, test))
 
         # 5. Results: the model, metrics, plots and settings.
         return run.save(model)
@@ -248,14 +204,9 @@ def resolve_config(given, data):
     every = config.steps // 10
     if given.steps is None:
         every = max(100, math.ceil(data.num_train / config.batch_size))
-    encoder = dict.fromkeys(ENCODER)
-    if spec["hidden_size"]:
+    size = given.representation_size
+    if size is None and spec["stride"]:
         size = spec["hidden_size"] if config.representation else 0
-        encoder = {name: getattr(config, name) for name in ENCODER}
-        if given.representation_size is None:
-            encoder["representation_size"] = size
-    else:
-        given.raise_if_given(*ENCODER)
     return dataclasses.replace(
         config,
         evaluate_every=given.evaluate_every or max(1, every),
@@ -265,18 +216,16 @@ def resolve_config(given, data):
         published_rate=config.scaled_rate(
             given.published.settings["learning_rate"], config.batch_size
         ),
-        **encoder,
+        representation_size=size,
     )
 
 
 def build_model(config, data):
     # 0 and None are left out: they are the defaults of the model functions.
     arguments = {n: getattr(config, n) for n in ENCODER if getattr(config, n)}
-    is_bit = config.representation_size is None
-    if is_bit and config.preactivation is not None:
+    if config.preactivation is not None:
         arguments["preactivation"] = config.preactivation
-    big_vision = config.positions_of_big_vision and not is_bit
-    if big_vision:
+    if config.positions_of_big_vision:
         arguments["position_prefix"] = "none"
     model = training.build_model(
         config.model,
@@ -288,7 +237,7 @@ def build_model(config, data):
         remat=config.remat,
         **arguments,
     )
-    if big_vision:
+    if config.positions_of_big_vision:
         models.initialize_positions(model, config.seed)
     models.init_head_bias(model, config.head_bias)
     return model

@@ -58,18 +58,24 @@ from keras_vit.training.pretraining import LabelFreeFlags
 @dataclasses.dataclass(frozen=True)
 class Config(LabelFreeFlags):
     method: str = cli.arg(
-        "dino", f"one of {', '.join(presets.MOMENTUM)}", "NAME"
+        "dino",
+        f"one of {', '.join(presets.MOMENTUM)}",
+        "NAME",
+        choices=tuple(presets.MOMENTUM),
     )
     teacher_momentum: float | None = cli.arg(
         None,
         "momentum of the moving average of the weights at the first step, "
         "which increases to 1; default: as published",
         "X",
+        minimum=0,
+        below=1,
     )
     teacher_temperature: float | None = cli.arg(
         None,
         "for dino, temperature of the teacher's softmax; default: as published",
         "X",
+        above=0,
     )
     no_centering: bool = cli.arg(
         False, "for dino, do not center the teacher's outputs"
@@ -79,28 +85,34 @@ class Config(LabelFreeFlags):
         "for dino, weight of DINOv2's KoLeo regularizer, which spreads the "
         "features; default: 0 with --model, as published, else 0.1",
         "X",
+        minimum=0,
     )
     output_dim: int | None = cli.arg(
-        None, "number of outputs of the head; default: as published"
+        None, "number of outputs of the head; default: as published", minimum=1
     )
     frozen_steps: int | None = cli.arg(
         None,
         "for dino, number of steps in which the last layer is not trained; "
         "default: those of the first epoch",
+        minimum=0,
     )
     local_crops: int | None = cli.arg(
-        None, "for dino, number of local crops; default: as published"
+        None,
+        "for dino, number of local crops; default: as published",
+        minimum=0,
     )
     local_size: int | None = cli.arg(
         None,
         "for dino, height and width of the local crops, in pixels; default: as "
         "published",
+        minimum=1,
     )
     clip: float | None = cli.arg(
         None,
         "maximum norm of the gradient of each variable, 0 for no clipping; "
         "default: as published",
         "X",
+        minimum=0,
     )
 
     # Settings of MOMENTUM that are no flags.
@@ -114,35 +126,11 @@ class Config(LabelFreeFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        counts = ("frozen_steps", "local_crops", "koleo_weight")
-        cli.check_range(self, *counts, minimum=0)
-        cli.check_range(self, "teacher_momentum", minimum=0, below=1)
-        cli.check_range(self, "teacher_temperature", above=0)
-        cli.check_range(self, "output_dim", "local_size", minimum=1)
-        cli.check_choices(self, method=presets.MOMENTUM)
-        self.raise_if_of_other_methods(
-            dino=(
-                *("teacher_temperature", "no_centering", "koleo_weight"),
-                *("frozen_steps", "local_crops", "local_size"),
-            )
-        )
-        for name in ("augment", "mixup", "cutmix", "erase"):
-            if getattr(self, name):
-                raise ValueError(
-                    f"--{name} is for training with labels, and crops have "
-                    "augmentations of their own: leave it out. Received: "
-                    f"{getattr(self, name)}"
-                )
         if self.accumulate > 1:
             raise ValueError(
                 "--accumulate splits a batch, and the loss here depends on "
                 "the whole batch: leave it out, and use --remat to save "
                 f"memory. Received: {self.accumulate}"
-            )
-        if self.uses_averages:
-            raise ValueError(
-                "--average and --average-from average weights, which the "
-                "momentum encoder does already: leave them out."
             )
 
     @property
@@ -165,16 +153,11 @@ def train(config, data, strategy, output):
     # A sharded model computes only if all processes call it.
     alone = strategy.is_main and strategy.num_devices == 1
     has_knn = alone and len(data.class_names) > 1 and not data.multi_label
+    metric = "knn_accuracy" if has_knn else "loss"
     with training.Run(
-        config,
-        data,
-        strategy,
-        output,
-        config.method,
-        metric="knn_accuracy" if has_knn else "loss",
+        config, data, strategy, output, config.method, metric
     ) as run:
-        # 1. Data: batches of random crops; labels are not used. A resumed run
-        # begins with batch `start`.
+        # 1. Data: batches of random crops; labels are not used.
         def train_batches(start):
             return data.train(
                 batch_size=config.batch_size,
@@ -189,18 +172,15 @@ def train(config, data, strategy, output):
 
         test = run.evaluation_batches()
 
-        # 2. Model: a student, its moving average, and their heads. It computes
-        # its own loss.
+        # 2. Model: a student and its moving average, with their own loss.
         model = momentum.build_momentum_model(config, data.channels)
 
         # 3. Optimizer.
         schedule = WarmupDecay(
-            config.learning_rate, config.steps, config.warmup_steps, "cosine"
+            config.learning_rate, config.steps, config.warmup_steps
         )
-        model.compile(
-            optimizer=build_optimizer(config, schedule),
-            jit_compile=training.jit_compile(strategy),
-        )
+        optimizer = build_optimizer(config, schedule)
+        model.compile(optimizer, jit_compile=training.jit_compile(strategy))
 
         # 4. Training, from the last checkpoint if there is one.
         run.callbacks.append(momentum.ReportCollapse(config.warmup_steps))
@@ -209,17 +189,7 @@ def train(config, data, strategy, output):
         if has_knn:
             options = {**config.batches(), "batch_size": config.batch_size}
             run.callbacks.append(evaluation.NearestNeighbours(data, options))
-        run.resume(model, schedule, train_batches, test)
-        model.fit(
-            run.batches,
-            steps_per_epoch=run.steps_per_epoch,
-            initial_epoch=run.initial_epoch,
-            epochs=run.epochs,
-            validation_data=test,
-            callbacks=run.callbacks,
-            shuffle=False,  # the batches are shuffled already
-            verbose=0,  # a callback prints a line for each evaluation
-        )
+        model.fit(**run.resume(model, schedule, train_batches, test))
 
         # 5. Results: encoder and whole model, metrics, plots and settings.
         return run.save(model, momentum.save_momentum_model)
@@ -229,11 +199,8 @@ def crops(config):
     """Returns the `MultiCrop` of a config."""
     if config.method != "dino":
         return config.crops
-    return dataclasses.replace(
-        config.crops,
-        num_local=config.local_crops,
-        local_size=config.local_size,
-    )
+    local = {"num_local": config.local_crops, "local_size": config.local_size}
+    return dataclasses.replace(config.crops, **local)
 
 
 def attention_pictures(config, data, output):
@@ -255,7 +222,8 @@ def resolve_config(given, data):
     config = training.resolve_pretraining(
         given, data, share=10, min_size=16, small_patch=4
     )
-    if config.local_crops and config.local_size % config.patch_size:
+    is_dino = config.method == "dino" and config.local_crops
+    if is_dino and config.local_size % config.patch_size:
         raise ValueError(
             "--local-size must be a multiple of the patch size, "
             f"{config.patch_size}. Received: {config.local_size}"

@@ -64,68 +64,54 @@ from keras_vit.training.pretraining import LabelFreeFlags
 
 @dataclasses.dataclass(frozen=True)
 class Config(LabelFreeFlags):
-    method: str = cli.arg("mae", f"one of {', '.join(presets.MASKED)}", "NAME")
+    method: str = cli.arg(
+        "mae",
+        f"one of {', '.join(presets.MASKED)}",
+        "NAME",
+        choices=tuple(presets.MASKED),
+    )
     mask_ratio: float | None = cli.arg(
         None,
         "fraction of the patches that are masked; default: 0.75 for mae, 0.6 "
         "for mim, 0.5 for mpp",
         "X",
+        above=0,
+        below=1,
     )
     masking: str = cli.arg(
         "random",
         "for mim: random for random patches, block for blocks of patches",
         "NAME",
+        choices=("random", "block"),
     )
     mask_patch_size: int | None = cli.arg(
         None,
         "for mim with random masks: height and width of the masked squares, "
         "in pixels; default: 32 with --model, else the patch size",
+        minimum=1,
     )
     target: str = cli.arg(
         "mean_color",
         "for mpp, what is predicted: mean_color (with 3 bits), downsized (4 x "
         "4 mean colours) or pixels",
         "NAME",
+        choices=("mean_color", "downsized", "pixels"),
     )
     decoder_layers: int | None = cli.arg(
         None,
         "for mae, number of decoder blocks; default: 8 with --model, else 2",
+        minimum=1,
     )
     decoder_width: int | None = cli.arg(
         None,
         "for mae, width of the decoder; default: 512 with --model, else 32",
+        minimum=1,
     )
 
     # Settings of MASKED that are no flags.
     beta_2: float | None = None
     milestone: float | None = None
     warmup_start: float | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        cli.check_range(self, "mask_ratio", above=0, below=1)
-        counts = ("decoder_layers", "decoder_width", "mask_patch_size")
-        cli.check_range(self, *counts, minimum=1)
-        cli.check_choices(
-            self,
-            method=presets.MASKED,
-            masking=("random", "block"),
-            target=("mean_color", "downsized", "pixels"),
-        )
-        self.raise_if_of_other_methods(
-            mim=("masking", "mask_patch_size"),
-            mpp=("target",),
-            mae=("decoder_layers", "decoder_width"),
-        )
-        if self.mixup or self.cutmix:
-            raise ValueError(
-                "--mixup and --cutmix mix labels, which are not read here."
-            )
-        if self.erase:
-            raise ValueError(
-                "--erase would erase patches that are to be predicted: leave "
-                "it out."
-            )
 
     @property
     def published(self):
@@ -148,8 +134,7 @@ def train(config, data, strategy, output):
     with training.Run(
         config, data, strategy, output, summary, metric="loss"
     ) as run:
-        # 1. Data: batches of images; labels are not used. A resumed run begins
-        # with batch `start`.
+        # 1. Data: batches of images; labels are not used.
         train_batches = run.train_batches()
         test = run.evaluation_batches()
 
@@ -168,17 +153,7 @@ def train(config, data, strategy, output):
         if strategy.is_main and strategy.num_devices == 1:
             # A sharded model computes only if all processes call it.
             run.callbacks.append(reconstructions(config, data, output))
-        run.resume(model, schedule, train_batches, test)
-        model.fit(
-            run.batches,
-            steps_per_epoch=run.steps_per_epoch,
-            initial_epoch=run.initial_epoch,
-            epochs=run.epochs,
-            validation_data=test,
-            callbacks=run.callbacks,
-            shuffle=False,  # the batches are shuffled already
-            verbose=0,  # a callback prints a line for each evaluation
-        )
+        model.fit(**run.resume(model, schedule, train_batches, test))
 
         # 5. Results: encoder and whole model, metrics, plots and settings.
         return run.save(model, masked.save_masked)
@@ -203,16 +178,11 @@ def resolve_config(given, data):
     config = training.resolve_pretraining(given, data)
     if given.masking == "block" and given.mask_patch_size is None:
         config = dataclasses.replace(config, mask_patch_size=None)
-    unit, patch, image = (
-        config.mask_patch_size,
-        config.patch_size,
-        config.image_size,
-    )
-    if unit and (unit % patch or image % unit):
+    unit, patch = config.mask_patch_size, config.patch_size
+    if unit and (unit % patch or config.image_size % unit):
         raise ValueError(
-            "--mask-patch-size must be a multiple of the patch size, "
-            f"{patch}, that divides the image size, {image}: for example "
-            f"{patch}. Received: {unit}"
+            f"--mask-patch-size must be a multiple of the patch size, {patch}, "
+            f"that divides {config.image_size}. Received: {unit}"
         )
     return config
 
@@ -220,7 +190,7 @@ def resolve_config(given, data):
 def learning_rate_schedule(config):
     peak, warmup = config.learning_rate, config.warmup_steps
     if config.milestone is None:
-        return WarmupDecay(peak, config.steps, warmup, "cosine")
+        return WarmupDecay(peak, config.steps, warmup)
     milestones = [max(warmup, round(config.milestone * config.steps))]
     return WarmupMultiStep(
         peak, warmup, milestones, start=config.warmup_start * peak

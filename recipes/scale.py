@@ -53,6 +53,8 @@ import numpy as np
 import keras_vit
 from keras_vit import evaluation
 from keras_vit import training
+from keras_vit.optimizers import PublishedAdamW
+from keras_vit.optimizers import PublishedSGD
 from keras_vit.training import command_line as cli
 from keras_vit.training import run_folder
 from keras_vit.training.models import spread_positions
@@ -92,12 +94,6 @@ SHAPES = {
     "width of the MLP": {"64": {"mlp_dim": 64}, "512": {"mlp_dim": 512}},
     "patches per side": {"2": {"grid": 2}, "8": {"grid": 8}},
 }
-BASE = {
-    "depth": "4",
-    "width": "64",
-    "width of the MLP": "256",
-    "patches per side": "4",
-}
 FRACTIONS = (1 / 32, 1 / 8, 1 / 2, 1.0)
 BY_FRACTION = ("ViT-32x2", "ViT-64x4", "BiT-2x0.5")
 # Figure 9 has a factor of 8/3 between the best rates of the two poolings.
@@ -122,21 +118,24 @@ class Config(cli.TrainingFlags):
         "LIST",
     )
     image_size: int | None = cli.arg(
-        32, "images are resized to N x N, a multiple of 8"
+        32, "images are resized to N x N, a multiple of 8", minimum=8
     )
     steps: int = cli.arg(
-        400, "training steps of each model; compute also has a quarter of them"
+        400,
+        "training steps of each model; compute also has a quarter of them",
+        minimum=1,
     )
     shots: int = cli.arg(
-        5, "training images per class in the few-shot evaluation"
+        5, "training images per class in the few-shot evaluation", minimum=1
     )
     learning_rate: float | None = cli.arg(
         None,
         "peak learning rate; default: 0.003 for Vision Transformers, 0.001 for "
         "models with a ResNet",
         "X",
+        above=0,
     )
-    weight_decay: float = cli.arg(0.05, "weight decay of AdamW", "X")
+    weight_decay: float = cli.arg(0.05, "weight decay of AdamW", "X", minimum=0)
     output: str | None = cli.arg(
         None,
         "output folder; default: runs/scale- followed by the name of the "
@@ -146,50 +145,33 @@ class Config(cli.TrainingFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        cli.check_range(self, "weight_decay", minimum=0)
-        cli.check_range(self, "shots", minimum=1)
         if self.image_size % 8:
             raise ValueError(
                 "--image-size must be a multiple of 8, for up to 8 patches a "
                 f"side. Received: {self.image_size}"
             )
-        for name in ("epochs", "holdout", "patch_size"):
-            if getattr(self, name) is not None:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} is not for this recipe."
-                )
-        if self.keep != "last":
+        if self.keep != "last" or self.holdout is not None:
             raise ValueError(
-                "--keep best would choose each model's weights by the test "
-                "images that it is then compared on. Leave it out."
+                "Models are compared on the test images after their last step: "
+                "leave out --keep best and --holdout."
             )
         studies_of(self)
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A model to train.
+    """A model to train."""
 
-    Attributes:
-        model: String. A key of `MODELS`.
-        steps: Integer. Training steps.
-        fraction: Float. Fraction of the training images.
-        changes: Tuple of pairs. Arguments that replace those of `MODELS`;
-            "grid" is the number of patches per side.
-        rate: Float. Peak learning rate, or None for the default.
-        optimizer: String, "adam" (AdamW) or "sgd".
-        size: Float. Image size, as a multiple of --image-size.
-        pretrained: String. Folder of the model to fine-tune, or None.
-    """
-
-    model: str
+    model: str  # a key of `MODELS`
     steps: int
-    fraction: float = 1.0
+    fraction: float = 1.0  # of the training images
+    # Arguments that replace those of `MODELS`, as pairs; "grid" is the number
+    # of patches per side.
     changes: tuple = ()
-    rate: float | None = None
-    optimizer: str = "adam"
-    size: float = 1.0
-    pretrained: str | None = None
+    rate: float | None = None  # peak learning rate
+    optimizer: str = "adam"  # or "sgd"
+    size: float = 1.0  # of the images, as a multiple of --image-size
+    pretrained: str | None = None  # folder of the model to fine-tune
 
     @property
     def folder(self):
@@ -306,8 +288,6 @@ def resolve_config(config, data):
     return dataclasses.replace(
         config,
         batch_size=config.whole_batch(config.batch_size, data.num_train),
-        mixup=config.mixup or 0.0,
-        cutmix=config.cutmix or 0.0,
         mode=config.mode or "tf",
         evaluate_every=config.evaluate_every or config.steps,
     )
@@ -398,24 +378,7 @@ def train(config, data, strategy, folder, output, point):
         test = run.evaluation_batches()
 
         # 2. Model.
-        shape = (config.image_size, config.image_size, data.channels)
-        classes = len(data.class_names)
-        if point.pretrained is None:
-            name, arguments = arguments_of(point, config.image_size)
-            model = getattr(keras_vit, name)(
-                input_shape=shape, classes=classes, **arguments
-            )
-            spread_positions(model, config.seed)
-        else:
-            model = training.build_model(
-                None,
-                str(output / "models" / point.pretrained / "model.keras"),
-                None,
-                config.seed,
-                keep_head=True,
-                input_shape=shape,
-                classes=classes,
-            )
+        model = build_model(config, data, output, point)
 
         # 3. Optimizer, loss and metrics.
         schedule = keras_vit.schedules.warmup_cosine(
@@ -423,13 +386,9 @@ def train(config, data, strategy, folder, output, point):
         )
         options = {"global_clipnorm": 1.0, **config.optimizer_options()}
         if point.optimizer == "sgd":
-            optimizer = keras_vit.optimizers.PublishedSGD(
-                schedule, momentum=0.9, **options
-            )
+            optimizer = PublishedSGD(schedule, momentum=0.9, **options)
         else:
-            optimizer = keras_vit.optimizers.PublishedAdamW(
-                schedule, config.weight_decay, **options
-            )
+            optimizer = PublishedAdamW(schedule, config.weight_decay, **options)
         model.compile(
             optimizer=optimizer,
             loss=keras_vit.losses.get_loss("softmax", config.one_hot),
@@ -438,18 +397,24 @@ def train(config, data, strategy, folder, output, point):
         )
 
         # 4. Training, from the last checkpoint if there is one.
-        run.resume(model, schedule, train_batches, test)
-        model.fit(
-            run.batches,
-            steps_per_epoch=run.steps_per_epoch,
-            initial_epoch=run.initial_epoch,
-            epochs=run.epochs,
-            validation_data=test,
-            callbacks=run.callbacks,
-            shuffle=False,  # the batches are shuffled already
-            verbose=0,  # a callback prints a line for each evaluation
-        )
+        model.fit(**run.resume(model, schedule, train_batches, test))
         run.save(model)
+
+
+def build_model(config, data, output, point):
+    inputs = {
+        "input_shape": (config.image_size, config.image_size, data.channels),
+        "classes": len(data.class_names),
+    }
+    if point.pretrained is not None:
+        weights = str(output / "models" / point.pretrained / "model.keras")
+        return training.build_model(
+            None, weights, None, config.seed, keep_head=True, **inputs
+        )
+    name, arguments = arguments_of(point, config.image_size)
+    model = getattr(keras_vit, name)(**inputs, **arguments)
+    spread_positions(model, config.seed)
+    return model
 
 
 def test_images(config, data):
@@ -457,10 +422,7 @@ def test_images(config, data):
     batches = data.test(
         **{**config.batches(), "one_hot": False}, batch_size=config.batch_size
     )
-    parts = [
-        tuple(keras.ops.convert_to_numpy(x) for x in batch[:2])
-        for batch in batches
-    ]
+    parts = [map(keras.ops.convert_to_numpy, batch[:2]) for batch in batches]
     images, labels = map(np.concatenate, zip(*parts, strict=True))
     return images, labels
 
@@ -473,11 +435,8 @@ def score(model, images, labels):
 def few_shot(config, data, model):
     """Returns the few-shot accuracy of a model's features."""
     features = evaluation.feature_model(model)
-    options = {
-        **config.batches(),
-        "batch_size": config.batch_size,
-        "one_hot": False,
-    }
+    options = {**config.batches(), "one_hot": False}
+    options["batch_size"] = config.batch_size
     x, y = evaluation.predict_dataset(
         features, data.batches("train", **options), data.num_train
     )
@@ -503,90 +462,78 @@ def teraflops(row):
     return 1e3 * row["petaflops"]
 
 
+def table_of(rows, **columns):
+    """Returns a table with the scores of rows after `columns`, functions of a
+    row by title."""
+    columns |= {
+        "accuracy": lambda row: f"{row['accuracy']:.4f}",
+        "few-shot": lambda row: f"{row['few_shot']:.4f}",
+    }
+    head = [name.replace("_", " ") for name in columns]
+    return [head, *([text(row) for text in columns.values()] for row in rows)]
+
+
+def panels_of(config, rows, name, x):
+    """Returns two panels, of both scores by `x`, with a line for each `name`;
+    both are functions of a row."""
+    titles = {
+        "accuracy": "test accuracy",
+        "few_shot": f"{config.shots}-shot accuracy",
+    }
+    panels = []
+    for key, title in titles.items():
+        lines = {}
+        for row in rows:
+            lines.setdefault(name(row), []).append((x(row), row[key]))
+        panels.append((title, lines))
+    return panels
+
+
 def report_compute(config, data, output, rows):
     rows = sorted(rows, key=teraflops)
-    table = [["model", "steps", "teraFLOPs", "accuracy", "few-shot"]] + [
-        [
-            row["model"],
-            row["steps"],
-            f"{teraflops(row):.3g}",
-            f"{row['accuracy']:.4f}",
-            f"{row['few_shot']:.4f}",
-        ]
-        for row in rows
-    ]
-    lines = {}
-    for row in rows:
-        lines.setdefault(row["model"].partition("-")[0], []).append(row)
-    panels = [
-        (
-            title,
-            {
-                family: [(teraflops(r), r[key]) for r in found]
-                for family, found in lines.items()
-            },
-        )
-        for title, key in (
-            ("test accuracy", "accuracy"),
-            (f"{config.shots}-shot accuracy", "few_shot"),
-        )
-    ]
+    table = table_of(
+        rows,
+        model=lambda row: row["model"],
+        steps=lambda row: row["steps"],
+        teraFLOPs=lambda row: f"{teraflops(row):.3g}",
+    )
+    panels = panels_of(
+        config, rows, lambda row: row["model"].partition("-")[0], teraflops
+    )
     label = "teraFLOPs of training"
     path = plot(output / "compute.png", panels, label, True, frontier=True)
     return "Computation (Figure 5)", table, path
 
 
 def report_data(config, data, output, rows):
-    table = [["model", "training images", "accuracy", "few-shot"]] + [
-        [
-            row["model"],
-            row["train_images"],
-            f"{row['accuracy']:.4f}",
-            f"{row['few_shot']:.4f}",
-        ]
-        for row in rows
-    ]
-    panels = [
-        (
-            title,
-            {
-                name: [
-                    (r["train_images"], r[key])
-                    for r in rows
-                    if r["model"] == name
-                ]
-                for name in BY_FRACTION
-            },
-        )
-        for title, key in (
-            ("test accuracy", "accuracy"),
-            (f"{config.shots}-shot accuracy", "few_shot"),
-        )
-    ]
+    def model(row):
+        return row["model"]
+
+    def images(row):
+        return row["train_images"]
+
+    table = table_of(rows, model=model, training_images=images)
+    panels = panels_of(config, rows, model, images)
     path = plot(output / "data.png", panels, "training images", True)
     return "Data (Figures 3 and 4)", table, path
 
 
 def report_shape(config, data, output, rows):
     base, *rows = rows
-    labels = [
+    kinds = [
         (kind, value) for kind, values in SHAPES.items() for value in values
     ]
-    table = [["changed", "value", "teraFLOPs", "accuracy", "few-shot"]]
+    named = [{**base, "changed": "none", "value": "-"}]
     lines = {kind: [(teraflops(base), base["few_shot"])] for kind in SHAPES}
-    named = [(("none", "-"), base), *zip(labels, rows, strict=True)]
-    for (kind, value), row in named:
-        table.append(
-            [
-                kind,
-                value,
-                f"{teraflops(row):.3g}",
-                f"{row['accuracy']:.4f}",
-                f"{row['few_shot']:.4f}",
-            ]
-        )
-        if kind in lines:
-            lines[kind].append((teraflops(row), row["few_shot"]))
+    for (kind, value), row in zip(kinds, rows, strict=True):
+        named.append({**row, "changed": kind, "value": value})
+        lines[kind].append((teraflops(row), row["few_shot"]))
+    table = table_of(
+        named,
+        changed=lambda row: row["changed"],
+        value=lambda row: row["value"],
+        teraFLOPs=lambda row: f"{teraflops(row):.3g}",
+    )
     panels = [(f"{config.shots}-shot accuracy of ViT-64x4, changed", lines)]
     path = plot(output / "shape.png", panels, "teraFLOPs of training", True)
     return "Shape (Figure 8)", table, path
@@ -594,62 +541,52 @@ def report_shape(config, data, output, rows):
 
 def report_pooling(config, data, output, rows):
     names = {"token": "class token", "gap": "mean of the patches"}
-    return _sweep(
-        output / "pooling.png",
-        "Class token and mean (Figure 9)",
-        "pooling",
-        rows,
-        lambda row: names[dict(row["changes"])["pooling"]],
-    )
+
+    def pooling(row):
+        return names[dict(row["changes"])["pooling"]]
+
+    path = output / "pooling.png"
+    table, path = _sweep(config, path, rows, pooling=pooling)
+    return "Class token and mean (Figure 9)", table, path
 
 
 def report_optimizer(config, data, output, rows):
-    return _sweep(
-        output / "optimizer.png",
-        "Adam and SGD for a ResNet (Table 7)",
-        "optimizer",
-        rows,
-        lambda row: row["optimizer"],
+    path = output / "optimizer.png"
+    table, path = _sweep(
+        config, path, rows, optimizer=lambda row: row["optimizer"]
     )
+    return "Adam and SGD for a ResNet (Table 7)", table, path
 
 
-def _sweep(path, title, column, rows, name):
-    lines, table = {}, [[column, "learning rate", "accuracy", "few-shot"]]
-    for row in rows:
-        lines.setdefault(name(row), []).append(
-            (row["learning_rate"], row["accuracy"])
-        )
-        table.append(
-            [
-                name(row),
-                f"{row['learning_rate']:g}",
-                f"{row['accuracy']:.4f}",
-                f"{row['few_shot']:.4f}",
-            ]
-        )
-    return (
-        title,
-        table,
-        plot(path, [("test accuracy", lines)], "peak learning rate", True),
+def _sweep(config, path, rows, **column):
+    (name,) = column.values()
+    table = table_of(
+        rows, **column, learning_rate=lambda row: f"{row['learning_rate']:g}"
     )
+    panels = panels_of(config, rows, name, lambda row: row["learning_rate"])
+    return table, plot(path, panels[:1], "peak learning rate", True)
+
+
+def trained(output, row):
+    path = output / "models" / row["folder"] / "model.keras"
+    return keras_vit.models.load_keras_file(path)
 
 
 def report_resolution(config, data, output, rows):
-    lines, table = {}, [["test image", *(r["folder"] for r in rows)]]
+    lines = {}
     # Whole patches: `GRID` of them are a side of the training images.
     sizes = [round(GRID * n) * (config.image_size // GRID) for n in SIZES]
     for row in rows:
-        model = keras_vit.models.load_keras_file(
-            output / "models" / row["folder"] / "model.keras"
-        )
-        model = keras_vit.models.with_any_size(model)
+        model = keras_vit.models.with_any_size(trained(output, row))
         name = f"trained on {config.image_size} px"
         if row["pretrained"]:
             name += f", fine-tuned on {int(config.image_size * row['size'])} px"
-        lines[name] = []
-        for size in sizes:
-            at = dataclasses.replace(config, image_size=size)
-            lines[name].append((size, score(model, *test_images(at, data))))
+        configs = [dataclasses.replace(config, image_size=n) for n in sizes]
+        lines[name] = [
+            (at.image_size, score(model, *test_images(at, data)))
+            for at in configs
+        ]
+    table = [["test image", *(row["folder"] for row in rows)]]
     for i, size in enumerate(sizes):
         found = [f"{line[i][1]:.4f}" for line in lines.values()]
         table.append([f"{size} px", *found])
@@ -660,47 +597,47 @@ def report_resolution(config, data, output, rows):
 
 def report_robustness(config, data, output, rows):
     images, labels = test_images(config, data)
-    names = [row["model"] for row in rows]
-    table = [["test images", *names]]
-    removed = {name: [] for name in names}
-    shuffled = {name: [] for name in names}
-    models = [
-        keras_vit.models.load_keras_file(
-            output / "models" / row["folder"] / "model.keras"
-        )
-        for row in rows
-    ]
-    for fraction in REMOVED:
-        changed = remove_patches(images, fraction, 2 * GRID, config.seed)
-        for name, model in zip(names, models, strict=True):
-            removed[name].append((fraction, score(model, changed, labels)))
-        found = [f"{removed[name][-1][1]:.4f}" for name in names]
-        table.append([f"{fraction:.1%} of the patches removed", *found])
-    for grid in SHUFFLES:
-        changed = shuffle_patches(images, grid, config.seed)
-        for name, model in zip(names, models, strict=True):
-            shuffled[name].append((grid**2, score(model, changed, labels)))
-        found = [f"{shuffled[name][-1][1]:.4f}" for name in names]
-        table.append([f"{grid} x {grid} parts shuffled", *found])
-    panels = [
-        ("test accuracy, patches removed", removed),
-        ("test accuracy, parts shuffled", shuffled),
-    ]
-    path = plot(
-        output / "robustness.png", panels, "fraction removed / number of parts"
+    models = {row["model"]: trained(output, row) for row in rows}
+    table, panels = [["test images", *models]], []
+
+    def measure(title, changes):
+        lines = {name: [] for name in models}
+        for x, text, changed in changes:
+            for name, model in models.items():
+                lines[name].append((x, score(model, changed, labels)))
+            found = [f"{line[-1][1]:.4f}" for line in lines.values()]
+            table.append([text, *found])
+        panels.append((f"test accuracy, {title}", lines))
+
+    measure(
+        "patches removed",
+        (
+            (
+                fraction,
+                f"{fraction:.1%} of the patches removed",
+                remove_patches(images, fraction, 2 * GRID, config.seed),
+            )
+            for fraction in REMOVED
+        ),
     )
+    measure(
+        "parts shuffled",
+        (
+            (
+                grid**2,
+                f"{grid} x {grid} parts shuffled",
+                shuffle_patches(images, grid, config.seed),
+            )
+            for grid in SHUFFLES
+        ),
+    )
+    label = "fraction removed / number of parts"
+    path = plot(output / "robustness.png", panels, label)
     return "Occlusion and shuffling (Naseer et al.)", table, path
 
 
 def remove_patches(images, fraction, grid, seed):
-    """Sets random patches of each image to zero.
-
-    Args:
-        images: Array of shape `(images, height, width, channels)`.
-        fraction: Float. Fraction of the patches.
-        grid: Integer. Number of patches per side.
-        seed: Integer.
-    """
+    """Sets a fraction of the `grid` x `grid` patches of each image to zero."""
     count = round(fraction * grid**2)
     order = np.random.default_rng(seed).random((len(images), grid**2))
     kept = order.argsort(-1).argsort(-1) >= count

@@ -44,6 +44,7 @@ import numpy as np
 import keras_vit
 from keras_vit import training
 from keras_vit.data import height_and_width
+from keras_vit.distribution import get_strategy
 from keras_vit.evaluation import confusion_matrix
 from keras_vit.evaluation import mean_iou
 from keras_vit.evaluation import plot_segmentation
@@ -105,9 +106,14 @@ class Config(cli.TrainingFlags):
         "count from the last",
     )
     train: str = cli.arg(
-        "all", "trainable weights: all, or head, the encoder frozen", "all|head"
+        "all",
+        "trainable weights: all, or head, the encoder frozen",
+        "all|head",
+        choices=("all", "head"),
     )
-    batch_size: int | None = cli.arg(None, "images per step; default: 32")
+    batch_size: int | None = cli.arg(
+        None, "images per step; default: 32", minimum=1
+    )
     ignore_value: int = cli.arg(
         255, "value of the pixels of masks that have no class"
     )
@@ -116,21 +122,22 @@ class Config(cli.TrainingFlags):
         "images are scaled by a random factor between 1/X and X before they "
         "are cropped; default: 2, and 1.25 for digits",
         "X",
+        minimum=1,
     )
-    dropout: float = cli.arg(0.1, "dropout rate of the head's features", "P")
-    weight_decay: float = cli.arg(0.05, "weight decay of AdamW", "X")
+    dropout: float = cli.arg(
+        0.1, "dropout rate of the head's features", "P", minimum=0, below=1
+    )
+    weight_decay: float = cli.arg(0.05, "weight decay of AdamW", "X", minimum=0)
     warmup: float = cli.arg(
         0.1,
         "fraction of the steps in which the learning rate is warmed up",
         "X",
+        minimum=0,
+        below=1,
     )
 
     def __post_init__(self):
         super().__post_init__()
-        cli.check_choices(self, train=("all", "head"))
-        cli.check_range(self, "weight_decay", minimum=0)
-        cli.check_range(self, "dropout", "warmup", minimum=0, below=1)
-        cli.check_range(self, "scale", minimum=1)
         if self.train == "head" and self.weights is None:
             raise ValueError("--train head needs an encoder: give --weights.")
         if self.accumulate > 1:
@@ -139,23 +146,11 @@ class Config(cli.TrainingFlags):
                 "here depend on all pixels of a batch: leave it out, and give "
                 f"--remat to save memory. Received: {self.accumulate}"
             )
-        if self.uses_averages and self.train == "all":
+        if self.holdout is not None:
             raise ValueError(
-                "--average and --average-from average the weights, but not "
-                "the statistics of the head's batch norm, which are those of "
-                "other features: leave them out, or give --train head. "
-                f"Received: {self.average_from or self.average:g}"
+                "--holdout is for classifiers: leave it out. Received: "
+                f"{self.holdout}"
             )
-        for name in (
-            *("protocol", "augment", "mixup", "cutmix", "erase"),
-            *("holdout", "test_split", "skip_bad_images"),
-        ):
-            default = type(self).__dataclass_fields__[name].default
-            if getattr(self, name) != default:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} is for classifiers: leave it "
-                    f"out. Received: {getattr(self, name)}"
-                )
 
     @property
     def is_comparison(self):
@@ -190,14 +185,12 @@ def train(config, data, strategy, output):
     with training.Run(
         config, data, strategy, output, summary, metric="mean_iou"
     ) as run:
-        # 1. Data: batches of (images, masks). A resumed run begins with batch
-        # `start`.
-        batches = {"image_size": config.image_size, "mode": config.mode}
-
+        # 1. Data: batches of (images, masks).
         def train_batches(start):
             return data.train(
-                **batches,
+                image_size=config.image_size,
                 batch_size=config.batch_size,
+                mode=config.mode,
                 seed=config.seed,
                 start=start,
                 shard=strategy.process,
@@ -205,29 +198,10 @@ def train(config, data, strategy, output):
                 scale=config.scale,
             )
 
-        test = data.evaluation(
-            **batches,
-            batch_size=run.micro_batch_size,
-            shard=strategy.process,
-            pad=strategy.num_devices > 1,
-        )
+        test = test_batches(config, data, strategy)
 
         # 2. Model: an encoder, and a linear classifier of its patches.
-        encoder = training.build_model(
-            config.model,
-            config.weights,
-            config.patch_size,
-            config.seed,
-            input_shape=(*height_and_width(config.image_size), data.channels),
-            classes=2,  # of a head that is not used
-            remat=config.remat,
-            **(HYBRID if config.model == "compact-hybrid" else {}),
-        )
-        if config.train != "all":
-            training.freeze_weights(encoder)
-        model = LinearSegmenter(
-            encoder, len(data.class_names), config.blocks, config.dropout
-        )
+        model = build_model(config, data)
 
         # 3. Optimizer, loss and metrics.
         schedule = learning_rate_schedule(config)
@@ -241,38 +215,51 @@ def train(config, data, strategy, output):
         )
 
         # 4. Training, from the last checkpoint if there is one.
-        test_batches = run.distribute(test)
-        run.resume(model, schedule, train_batches, test_batches)
-        model.fit(
-            run.batches,
-            steps_per_epoch=run.steps_per_epoch,
-            initial_epoch=run.initial_epoch,
-            epochs=run.epochs,
-            validation_data=test_batches,
-            callbacks=run.callbacks,
-            shuffle=False,  # the batches are shuffled already
-            verbose=0,  # a callback prints a line for each evaluation
-        )
+        test = run.distribute(test)
+        model.fit(**run.resume(model, schedule, train_batches, test))
 
         # 5. Results: the model, IoU of each class, pictures and settings.
-        alone = strategy.num_devices == 1
-
-        def write(model, output):
-            training.write_model(model, output / "model.keras")
-            if alone:
-                write_segmentation(model, test, data, config, output)
-
-        results = run.save(model, write)
-        if strategy.is_main and not alone:
-            # The trained model takes only batches that all devices share.
-            model = keras_vit.models.load_keras_file(output / "model.keras")
-            test = data.evaluation(**batches, batch_size=config.batch_size)
-            write_segmentation(model, test, data, config, output)
+        results = run.save(model, save_model)
+        if strategy.is_main:
+            write_segmentation(data, config, output)
         return results
 
 
-def write_segmentation(model, test, data, config, output):
+def test_batches(config, data, strategy):
+    return data.evaluation(
+        image_size=config.image_size,
+        batch_size=config.batch_size,
+        mode=config.mode,
+        shard=strategy.process,
+        pad=strategy.num_devices > 1,
+    )
+
+
+def build_model(config, data):
+    encoder = training.build_model(
+        config.model,
+        config.weights,
+        config.patch_size,
+        config.seed,
+        input_shape=(*height_and_width(config.image_size), data.channels),
+        classes=2,  # of a head that is not used
+        remat=config.remat,
+        **(HYBRID if config.model == "compact-hybrid" else {}),
+    )
+    if config.train != "all":
+        training.freeze_weights(encoder)
+    classes = len(data.class_names)
+    return LinearSegmenter(encoder, classes, config.blocks, config.dropout)
+
+
+def save_model(model, output):
+    training.write_model(model, output / "model.keras")
+
+
+def write_segmentation(data, config, output):
     """Writes the IoU of each class and a picture of some predictions."""
+    model = keras_vit.models.load_keras_file(output / "model.keras")
+    test = test_batches(config, data, get_strategy("none"))
     classes, shown, done = len(data.class_names), [], 0
     wanted = set(np.linspace(0, data.num_test - 1, NUM_PICTURES).astype(int))
     confusion = np.zeros((classes, classes), int)
@@ -288,10 +275,8 @@ def write_segmentation(model, test, data, config, output):
     with open(output / "iou.csv", "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["class", "iou", "pixels"])
-        for row in zip(
-            data.class_names, by_class, confusion.sum(1), strict=True
-        ):
-            writer.writerow(row)
+        pixels = confusion.sum(1)
+        writer.writerows(zip(data.class_names, by_class, pixels, strict=True))
     images, masks, predicted = (np.stack(x) for x in zip(*shown, strict=True))
     plot_segmentation(
         plots.unit_range(images, config.mode),
@@ -316,6 +301,8 @@ def compare(config, data, strategy, output):
             **ENCODER,
             epochs=None,  # --epochs is that of the segmenters
             mode="tf",
+            protocol="whole",  # no augmentation
+            no_flip=True,
             output=str(folder / "encoder"),
             overwrite=False,
         )
@@ -394,38 +381,10 @@ def train_encoder(config, strategy, output):
             weighted_metrics=["accuracy"],
             jit_compile=training.jit_compile(strategy),
         )
-        size = {"image_size": config.image_size, "mode": config.mode}
-        test = run.distribute(
-            data.test(
-                **size,
-                batch_size=run.micro_batch_size,
-                shard=strategy.process,
-                pad=True,
-            )
-        )
-        run.resume(
-            model,
-            schedule,
-            lambda start: data.train(
-                **size,
-                batch_size=config.batch_size,
-                seed=config.seed,
-                start=start,
-                shard=strategy.process,
-                flip=False,
-                protocol="whole",  # no augmentation
-            ),
-            test,
-        )
         model.fit(
-            run.batches,
-            steps_per_epoch=run.steps_per_epoch,
-            initial_epoch=run.initial_epoch,
-            epochs=run.epochs,
-            validation_data=test,
-            callbacks=run.callbacks,
-            shuffle=False,  # the batches are shuffled already
-            verbose=0,  # a callback prints a line for each evaluation
+            **run.resume(
+                model, schedule, run.train_batches(), run.evaluation_batches()
+            )
         )
         return run.save(model)
 
@@ -471,10 +430,7 @@ def resolve_config(config, data):
         spec["stride"],
     )
     digits = config.dataset == "digits"
-    batch_size = config.whole_batch(
-        config.batch_size or 32,
-        data.num_train,
-    )
+    batch_size = config.whole_batch(config.batch_size or 32, data.num_train)
     steps = config.steps or (600 if digits else 2000)
     if config.epochs:
         steps = config.epochs * -(-data.num_train // batch_size)

@@ -35,7 +35,6 @@ was tested: all 19 tasks run end to end on random images
 import dataclasses
 import json
 import os
-import shlex
 import sys
 import time
 
@@ -75,27 +74,31 @@ class Config:
         (),
         f"one or more of {', '.join(keras_vit.data.VTAB_TASKS)}; default: all",
         "NAME",
+        choices=tuple(keras_vit.data.VTAB_TASKS),
     )
     validate: bool = cli.arg(
         False,
         "train on 800 images and evaluate on the 200 validation images "
         "instead of the test set",
     )
-    image_size: int = cli.arg(384, "images are resized to N x N")
-    batch_size: int = cli.arg(512, "images per step")
-    steps: int = cli.arg(2500, "training steps per task")
-    learning_rate: float = cli.arg(0.01, "peak learning rate", "X")
+    image_size: int = cli.arg(384, "images are resized to N x N", minimum=1)
+    batch_size: int = cli.arg(512, "images per step", minimum=1)
+    steps: int = cli.arg(2500, "training steps per task", minimum=1)
+    learning_rate: float = cli.arg(0.01, "peak learning rate", "X", above=0)
     # vit_jax/configs/common.py has 500 warm-up steps.
     warmup: float = cli.arg(
         0.2,
         "fraction of the steps in which the learning rate is warmed up",
         "X",
+        minimum=0,
+        below=1,
     )
     mode: str | None = cli.arg(
         None,
         "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
         "mean and standard deviation; default: that of the weights",
         "NAME",
+        choices=("tf", "torch", "clip"),
     )
     mixed_precision: bool = cli.arg(
         False, "compute in bfloat16, for TPUs and newer GPUs"
@@ -106,7 +109,10 @@ class Config:
         "their activations, to use less memory",
     )
     seed: int = cli.arg(
-        0, "random seed of the order of the images and of the augmentation"
+        0,
+        "random seed of the order of the images and of the augmentation",
+        minimum=0,
+        below=2**32,
     )
     output: str = cli.arg("runs/vtab", "output folder", "DIR")
     overwrite: bool = cli.arg(
@@ -114,20 +120,9 @@ class Config:
     )
 
     def __post_init__(self):
-        counts = ("image_size", "batch_size", "steps")
-        cli.check_range(self, *counts, minimum=1)
-        cli.check_range(self, "learning_rate", above=0)
-        cli.check_range(self, "warmup", minimum=0, below=1)
-        cli.check_range(self, "seed", minimum=0, below=2**32)
-        cli.check_choices(self, mode=("tf", "torch", "clip"))
+        cli.check_flags(self)
         if self.weights is None:
             raise ValueError("Give --weights: what to fine-tune.")
-        for name in self.tasks:
-            if name not in keras_vit.data.VTAB_TASKS:
-                raise ValueError(
-                    f"There is no task {name!r}. --tasks takes: "
-                    f"{', '.join(keras_vit.data.VTAB_TASKS)}."
-                )
 
 
 def main(config):
@@ -137,17 +132,11 @@ def main(config):
         cli.require("tensorflow_datasets")
         spec = training.resolve_model_spec(config.model, config.weights)
         config = dataclasses.replace(config, mode=config.mode or spec["mode"])
-        if config.remat and not spec["stride"]:
-            raise ValueError(
-                "--remat is for Vision Transformers and hybrids. A BiT has no "
-                "encoder: leave it out."
-            )
         if spec["stride"]:
             models.check_patch_size(
                 config.image_size, spec["patch_size"] * spec["stride"]
             )
         output, done = opened(config)
-    versions = run_folder.versions()
     names = config.tasks or tuple(keras_vit.data.VTAB_TASKS)
     missing = {}
     for number, name in enumerate(names, start=1):
@@ -163,8 +152,8 @@ def main(config):
             continue
         done[name] = fine_tune(config, name, data)
         print(f"{name}: {done[name]['accuracy']:.4f}", flush=True)
-        save(config, output, done, versions)
-    save(config, output, done, versions)
+        save(config, output, done)
+    save(config, output, done)
     show(done)
     print(f"  {output / RESULTS}")
     if missing:
@@ -203,10 +192,7 @@ def opened(config):
 def optimizer_of(rate):
     # As in vit_jax/train.py, the momentum is in bfloat16.
     return keras_vit.optimizers.PublishedSGD(
-        rate,
-        momentum=0.9,
-        momentum_dtype="bfloat16",
-        global_clipnorm=1.0,
+        rate, momentum=0.9, momentum_dtype="bfloat16", global_clipnorm=1.0
     )
 
 
@@ -280,14 +266,12 @@ def means_of(done):
     }
 
 
-def save(config, output, done, versions):
+def save(config, output, done):
     run_folder.save_json(
         {
             "tasks": done,
             "means": means_of(done),
-            "config": dataclasses.asdict(config),
-            "command": shlex.join(sys.argv),
-            "versions": versions,
+            **run_folder.program_info(config),
         },
         output / RESULTS,
     )

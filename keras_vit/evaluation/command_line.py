@@ -2,11 +2,14 @@
 
 import dataclasses
 
+from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.loading import load_dataset
 from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.evaluation.loading import LoadedClassifier
+from keras_vit.evaluation.loading import fitted
 from keras_vit.evaluation.loading import load_classifier
 from keras_vit.training.command_line import arg
-from keras_vit.training.command_line import check_range
+from keras_vit.training.command_line import check_flags
 from keras_vit.training.command_line import parse_image_size
 
 
@@ -40,6 +43,7 @@ class EvaluationFlags:
         None,
         "height and width of a patch, in pixels, to which the kernel of the "
         "patch embedding is resized (FlexiViT); default: that of the model",
+        minimum=1,
     )
     mode: str | None = arg(
         None,
@@ -53,7 +57,7 @@ class EvaluationFlags:
         "training if that is known, else vit_jax",
         "NAME",
     )
-    batch_size: int = arg(64, "images per batch")
+    batch_size: int = arg(64, "images per batch", minimum=1)
     skip_bad_images: bool = arg(
         False,
         "leave out images of a folder that cannot be decoded, with a warning; "
@@ -64,9 +68,9 @@ class EvaluationFlags:
     )
 
     def __post_init__(self) -> None:
+        check_flags(self)
         image_size = parse_image_size(self.image_size)
         object.__setattr__(self, "image_size", image_size)
-        check_range(self, "batch_size", "patch_size", minimum=1)
         if self.weights is None:
             raise ValueError(
                 "Give --weights: the model to use, such as runs/digits."
@@ -82,3 +86,37 @@ class EvaluationFlags:
             self.protocol,
             self.patch_size,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetFlags(EvaluationFlags):
+    """Flags for a dataset to evaluate on."""
+
+    dataset: str | None = arg(
+        None,
+        "'digits', a name in TFDS, or a folder of images; default: the dataset "
+        "of the run of --weights",
+        "NAME|FOLDER",
+    )
+    test_split: str | None = arg(
+        None,
+        "for a dataset of TFDS, the split to evaluate on; default: that of the "
+        "run if --dataset is not given, else test, or validation if test has "
+        "no labels",
+        "NAME",
+    )
+
+    def load_data(self, trained: LoadedClassifier) -> ImageDataset:
+        """Loads the dataset, by default that of the model's training, as the
+        model takes it."""
+        name = self.dataset or trained.dataset
+        if name is None:
+            raise ValueError(
+                f"The dataset of {self.weights!r} is unknown: give --dataset."
+            )
+        skip, test_split = self.skip_bad_images, self.test_split
+        if self.dataset is None:  # as in the training
+            skip = skip or trained.skip_bad_images
+            test_split = test_split or trained.test_split
+        data = load_dataset(name, skip_bad_images=skip, test_split=test_split)
+        return fitted(data, trained)

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import datetime
 import logging
 import pathlib
 import shutil
@@ -35,15 +36,22 @@ SCORES = {
 }
 
 
+def score_name(row: dict[str, Any]) -> str:
+    """Returns the name of the score in a row of `metrics.csv`, such as
+    "test_accuracy": the first of `SCORES` that was measured."""
+    return next(
+        f"{split}_{name}"
+        for name in SCORES
+        for split in ("validation", "test")
+        if f"{split}_{name}" in row
+    )
+
+
 def selection_score(row: dict[str, Any]) -> float:
     """Returns the model selection score of a row of `metrics.csv`, of which a
-    higher one is better: the first of `SCORES` on the evaluation split that
-    there is, or 0."""
-    for name, sign in SCORES.items():
-        for split in ("test", "validation"):
-            if f"{split}_{name}" in row:
-                return sign * row[f"{split}_{name}"]
-    return 0
+    higher one is better."""
+    name = score_name(row)
+    return SCORES[name.partition("_")[2]] * row[name]
 
 
 def best_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -106,13 +114,14 @@ class CSVMetrics(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         self._step += 1
-        if self._step == self._first_step + 1:
-            # The first step includes compilation, so the speed is measured
-            # from its end, unless it is the only step of the interval.
-            self._first = time.perf_counter()
+        is_only_step = self.params["steps"] == 1
+        if self._step == self._first_step + 1 and not is_only_step:
+            # The first step includes compilation, so that the speed is measured
+            # from its end.
+            self._timed_from, self._started = self._step, time.perf_counter()
 
     def on_test_begin(self, logs: Logs = None) -> None:
-        self._seconds = self._clock()
+        self._seconds = time.perf_counter() - self._started
 
     @property
     def fractional_step(self) -> float:
@@ -121,7 +130,7 @@ class CSVMetrics(keras.callbacks.Callback):
 
     def now(self, logs: Logs) -> dict[str, Any]:
         """Returns a row for the current interval, without an evaluation."""
-        return self._row(logs, self._clock())
+        return self._row(logs, time.perf_counter() - self._started)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         row = self._row(logs, self._seconds)
@@ -142,43 +151,30 @@ class CSVMetrics(keras.callbacks.Callback):
         with (
             log_os_errors(self._path.name),
             atomic_write(self._path) as temporary,
+            open(temporary, "w", newline="") as file,
         ):
-            with open(temporary, "w", newline="") as file:
-                if self.rows:
-                    csv.writer(file).writerow(self.rows[0])
-                csv.writer(file).writerows(map(_cells, self.rows))
-
-    def _clock(self) -> float:
-        """Returns the seconds of the interval, without compilation."""
-        first = self._first_step
-        if self._timed_from == first and self._step > first + 1:
-            self._timed_from, self._started = first + 1, self._first
-        return time.perf_counter() - self._started
+            if self.rows:
+                csv.writer(file).writerow(self.rows[0])
+            csv.writer(file).writerows(map(_cells, self.rows))
 
     def _row(self, logs: Logs, seconds: float) -> dict[str, Any]:
         images = (self._step - self._timed_from) * self._batch_size
         step = self._step // self._micro_batches
         # The last update used the learning rate at the step before it.
         rate = self._learning_rate(max(0, step - 1))
-        names = [name for name in logs if not name.startswith("val_")]
-        names.sort(key=lambda name: name != "loss")  # loss first
+        # The loss is first, and what callbacks measured is last.
+        order = sorted(logs, key=lambda name: name not in ("loss", "val_loss"))
+        parts = {"train": {}, self._split: {}}
+        for name in order:
+            split = self._split if name.startswith("val_") else "train"
+            parts[split][name.removeprefix("val_")] = logs[name]
         values = {
-            **{f"train_{name}": logs[name] for name in names},
-            **{
-                f"{self._split}_{name}": logs[f"val_{name}"]
-                for name in names
-                if f"val_{name}" in logs
-            },
-            # Of callbacks that measure something on the evaluation split only.
-            **{
-                f"{self._split}_{name.removeprefix('val_')}": value
-                for name, value in logs.items()
-                if name.startswith("val_")
-                and name.removeprefix("val_") not in names
-            },
-            "learning_rate": keras.ops.convert_to_numpy(rate),
-            "images_per_second": images / self._micro_batches / seconds,
+            f"{split}_{name}": value
+            for split, found in parts.items()
+            for name, value in found.items()
         }
+        values["learning_rate"] = keras.ops.convert_to_numpy(rate)
+        values["images_per_second"] = images / self._micro_batches / seconds
         row = {name: float(value) for name, value in values.items()}
         return {"step": step, **row}
 
@@ -244,7 +240,7 @@ class Progress(keras.callbacks.Callback):
             self._shown = now
             # A longer line would wrap, and only its last row would be erased.
             width = shutil.get_terminal_size().columns - 1
-            self._rewrite(self._line(self._metrics.now(logs), width))
+            self._rewrite(self._line(self._metrics.now(logs))[:width])
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if self._is_live():
@@ -258,37 +254,19 @@ class Progress(keras.callbacks.Callback):
         sys.stdout.write(f"\r\033[K{text}")
         sys.stdout.flush()
 
-    def _line(self, row: dict[str, Any], width: int | None = None) -> str:
-        """Formats a row; if it is too wide, the time left follows the step."""
+    def _line(self, row: dict[str, Any]) -> str:
         texts = [f"step {row['step']:{len(str(self._steps))}}/{self._steps}"]
         for name, value in row.items():
             if name not in ("step", "learning_rate", "images_per_second"):
                 texts.append(f"{name.replace('_', ' ')} {value:.4f}")
         texts.append(f"rate {row['learning_rate']:.2e}")
         texts.append(f"{row['images_per_second']:.0f} images/s")
-        texts.append(f"{self._left()} left")
-        line = "  ".join(texts)
-        if width is not None and len(line) > width:
-            line = "  ".join([texts[0], texts[-1], *texts[1:-1]])[:width]
-        return line
-
-    def _left(self) -> str:
-        done = self._metrics.fractional_step - self._from
-        if not done:
-            return "?"
-        spent = time.perf_counter() - self._first
-        return format_duration(
-            spent / done * (self._steps - self._metrics.fractional_step)
-        )
-
-
-def format_duration(seconds: float) -> str:
-    """Formats a duration in seconds as `1:02:03`, or `2:03` below an hour."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}:{minutes:02}:{seconds:02}"
-    return f"{minutes}:{seconds:02}"
+        if done := self._metrics.fractional_step - self._from:
+            spent = time.perf_counter() - self._first
+            left = self._steps - self._metrics.fractional_step
+            left = datetime.timedelta(seconds=round(spent / done * left))
+            texts.append(f"{left} left")
+        return "  ".join(texts)
 
 
 class EventFiles(keras.callbacks.Callback):
@@ -311,16 +289,20 @@ class EventFiles(keras.callbacks.Callback):
         self._write_new_row()
 
     def _write_new_row(self) -> None:
-        """Appends the last row, or writes all rows to a new file.
-
-        A new file is also started after a failed write: TensorBoard cannot
-        read past a truncated record.
-        """
+        """Appends the last row, or writes all rows to a new file, also after a
+        failed write: TensorBoard cannot read past a truncated record."""
         with log_os_errors(self._folder):
             try:
                 rows = self._metrics.rows[-1:]
                 if self._file is None:
-                    self._open()
+                    shutil.rmtree(self._folder, ignore_errors=True)
+                    self._folder.mkdir(parents=True)
+                    # TensorBoard reads files of such names.
+                    path = (
+                        self._folder / f"events.out.tfevents.{time.time_ns()}"
+                    )
+                    self._file = self._tf.io.TFRecordWriter(str(path))
+                    self._write(file_version="brain.Event:2")
                     rows = self._metrics.rows
                 for row in rows:
                     self._write_row(row)
@@ -328,46 +310,20 @@ class EventFiles(keras.callbacks.Callback):
                 self._file = None
                 raise OSError(error.message) from error
 
-    def _open(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._file = self._tf.io.TFRecordWriter(str(self._next_path()))
-        self._write(file_version="brain.Event:2")
-
-    def _next_path(self) -> pathlib.Path:
-        """Returns the path of a new event file.
-
-        TensorBoard reads files whose names contain "tfevents", in the order
-        of their names. The new name sorts last, even if the clock was set
-        back.
-        """
-        begin = "events.out.tfevents."
-        ends = [p.name[len(begin) :] for p in self._folder.glob(f"{begin}*")]
-        last = max((int(end) for end in ends if end.isdecimal()), default=0)
-        return self._folder / f"{begin}{max(time.time_ns(), last + 1):019}"
-
     def _write_row(self, row: dict[str, Any]) -> None:
-        proto = self._tf.compat.v1.Summary
-        values = [
-            proto.Value(tag=_tag(name), simple_value=value)
-            for name, value in row.items()
-            if name != "step"
-        ]
+        proto, values = self._tf.compat.v1.Summary, []
+        for name, value in row.items():
+            split, _, what = name.partition("_")
+            if what in SCORES:  # TensorBoard groups the charts by metric
+                name = f"{what}/{split}"
+            if name != "step":
+                values.append(proto.Value(tag=name, simple_value=value))
         self._write(step=row["step"], summary=proto(value=values))
 
     def _write(self, **event: Any) -> None:
         record = self._tf.compat.v1.Event(wall_time=time.time(), **event)
         self._file.write(record.SerializeToString())
         self._file.flush()
-
-
-def _tag(name: str) -> str:
-    """Returns the TensorBoard tag of a column of `metrics.csv`.
-
-    `train_loss` becomes `loss/train`, so that TensorBoard groups the charts of
-    all splits by metric.
-    """
-    split, _, what = name.partition("_")
-    return f"{what}/{split}" if what in SCORES else name
 
 
 class EvaluateAverages(keras.callbacks.Callback):
@@ -410,6 +366,15 @@ class EvaluateAverages(keras.callbacks.Callback):
             ]
 
 
+def completed_steps(model: Any) -> int:
+    """Returns the number of updates that the optimizer of a model has made."""
+    # Under JAX, variables are stale during training.
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+    iterations = inner_optimizer(model).iterations
+    return int(keras.ops.convert_to_numpy(iterations))
+
+
 class PeriodicPlots(keras.callbacks.Callback):
     """Calls `plot(step)` of a subclass every few micro-batches, and after the
     last."""
@@ -421,9 +386,7 @@ class PeriodicPlots(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Logs = None) -> None:
         # A resumed run starts at the step of its checkpoint.
-        optimizer = inner_optimizer(self.model)
-        steps = int(keras.ops.convert_to_numpy(optimizer.iterations))
-        self._count = steps * self._micro_batches
+        self._count = completed_steps(self.model) * self._micro_batches
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         self._count += 1

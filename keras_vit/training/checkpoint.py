@@ -42,8 +42,6 @@ def check_same_run(
         for name in sorted(found.keys() | expected.keys())
         if found.get(name) != expected.get(name)
     ]
-    if found.keys() != expected.keys():
-        differing.append("it was written by another version of this package")
     if differing:
         raise ValueError(
             f"{str(path)!r} is of another run: {'; '.join(differing)}. Repeat "
@@ -55,10 +53,9 @@ def check_same_run(
 class _TorchRandom:
     """State of PyTorch's global random generator, with a variable's interface.
 
-    Dropout layers without a seed sample from this generator, and so may data
-    loaders and evaluations. The generator is therefore seeded by the seed and
-    the step at the beginning of every interval between two evaluations, and
-    its state is saved in checkpoints within an interval.
+    Dropout layers, data loaders and evaluations sample from this generator. It
+    is therefore seeded by the seed and the step at the beginning of every
+    interval between two evaluations, and saved in checkpoints within one.
     """
 
     dtype = "uint8"
@@ -109,35 +106,26 @@ def collect_state(model: keras.Model) -> dict[str, Any]:
     }
 
 
-def _raise_unless_finite(name: str, array: Array) -> None:
-    """Raises `Diverged` if an array has a value that is NaN or infinite.
-
-    A step can make weights infinite while the loss, which was computed before
-    it, is still finite.
-    """
-    if (
-        array.dtype.kind in "fV"
-        and not np.isfinite(array.astype("float32")).all()
-    ):
-        raise Diverged(
-            f"A value of {name} is not finite any more. Nothing was saved over "
-            "the last good checkpoint. Lower the learning rate, or lengthen "
-            "the warm-up."
-        )
-
-
 def to_arrays(state: dict[str, Any]) -> dict[str, Array]:
-    """Returns the values of `collect_state` as NumPy arrays for `write_state`;
-    raises `Diverged` if one is NaN or infinite."""
+    """Returns the values of `collect_state` as NumPy arrays for `write_state`.
+
+    It raises `Diverged` if one is NaN or infinite: a step can make weights
+    infinite while the loss, which was computed before it, is still finite.
+    """
     arrays = {}
     for name, variable in state.items():
         dtype = keras.backend.standardize_dtype(variable.dtype)
         if not isinstance(variable, _TorchRandom):
             variable = keras.ops.convert_to_numpy(variable)
         array = np.asarray(variable)
-        _raise_unless_finite(name, array)
         if dtype == "bfloat16":  # not a dtype of .npz; float32 is exact
             array = array.astype("float32")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise Diverged(
+                f"A value of {name} is not finite any more. The last good "
+                "checkpoint is kept. Lower the learning rate, or lengthen the "
+                "warm-up."
+            )
         arrays[name] = array
     return arrays
 
@@ -148,11 +136,8 @@ def write_state(
     # The names of the arrays are stored too, because a zip archive has no
     # checksum of its list of members.
     text = json.dumps({**note, "names": list(arrays)}).encode()
+    named: dict[str, Any] = {"note": np.frombuffer(text, np.uint8), **arrays}
     with atomic_write(path) as temporary, open(temporary, "wb") as file:
-        named: dict[str, Any] = {
-            "note": np.frombuffer(text, np.uint8),
-            **arrays,
-        }
         np.savez(file, **named)
         file.flush()
         os.fsync(file.fileno())  # a power failure could leave an empty file
@@ -282,18 +267,16 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         return 0
 
     def restore_best(self, model: keras.Model) -> dict[str, Any]:
-        """Assigns a model the weights of its best evaluation.
-
-        If the optimizer has `use_ema=True`, these are the moving averages of
-        the weights, because they were evaluated.
+        """Assigns a model the weights of its best evaluation, or their moving
+        averages if these were evaluated.
 
         Args:
             model: Compiled model.
 
         Returns:
             Dict. The row of the evaluation whose weights the model has
-            afterwards. If the weights of the best evaluation cannot be read,
-            a warning is logged and the model keeps those of the last step.
+            afterwards: if those of the best one cannot be read, a warning is
+            logged, and the model keeps those of the last step.
         """
         best, last = best_row(self.rows), self.rows[-1]
         if best is last:
@@ -368,21 +351,8 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         callbacks: Sequence[keras.callbacks.Callback],
     ) -> int:
         """Trains up to the next evaluation, if the restored checkpoint is of a
-        step between two.
-
-        Args:
-            model: Compiled model.
-            batches: Function of a step, which counts updates of the weights,
-                that returns the endless batches from there.
-            interval: Integer. Micro-batches between two evaluations.
-            validation_data: Batches to evaluate on.
-            callbacks: List of callbacks for `model.fit`, which ends with this
-                one.
-
-        Returns:
-            Integer. The `initial_epoch` of the `model.fit` that is left, with
-            `interval` as `steps_per_epoch`.
-        """
+        step between two, and returns the `initial_epoch` of the `model.fit`
+        that is left, with `interval` as `steps_per_epoch`."""
         if self.step % interval and self.step != self.steps:
             # The metrics of an interrupted interval are restored at its first
             # step, and Keras creates their variables at their first use.
@@ -411,20 +381,17 @@ class ResumableCheckpoint(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         # Keras has just reset the metrics, but a resumed interval continues
         # with those of its earlier steps.
-        if self._metrics:
-            variables = self.model.metrics_variables
-            if len(variables) == len(self._metrics):
-                for variable, value in zip(
-                    variables, self._metrics, strict=True
-                ):
-                    variable.assign(value)
-            else:
-                logger.warning(
-                    "The checkpoint was saved with other metrics. Those of "
-                    "the current interval count from step %d.",
-                    self.done,
-                )
-        self._metrics = None
+        saved, self._metrics = self._metrics or [], None
+        variables = self.model.metrics_variables
+        if len(saved) not in (0, len(variables)):
+            logger.warning(
+                "The checkpoint has other metrics. Those of the current "
+                "interval count from step %d.",
+                self.done,
+            )
+            saved = []
+        for variable, value in zip(variables, saved, strict=False):
+            variable.assign(value)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         self.step += 1
@@ -489,14 +456,11 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         metrics: Sequence[keras.Variable] = (),
         path: pathlib.Path | None = None,
     ) -> None:
-        """Writes a checkpoint of the current step.
+        """Writes a checkpoint of the current step, with the metrics within an
+        interval, to a path or as one of the `keep` newest.
 
         If the disk is full, a warning is logged, training continues, and the
         earlier checkpoints are kept.
-
-        Args:
-            metrics: List of variables, the metrics within an interval.
-            path: Path. Without it, the file is one of the `keep` newest.
         """
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()

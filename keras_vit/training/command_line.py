@@ -3,13 +3,13 @@
 import argparse
 import dataclasses
 import math
+import operator
 import signal
 import sys
 import types
 import typing
 import warnings
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 from typing import NoReturn
@@ -28,13 +28,42 @@ from keras_vit.data.randaugment import AUGREG
 from keras_vit.data.splits import parse_holdout
 from keras_vit.training.checkpoint import Diverged
 from keras_vit.training.checkpoint import Preempted
+from keras_vit.training.models import parse_image_size as parse_image_size
 from keras_vit.training.presets import Published
 
+# Limits of a flag's value: their text and their test. NaN passes none.
+_LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "choices": ("one of {}", lambda value, names: value in names),
+    "minimum": ("{} or more", operator.ge),
+    "above": ("above {}", operator.gt),
+    "maximum": ("{} or less", operator.le),
+    "below": ("below {}", operator.lt),
+}
 
-def arg(default: Any, text: str, metavar: str = "N") -> Any:
-    """Returns a dataclass field that `parse_args` turns into a flag."""
-    metadata = {"help": text, "metavar": metavar}
+
+def arg(default: Any, text: str, metavar: str = "N", **limits: Any) -> Any:
+    """Returns a dataclass field that `parse_args` turns into a flag; `limits`
+    of its values, by the names of `_LIMITS`, are checked by `check_flags`."""
+    metadata = {"help": text, "metavar": metavar, "limits": limits}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def check_flags(config: Any) -> None:
+    """Raises a `ValueError` if a field is outside the limits of its `arg`.
+
+    None, which stands for a default that is chosen later, is inside.
+    """
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        for one in value if isinstance(value, tuple) else (value,):
+            for name, limit in field.metadata.get("limits", {}).items():
+                text, fits = _LIMITS[name]
+                if one is None or fits(one, limit) and one != math.inf:
+                    continue
+                raise ValueError(
+                    f"--{field.name.replace('_', '-')} must be "
+                    f"{text.format(limit)}. Received: {one}"
+                )
 
 
 def parse_args(
@@ -43,11 +72,10 @@ def parse_args(
     """Parses the command line into an instance of a dataclass.
 
     Every field `like_this: type = arg(default, text)` becomes `--like-this
-    VALUE`. Its type is int, float or str, one of these or None, `float | str`
-    (a number or text), `int | str` (text, which `__post_init__` parses),
-    `tuple[int, ...]` or another tuple (one or more values), or bool (a flag
-    without a value, False by default). Other fields are settings without a
-    flag.
+    VALUE`. Its type is int, float or str, one of these or None, a union with
+    str (text, which `__post_init__` parses), `tuple[int, ...]` or another tuple
+    (one or more values), or bool (a flag without a value, False by default).
+    Other fields are settings without a flag.
     """
     parser = _Parser(
         description=description,
@@ -66,7 +94,10 @@ def parse_args(
         kind = _plain(hints[field.name])
         text = field.metadata["help"].replace("%", "%%")
         if field.default not in (None, False, ()):
-            text += f" (default: {_shown(field.default)})"
+            shown = field.default
+            if isinstance(shown, tuple):
+                shown = " ".join(map(str, shown))
+            text += f" (default: {shown})"
         options = {"help": text, "dest": field.name, "default": field.default}
         if kind is bool:
             options["action"] = "store_true"
@@ -131,98 +162,12 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message} (--help lists all flags)\n")
 
 
-def _shown(default: Any) -> Any:
-    if isinstance(default, tuple):
-        return " ".join(map(str, default))
-    return default
-
-
 def _plain(hint: Any) -> Any:
     """Returns the type of a flag's value, such as int for `int | None`."""
     if isinstance(hint, types.UnionType):
         kinds = set(typing.get_args(hint)) - {types.NoneType}
-        if kinds == {int, str}:
-            return str
-        if kinds == {float, str}:
-            return _number_or_text
-        (hint,) = kinds
+        return str if str in kinds else kinds.pop()
     return hint
-
-
-def _number_or_text(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def parse_image_size(
-    value: Any, name: str = "--image-size"
-) -> int | tuple[int, int] | None:
-    """Returns the value of `--image-size`, such as 64, "64" or "64x48", as an
-    integer or, if they differ, `(height, width)`; raises a `ValueError` if it
-    is no size."""
-    if value is None:
-        return None
-    sides = value if isinstance(value, tuple | list) else str(value).split("x")
-    try:
-        sides = [int(side) for side in sides]
-    except ValueError:
-        sides = []
-    if len(sides) == 1:
-        sides = 2 * sides
-    if len(sides) != 2 or min(sides) < 1:
-        raise ValueError(
-            f"{name} must be 1 or more, such as 64, or height x width, such as "
-            f"64x48. Received: {value}"
-        )
-    height, width = sides
-    return height if height == width else (height, width)
-
-
-def check_range(
-    config: Any,
-    *names: str,
-    minimum: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-) -> None:
-    """Raises a `ValueError` if a field of a dataclass is out of range.
-
-    None is always accepted: it stands for a default that is chosen later.
-    """
-    limits = []
-    if minimum is not None:
-        limits.append((f"{minimum} or more", lambda value: value >= minimum))
-    if above is not None:
-        limits.append((f"above {above}", lambda value: value > above))
-    if below is not None:
-        limits.append((f"below {below}", lambda value: value < below))
-    for name in names:
-        value = getattr(config, name)
-        if value is None:
-            continue
-        # All comparisons with NaN are false, so that NaN is rejected too.
-        if not all(fits(value) for _, fits in limits) or math.isinf(value):
-            raise ValueError(
-                f"--{name.replace('_', '-')} must be "
-                f"{' and '.join(text for text, _ in limits)}. "
-                f"Received: {value}"
-            )
-
-
-def check_choices(config: Any, **known: Iterable[str]) -> None:
-    """Raises a `ValueError` if a field is none of its valid names.
-
-    None is always accepted: it stands for a default that is chosen later.
-    """
-    for name, names in known.items():
-        value, names = getattr(config, name), list(names)
-        if value is not None and value not in names:
-            raise ValueError(
-                f"--{name.replace('_', '-')} takes {', '.join(names)}. "
-                f"Received: {value}"
-            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,19 +197,21 @@ class TrainingFlags:
         None,
         "height and width of a patch, in pixels; default: that of the model, "
         "or the one that gives about 8 x 8 patches",
+        minimum=1,
     )
-    batch_size: int = arg(64, "images per step")
-    steps: int | None = arg(None, "training steps")
+    batch_size: int = arg(64, "images per step", minimum=1)
+    steps: int | None = arg(None, "training steps", minimum=1)
     epochs: int | None = arg(
-        None, "passes over the training images, instead of --steps"
+        None, "passes over the training images, instead of --steps", minimum=1
     )
     learning_rate: float | None = arg(
-        None, "peak learning rate, after the warm-up", "X"
+        None, "peak learning rate, after the warm-up", "X", above=0
     )
     accumulate: int = arg(
         1,
         "number of micro-batches into which each batch is split, with "
         "gradient accumulation, to use less memory",
+        minimum=1,
     )
     average: float = arg(
         0.0,
@@ -272,12 +219,16 @@ class TrainingFlags:
         "evaluated and saved instead of the weights; the paper's Table 2 uses "
         "0.9999",
         "X",
+        minimum=0,
+        below=1,
     )
     average_from: float | None = arg(
         None,
         "instead of --average, average the weights of all steps after this "
         "fraction of the steps, such as 0.75, with equal weights",
         "X",
+        minimum=0,
+        below=1,
     )
     keep: str = arg(
         "last",
@@ -287,11 +238,13 @@ class TrainingFlags:
         "without it, that on the test images, which is then an optimistic "
         "estimate",
         "last|best",
+        choices=("last", "best"),
     )
     patience: int | None = arg(
         None,
         "stop after this many successive evaluations without a higher "
         "accuracy, or mean average precision; default: no early stopping",
+        minimum=1,
     )
     mode: str | None = arg(
         None,
@@ -317,18 +270,21 @@ class TrainingFlags:
         "mixup with lambda sampled from Beta(P, P), such as 0.2; default: no "
         "mixup",
         "P",
+        minimum=0,
     )
     cutmix: float | None = arg(
         None,
         "cutmix with lambda sampled from Beta(P, P), such as 1; default: no "
         "cutmix; with --mixup too, one of the two is sampled for each batch",
         "P",
+        minimum=0,
     )
     erase: float | None = arg(
         None,
         "probability of random erasing: a rectangle of the image becomes "
         "noise; 0.25 in DeiT; default: 0",
         "P",
+        minimum=0,
     )
     holdout: float | str | None = arg(
         None,
@@ -375,14 +331,19 @@ class TrainingFlags:
         "random seed of the initial weights, the order of the images and the "
         "augmentation; the split into training and validation images does not "
         "depend on it",
+        minimum=0,
+        below=2**32,
     )
     evaluate_every: int | None = arg(
         None,
         "steps between two evaluations; default: depends on the number of "
         "steps",
+        minimum=1,
     )
     checkpoint_every: int | None = arg(
-        None, "steps between two checkpoints; default: --evaluate-every"
+        None,
+        "steps between two checkpoints; default: --evaluate-every",
+        minimum=1,
     )
     output: str | None = arg(
         None,
@@ -402,31 +363,16 @@ class TrainingFlags:
     rate_images: int | None = None
 
     def __post_init__(self) -> None:
+        check_flags(self)
         image_size = parse_image_size(self.image_size)
         object.__setattr__(self, "image_size", image_size)
-        sizes = ("patch_size", "batch_size", "steps", "epochs")
-        counts = (*sizes, "accumulate", "evaluate_every", "checkpoint_every")
-        counts += ("patience",)
-        check_range(self, *counts, minimum=1)
-        check_range(self, "average", "average_from", minimum=0, below=1)
-        if self.average and self.average_from is not None:
-            raise ValueError(
-                "--average is a moving average, and --average-from one with "
-                "equal weights: give one of them. Received: --average "
-                f"{self.average:g} --average-from {self.average_from:g}"
-            )
-        check_range(self, "learning_rate", above=0)
-        for name in ("mixup", "cutmix"):
-            check_range(self, name, minimum=0)
-        check_range(self, "erase", minimum=0)
-        check_choices(self, keep=("last", "best"))
         parse_holdout("", self.holdout)
         if self.holdout not in (None, "paper"):
-            # The type is `float | str`, so that "0.1" may be given too.
             object.__setattr__(self, "holdout", float(self.holdout))
-        check_range(self, "seed", minimum=0, below=2**32)
-        if self.steps and self.epochs:
-            raise ValueError("Give --steps or --epochs, not both.")
+        for one, other in (("steps", "epochs"), ("average", "average_from")):
+            if getattr(self, one) and getattr(self, other) is not None:
+                one, other = (x.replace("_", "-") for x in (one, other))
+                raise ValueError(f"Give --{one} or --{other}, not both.")
         # None is a batch size that the recipe chooses later.
         if self.batch_size and self.batch_size % self.accumulate:
             raise ValueError(
@@ -442,16 +388,6 @@ class TrainingFlags:
             if getattr(self, name) is None
         }
         return dataclasses.replace(self, **missing)
-
-    def raise_if_given(self, *names: str) -> None:
-        """Raises a `ValueError` if a flag of encoders is given for a BiT."""
-        given = [name for name in names if getattr(self, name)]
-        if given:
-            raise ValueError(
-                f"--{given[0].replace('_', '-')} is for Vision Transformers "
-                "and hybrids. A BiT has no encoder: leave it out. Received: "
-                f"{getattr(self, given[0])}"
-            )
 
     def encoder_arguments(self) -> dict[str, Any]:
         """Returns the arguments of encoders among the flags that are not 0."""
@@ -533,15 +469,115 @@ class TrainingFlags:
         """Returns the largest multiple of `--accumulate` up to the `wanted`
         batch size and the number of training images; raises a `ValueError` if
         there is none."""
-        if count < self.accumulate:
-            raise ValueError(
-                f"--accumulate {self.accumulate} is more than the {count} "
-                "training images."
-            )
-        if wanted < self.accumulate:
+        images = min(wanted, count)
+        if images < self.accumulate:
             raise ValueError(
                 f"--accumulate {self.accumulate} divides each batch, and a "
-                f"batch has {wanted} images: give a lower --accumulate, or a "
-                "higher --batch-size."
+                f"batch has {images} images: give a lower --accumulate."
             )
-        return min(wanted, count) // self.accumulate * self.accumulate
+        return images // self.accumulate * self.accumulate
+
+
+@dataclasses.dataclass(frozen=True)
+class PresetFlags(TrainingFlags):
+    """Flags of which those that are None have published values."""
+
+    model: str | None = arg(
+        None,
+        "a Vision Transformer such as ViTB16, with the published settings of "
+        "the method; default: compact-vit, of 4 layers of width 64",
+        "NAME",
+    )
+    batch_size: int | None = arg(
+        None,
+        "images per step; default: that of --preset or --method, else 64; in "
+        "pre-training at most a 20th of the dataset (a 10th with --method dino "
+        "or mocov3)",
+        minimum=1,
+    )
+    learning_rate: float | None = arg(
+        None,
+        "peak learning rate; default: as published for the batch size",
+        "X",
+        above=0,
+    )
+    weight_decay: float | None = arg(
+        None,
+        "weight decay: each step multiplies kernels by 1 minus this times the "
+        "learning rate (not with sgd in fine-tuning); default: that of "
+        "--preset or --method, else 0.05",
+        "X",
+        minimum=0,
+    )
+    warmup_steps: int | None = arg(
+        None,
+        "number of warm-up steps; default: as published, and in pre-training "
+        "at most a fifth of the steps",
+        minimum=0,
+    )
+    clip: float | None = arg(
+        None,
+        "maximum global norm of the gradients, 0 for no clipping; default: "
+        "that of --preset or --method, else 1",
+        "X",
+        minimum=0,
+    )
+    drop_path: float | None = arg(
+        None,
+        "stochastic depth rate of the last block; it increases linearly from "
+        "0 in the first block; default: that of --preset or --method, else 0",
+        "P",
+        minimum=0,
+        below=1,
+    )
+    protocol: str | None = arg(
+        None,
+        f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
+        "default: that of --preset or --method, else simple, which shifts "
+        "whole images; in pre-training simple for images below 96 pixels",
+        "NAME",
+    )
+    mode: str | None = arg(
+        None,
+        "pixel values: tf for [-1, 1], torch for normalization by ImageNet's "
+        "mean and standard deviation; default: as published or that of the "
+        "training of --weights, else tf",
+        "NAME",
+    )
+    # A setting of presets.py that is no flag.
+    warmup_epochs: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SupervisedFlags(PresetFlags):
+    """Flags of training with labels."""
+
+    momentum_dtype: str | None = arg(
+        None,
+        "dtype of the momentum: float32, or bfloat16 to use less memory; "
+        "default: that of --preset, else float32",
+        "NAME",
+        choices=("float32", "bfloat16"),
+    )
+    loss: str | None = arg(
+        None,
+        "cross-entropy: softmax, for images of one class each; or sigmoid for "
+        "each class, also for images of several classes, which are evaluated "
+        "by the mean average precision; default: that of --preset, else "
+        "softmax",
+        "softmax|sigmoid",
+        choices=("softmax", "sigmoid"),
+    )
+    dropout: float | None = arg(
+        None,
+        "dropout rate after the position embedding and after dense layers, "
+        "except query, key and value; default: that of --preset, else 0",
+        "P",
+        minimum=0,
+        below=1,
+    )
+
+    @property
+    def one_hot(self) -> bool:
+        """Boolean. Whether labels are one-hot."""
+        return super().one_hot or self.loss == "sigmoid"

@@ -2,23 +2,37 @@
 
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit import pretraining
-from keras_vit._program import require
 from keras_vit._types import Array
 from keras_vit.converters import write_keras
 from keras_vit.training.callbacks import PeriodicPlots
 from keras_vit.training.models import COMPACT
 from keras_vit.training.models import build_model
 from keras_vit.training.plots import pixel_range
+from keras_vit.training.plots import plot_grid
 from keras_vit.training.plots import unit_range
 from keras_vit.training.run_folder import atomic_write
-from keras_vit.training.run_folder import log_os_errors
+
+
+def initialize(
+    variables: dict[str, keras.Variable], seed: int, sample: Callable[..., Any]
+) -> None:
+    """Assigns each variable what `sample` returns for the random generator, its
+    path and its shape. If this is None, biases become 0 and others stay."""
+    rng = np.random.default_rng(seed)
+    for path, variable in variables.items():
+        shape = tuple(variable.shape)
+        value = sample(rng, path, shape)
+        if value is None and path.endswith("/bias"):
+            value = np.zeros(shape)
+        if value is not None:
+            variable.assign(value.astype("float32"))
 
 
 def initialize_mae(model: Any, seed: int) -> None:
@@ -29,20 +43,19 @@ def initialize_mae(model: Any, seed: int) -> None:
     distribution, so that their range is smaller than that of three square
     matrices by a factor of the square root of 2.
     """
-    rng = np.random.default_rng(seed)
-    for name, variable in _weights_to_sample(model):
-        shape = tuple(variable.shape)
-        if name.endswith("tokens"):
-            value = rng.normal(0, 0.02, shape)
-        elif name.endswith("bias"):
-            value = np.zeros(shape)
-        else:
-            inputs, outputs = _matrix(name, shape)
-            if name.endswith(_QUERY_KEY_VALUE):
-                outputs *= 3
-            bound = math.sqrt(6 / (inputs + outputs))
-            value = rng.uniform(-bound, bound, shape)
-        variable.assign(value.astype("float32"))
+
+    def sample(rng: Any, path: str, shape: tuple[int, ...]) -> Array | None:
+        if path.endswith("/tokens"):
+            return rng.normal(0, 0.02, shape)
+        if not path.endswith("/kernel"):
+            return None
+        inputs, outputs = math.prod(shape[:-1]), shape[-1]
+        if path.endswith(("query/kernel", "key/kernel", "value/kernel")):
+            inputs, outputs = shape[0], 3 * math.prod(shape[1:])
+        bound = math.sqrt(6 / (inputs + outputs))
+        return rng.uniform(-bound, bound, shape)
+
+    initialize(model.variables_by_path(), seed, sample)
 
 
 def initialize_simmim(model: Any, seed: int) -> None:
@@ -55,42 +68,23 @@ def initialize_simmim(model: Any, seed: int) -> None:
     `sqrt(2 * i)`. The decoder has the default initialization of a PyTorch
     convolution.
     """
-    rng = np.random.default_rng(seed)
-    for name, variable in _weights_to_sample(model):
-        shape = tuple(variable.shape)
-        if name.startswith("decoder/"):
-            bound = 1 / math.sqrt(model.stages.hidden_size)
-            value = rng.uniform(-bound, bound, shape)
-        elif name.endswith("bias"):
-            value = np.zeros(shape)
-        else:
-            value = rng.standard_normal(shape)
-            while (far := np.abs(value) > 1).any():
-                value[far] = rng.standard_normal(far.sum())
-            value *= 0.02
-        if name.endswith(("attention_output/kernel", "dense_2/kernel")):
-            block = int(name.split("/")[0].removeprefix("block_"))
+    bound = 1 / math.sqrt(model.stages.hidden_size)
+
+    def sample(rng: Any, path: str, shape: tuple[int, ...]) -> Array | None:
+        if path.startswith("decoder/"):
+            return rng.uniform(-bound, bound, shape)
+        if not path.endswith(("/kernel", "/tokens")):
+            return None
+        value = rng.standard_normal(shape)
+        while (far := np.abs(value) > 1).any():
+            value[far] = rng.standard_normal(far.sum())
+        value *= 0.02
+        if path.endswith(("attention_output/kernel", "dense_2/kernel")):
+            block = int(path.split("/")[0].removeprefix("block_"))
             value /= math.sqrt(2 * (block + 1))
-        variable.assign(value.astype("float32"))
+        return value
 
-
-_QUERY_KEY_VALUE = ("query/kernel", "key/kernel", "value/kernel")
-
-
-def _weights_to_sample(model: Any) -> list[tuple[str, keras.Variable]]:
-    """Returns the paths and variables of all kernels, biases and tokens."""
-    return [
-        (path, variable)
-        for path, variable in model.variables_by_path().items()
-        if path.rpartition("/")[2] in ("kernel", "bias", "tokens")
-    ]
-
-
-def _matrix(path: str, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Returns the number of inputs and of outputs of a kernel."""
-    if path.endswith(_QUERY_KEY_VALUE):
-        return shape[0], math.prod(shape[1:])
-    return math.prod(shape[:-1]), shape[-1]
+    initialize(model.variables_by_path(), seed, sample)
 
 
 INITIALIZERS = {"mae": initialize_mae, "simmim": initialize_simmim}
@@ -99,13 +93,6 @@ INITIALIZERS = {"mae": initialize_mae, "simmim": initialize_simmim}
 def build_masked(config: Any, channels: int) -> Any:
     """Builds the masked pre-training model that a recipe's flags specify, for
     images of this number of channels."""
-    model = _build(config, channels)
-    if config.initialize is not None:
-        INITIALIZERS[config.initialize](model, config.seed)
-    return model
-
-
-def _build(config: Any, channels: int) -> Any:
     small = config.model is None or config.model in COMPACT
     encoder = build_model(
         config.model,
@@ -123,26 +110,32 @@ def _build(config: Any, channels: int) -> Any:
     )
     options = {"mask_ratio": config.mask_ratio, "seed": config.seed}
     if config.method == "mim":
-        return pretraining.MaskedImageModeling(
+        model = pretraining.MaskedImageModeling(
             encoder,
             masking=config.masking,
             mask_patch_size=config.mask_patch_size,
             **options,
         )
-    if config.method == "mpp":
-        return pretraining.MaskedPatchPrediction(
+    elif config.method == "mpp":
+        model = pretraining.MaskedPatchPrediction(
             encoder,
             target=config.target,
             value_range=pixel_range(config.mode, channels),
             **options,
         )
-    return pretraining.MaskedAutoencoder(
-        encoder,
-        decoder_hidden_size=config.decoder_width,
-        decoder_num_layers=config.decoder_layers,
-        decoder_num_heads=max(1, config.decoder_width // 32),  # as published
-        **options,
-    )
+    else:
+        model = pretraining.MaskedAutoencoder(
+            encoder,
+            decoder_hidden_size=config.decoder_width,
+            decoder_num_layers=config.decoder_layers,
+            decoder_num_heads=max(
+                1, config.decoder_width // 32
+            ),  # as published
+            **options,
+        )
+    if config.initialize is not None:
+        INITIALIZERS[config.initialize](model, config.seed)
+    return model
 
 
 def save_masked(model: Any, output: pathlib.Path) -> None:
@@ -157,6 +150,9 @@ def save_masked(model: Any, output: pathlib.Path) -> None:
     for name, saved in (("model", whole), ("encoder", encoder)):
         with atomic_write(output / f"{name}.keras") as temporary:
             write_keras(saved, temporary)
+
+
+ROWS = ("image", "masked", "predicted")
 
 
 class Reconstructions(PeriodicPlots):
@@ -178,8 +174,15 @@ class Reconstructions(PeriodicPlots):
         seen, filled = self.model.reconstruct(self._images, **self._given())
         rows = [keras.ops.convert_to_numpy(x) for x in (seen, filled)]
         path = self._folder / f"step-{step:08}.png"
-        rows = [unit_range(x, self._mode) for x in (self._images, *rows)]
-        plot_reconstructions(rows, path, f"step {step}")
+        images = (self._images, *rows)
+        plot_grid(
+            {
+                name: unit_range(x, self._mode)
+                for name, x in zip(ROWS, images, strict=True)
+            },
+            path,
+            f"step {step}",
+        )
 
     def _given(self) -> dict[str, Array]:
         num_patches = self.model.stages.num_patches
@@ -194,26 +197,3 @@ class Reconstructions(PeriodicPlots):
         # The patches of each image with the highest noise are masked.
         kept = int(num_patches * (1 - self.model.mask_ratio) + 1e-6)
         return {"masked": noise.argsort(1).argsort(1) >= kept}
-
-
-def plot_reconstructions(
-    rows: Sequence[Array], path: pathlib.Path, title: str
-) -> None:
-    """Plots original, masked and reconstructed images, with values in [0, 1],
-    in three rows."""
-    names = ("image", "masked", "predicted")
-    count = len(rows[0])
-    figure = require("matplotlib.figure").Figure(
-        figsize=(1.1 * count + 0.6, 3.9), dpi=110, layout="constrained"
-    )
-    figure.suptitle(title, fontsize=11)
-    grid = figure.subplots(len(rows), count, squeeze=False)
-    for axes, name, images in zip(grid, names, rows, strict=True):
-        for one, image in zip(axes, images, strict=True):
-            grey = image.shape[-1] == 1
-            shown = image[..., 0] if grey else image
-            one.imshow(shown, cmap="gray", vmin=0, vmax=1)
-            one.set(xticks=[], yticks=[])
-        axes[0].set_ylabel(name, fontsize=9)
-    with log_os_errors(path.name), atomic_write(path) as temporary:
-        figure.savefig(temporary)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -56,14 +55,11 @@ def choose_patch_size(image_size: int | tuple[int, int]) -> int:
         if all(n % patch == 0 and n // patch in GRIDS for n in sides)
     ]
     if not fitting:
-        below = [max(4, n // 4 * 4) for n in sides]
-        above = [n + 4 for n in below]
         raise ValueError(
             f"No patch of {PATCHES[0]} to {PATCHES[-1]} pixels cuts an image "
-            f"of {sides[0]} x {sides[1]} into {GRIDS[0]} to {GRIDS[-1]} "
-            f"patches a side. Use --image-size {size_text(below)} or "
-            f"{size_text(above)}, or give a --patch-size that divides "
-            f"{size_text(sides)}: {_divisors(sides)}."
+            f"into {GRIDS[0]} to {GRIDS[-1]} patches a side: give an "
+            "--image-size that is a multiple of 4, or a --patch-size. "
+            f"Received: {size_text(image_size)}"
         )
     # If two sizes are equally close, the larger one is taken, as it gives
     # fewer patches and is faster.
@@ -80,13 +76,11 @@ def check_patch_size(
     both in pixels."""
     sides = height_and_width(image_size)
     if any(n % patch_size for n in sides):
-        below = [n // patch_size * patch_size for n in sides]
         above = [-(-n // patch_size) * patch_size for n in sides]
-        sizes = [size_text(size) for size in (below, above) if min(size)]
         raise ValueError(
             f"Patches of {patch_size} pixels do not divide an image of "
-            f"{sides[0]} x {sides[1]}. Use --image-size "
-            f"{' or '.join(sizes)}, or a patch of {_divisors(sides)}."
+            f"{size_text(image_size)}: give --image-size {size_text(above)}, "
+            "or another patch size."
         )
 
 
@@ -95,21 +89,11 @@ def resolve_sizes(
     patch_size: int | None,
     stride: int,
 ) -> tuple[int | tuple[int, int], int | None]:
-    """Returns an image size and a patch size that divides it.
+    """Returns the first of `image_sizes` that is not None, and a patch size
+    that divides it, by default that of `choose_patch_size`.
 
-    Args:
-        image_sizes: List of image sizes, integers or `(height, width)`, and
-            None. The first one that is not None is taken.
-        patch_size: Integer. None for that of `choose_patch_size`.
-        stride: Integer. Pixels of the image per pixel of the feature map that
-            patches are cut from: 1 without a ResNet; 0 for models without
-            patches.
-
-    Returns:
-        Tuple of the image size and the patch size.
-
-    Raises:
-        ValueError: if the patch size does not divide the image size.
+    `stride` is the number of pixels per position of the feature map that
+    patches are cut from: 1 without a ResNet; 0 for models without patches.
     """
     image_size = next(size for size in image_sizes if size)
     if stride:
@@ -142,9 +126,27 @@ def size_text(image_size: int | tuple[int, ...] | list[int]) -> str:
     return str(height) if height == width else f"{height}x{width}"
 
 
-def _divisors(sides: Sequence[int]) -> str:
-    common = math.gcd(*sides)
-    return ", ".join(str(n) for n in range(1, common + 1) if common % n == 0)
+def parse_image_size(
+    value: Any, name: str = "--image-size"
+) -> int | tuple[int, int] | None:
+    """Returns the value of `--image-size`, such as 64, "64" or "64x48", as an
+    integer or, if they differ, `(height, width)`; raises a `ValueError` if it
+    is no size."""
+    if value is None:
+        return None
+    sides = value if isinstance(value, tuple | list) else str(value).split("x")
+    try:
+        height, width = (
+            2 * [int(n) for n in sides] if len(sides) == 1 else map(int, sides)
+        )
+        if min(height, width) < 1:
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f"{name} must be 1 or more, such as 64, or height x width, such as "
+            f"64x48. Received: {value}"
+        ) from None
+    return height if height == width else (height, width)
 
 
 # Models that train in minutes on two CPU cores: name of the model function, its
@@ -181,6 +183,7 @@ COMPACT = {
 # Smaller images than this have too few positions after the ResNet of
 # compact-hybrid. Larger images than the maximum take too long from scratch.
 MIN_HYBRID_SIZE, MAX_COMPACT_SIZE = 24, 64
+HEADS = ("head", "distillation_head")
 MODEL_NAMES = (*COMPACT, *VARIANTS, *BIT_VARIANTS)
 
 
@@ -196,12 +199,12 @@ def choose_model_and_size(
     Transformer that costs as much (docs/finetune.md, "From scratch").
     """
     size = image_size or min(side or MAX_COMPACT_SIZE, MAX_COMPACT_SIZE)
-    stride = _stride("compact-hybrid", _sizes("compact-hybrid"))
-    sides = height_and_width(size)
+    sides, multiple = height_and_width(size), 4
+    stride = _stride(_sizes("compact-hybrid"))
     too_small = min(sides) < MIN_HYBRID_SIZE
     indivisible = image_size and any(n % stride for n in sides)
     if model or patch_size or too_small or indivisible:
-        model, multiple = "compact-vit", 4
+        model = "compact-vit"
     else:
         model, multiple = "compact-hybrid", stride
     if image_size is None and patch_size is None and isinstance(size, int):
@@ -220,15 +223,10 @@ def resolve_model_spec(
         patch_size: Integer. The requested patch size, or None.
 
     Returns:
-        Dict with the keys
-
-        - `patch_size`: integer; None if it is unspecified;
-        - `image_size`: integer, or `(height, width)` if these differ; None if
-          it is unspecified;
-        - `stride`: integer, as for `resolve_sizes`;
-        - `num_layers`: integer, of the Transformer blocks; None for a ResNet;
-        - `mode`: string, that of `preprocess_input`;
-        - `hidden_size`, if `weights` is None: integer; None for a ResNet.
+        Dict with `mode`, that of `preprocess_input`; `stride`, the pixels per
+        position of what is cut into patches, 0 for a ResNet; and `patch_size`,
+        `image_size`, `num_layers` and `hidden_size`, each None if it is
+        unspecified.
 
     Raises:
         ValueError: if there is no such model, or the arguments contradict
@@ -245,19 +243,16 @@ def resolve_model_spec(
         )
     if weights is not None:
         return _checkpoint_spec(model, weights, patch_size)
-    sizes, image_size = _sizes(model), 224
-    if model is None or model in COMPACT:
-        image_size = COMPACT[model or "compact-vit"][2]
-    fixed = "resnet_layers" in sizes
-    if fixed and patch_size is not None:
+    sizes = _sizes(model)
+    if "resnet_layers" in sizes and patch_size is not None:
         raise ValueError(
             f"{model} cuts its patches from a ResNet's feature map: leave out "
             "the patch size."
         )
     return {
         "patch_size": patch_size or sizes.get("patch_size"),
-        "image_size": image_size,
-        "stride": _stride(model, sizes),
+        "image_size": COMPACT.get(model or "compact-vit", (0, 0, 224))[2],
+        "stride": _stride(sizes),
         "num_layers": sizes.get("num_layers"),
         "hidden_size": sizes.get("hidden_size"),
         "mode": "tf",
@@ -271,10 +266,10 @@ def _sizes(model: str | None) -> dict[str, Any]:
     return COMPACT[model or "compact-vit"][1]
 
 
-def _stride(model: str | None, sizes: dict[str, Any]) -> int:
-    if "resnet_layers" not in sizes:
-        return 1
-    return stride(sizes["resnet_layers"]) if "hidden_size" in sizes else 0
+def _stride(sizes: dict[str, Any]) -> int:
+    if "hidden_size" not in sizes:
+        return 0
+    return stride(sizes["resnet_layers"]) if "resnet_layers" in sizes else 1
 
 
 def open_weights(model: str | None, weights: str) -> Checkpoint:
@@ -348,30 +343,23 @@ def _checkpoint_spec(
                     f"{found} and not {size}. Leave out the model's name to "
                     "get the model that the file holds."
                 )
-    mode = {"mode": checkpoint.preprocess_mode or "tf"}
-    if not isinstance(checkpoint.config, ViTConfig):
-        # The weights of a BiT are for images of any size.
-        run = config_of_run(checkpoint.path).get("config", {})
-        size = run.get("image_size", 224)
-        return {
-            "patch_size": None,
-            "image_size": tuple(size) if isinstance(size, list) else size,
-            "stride": 0,
-            "num_layers": None,
-            **mode,
-        }
-    grid = checkpoint.config.grid_size
-    image_size = None
-    if grid is not None and rows is not None:
-        image_size = tuple(n * rows * checkpoint.stride for n in grid)
-        if image_size[0] == image_size[1]:
-            image_size = image_size[0]
+    sizes, image_size = vars(checkpoint.config), None
+    if "hidden_size" not in sizes:  # a BiT's weights are for images of any size
+        image_size = (
+            config_of_run(checkpoint.path).get("config", {}).get("image_size")
+        )
+        image_size = parse_image_size(image_size or 224)
+    elif sizes["grid_size"] is not None and rows is not None:
+        image_size = parse_image_size(
+            [n * rows * checkpoint.stride for n in sizes["grid_size"]]
+        )
     return {
         "patch_size": rows,
         "image_size": image_size,
-        "stride": checkpoint.stride,
-        "num_layers": checkpoint.config.num_layers,
-        **mode,
+        "stride": _stride(sizes),
+        "num_layers": sizes.get("num_layers"),
+        "hidden_size": sizes.get("hidden_size"),
+        "mode": checkpoint.preprocess_mode or "tf",
     }
 
 
@@ -401,26 +389,42 @@ def build_model(
             (facebookresearch/mae, `global_pool` of models_vit.py).
         keep_head: Boolean. Whether to keep the classification head of
             `weights`, which must have the same number of classes.
-        **arguments: `input_shape`, `classes`, `remat` and `dropout`. If
+        **arguments: `input_shape`, `classes`, and options of the encoder. If
             `weights` is None, also other arguments of the model function.
 
     Returns:
         A Keras model.
 
     Raises:
-        ValueError: if `remat` is True for a BiT, or if `keep_head` is True and
-            the weights have no head of this number of classes.
+        ValueError: if an option is not that of the model, or if `keep_head` is
+            True and the weights have no head of this number of classes.
     """
     if weights is None:
-        built = _build_new(model or "compact-vit", patch_size, arguments)
-        if model in (None, "compact-vit", "compact-hybrid"):
+        model = model or "compact-vit"
+        sizes = {}
+        if "resnet_layers" not in _sizes(model):
+            sizes["patch_size"] = patch_size
+        if not _stride(_sizes(model)):
+            arguments = _for_bit(arguments)
+        name = model
+        if model in COMPACT:
+            name, sizes = COMPACT[model][0], {**COMPACT[model][1], **sizes}
+            sizes["name"] = model.replace("-", "_")
+        built = getattr(models, name)(**{**sizes, **arguments})
+        if model in ("compact-vit", "compact-hybrid"):
             spread_positions(built, seed)
         return built
     checkpoint = open_weights(model, weights)
     if keep_head:
-        _check_head(checkpoint, weights, arguments["classes"])
+        bias = checkpoint.weights.get("head/bias", ())
+        if len(bias) != arguments["classes"]:
+            raise ValueError(
+                f"--keep-head needs weights of {arguments['classes']} classes, "
+                f"those of the dataset, and {weights!r} has a head of "
+                f"{len(bias)} classes: leave out --keep-head."
+            )
     if checkpoint.family == "bit":
-        arguments = _without_remat(arguments)
+        arguments = _for_bit(arguments)
     else:  # what the flags say, not the rates that a file was trained with
         arguments = {**_NO_REGULARIZATION, **arguments}
         if not keep_head:
@@ -437,6 +441,20 @@ def build_model(
     return built
 
 
+def _for_bit(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Returns arguments without options of encoders, which a BiT has not."""
+    options = ("remat", "dropout", "drop_path", "representation_size")
+    options += ("position_embedding", "position_prefix")
+    for name in options:
+        if arguments.get(name):
+            raise ValueError(
+                f"--{name.replace('_', '-')} is for Vision Transformers and "
+                "hybrids, and a BiT has no encoder: leave it out. Received: "
+                f"{arguments[name]}"
+            )
+    return {k: v for k, v in arguments.items() if k not in options}
+
+
 def check_classes(weights: str, data: ImageDataset) -> None:
     """Raises a `ValueError` if a run was of other classes than a dataset;
     weights that no recipe wrote do not name their classes."""
@@ -450,16 +468,6 @@ def check_classes(weights: str, data: ImageDataset) -> None:
         f"{data.name!r} has others, such as {other[0]!r}: leave out "
         "--keep-head."
     )
-
-
-def _check_head(checkpoint: Checkpoint, weights: str, classes: int) -> None:
-    bias = checkpoint.weights.get("head/bias")
-    found = "no head" if bias is None else f"a head of {len(bias)} classes"
-    if bias is None or len(bias) != classes:
-        raise ValueError(
-            f"--keep-head needs weights of a head of {classes} classes, those "
-            f"of the dataset. {weights!r} has {found}: leave out --keep-head."
-        )
 
 
 def _with_mean_pooling(checkpoint: Checkpoint) -> Checkpoint:
@@ -479,30 +487,6 @@ def _with_mean_pooling(checkpoint: Checkpoint) -> Checkpoint:
     return dataclasses.replace(
         checkpoint, weights=weights, stored={**checkpoint.stored, **pooling}
     )
-
-
-def _build_new(
-    model: str, patch_size: int | None, arguments: dict[str, Any]
-) -> keras.Model:
-    sizes = {} if model in VARIANTS or model in BIT_VARIANTS else _sizes(model)
-    name = COMPACT[model][0] if model in COMPACT else model
-    if "resnet_layers" not in _sizes(model):
-        sizes = {**sizes, "patch_size": patch_size}
-    if name == "BiT" or model in BIT_VARIANTS:
-        arguments = _without_remat(arguments)
-    if model in COMPACT:
-        arguments = {**arguments, "name": model.replace("-", "_")}
-    return getattr(models, name)(**{**sizes, **arguments})
-
-
-def _without_remat(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments for a BiT, which has no `remat`."""
-    if arguments.get("remat"):
-        raise ValueError(
-            "--remat computes the blocks of a Vision Transformer or a hybrid "
-            "twice. A BiT has none: leave it out."
-        )
-    return {k: v for k, v in arguments.items() if k != "remat"}
 
 
 def spread_positions(model: keras.Model, seed: int) -> None:
@@ -559,21 +543,12 @@ def set_trainable(model: keras.Model, train: str, lora_rank: int = 8) -> None:
     """
     if train == "all":
         return
-    heads = [
-        layer
-        for layer in model.layers
-        if layer.name in ("head", "distillation_head")
-    ]
-    blocks = [
-        layer
-        for layer in model.layers
-        if layer.name.startswith("block_") and hasattr(layer, "attention")
-    ]
     for layer in model.layers:
-        if layer not in heads:
+        if layer.name not in HEADS:
             freeze_weights(layer)
     if train == "head":
         return
+    blocks = [layer for layer in model.layers if hasattr(layer, "attention")]
     if not blocks:
         raise ValueError(
             "--train lora updates the attention of Vision Transformers and "
@@ -585,12 +560,9 @@ def set_trainable(model: keras.Model, train: str, lora_rank: int = 8) -> None:
 
 
 def zero_init_head(model: keras.Model) -> None:
-    """Sets all weights of the classification head to zero.
-
-    These are the initial values of the head in fine-tuning.
-    """
+    """Sets all weights of the classification head to zero."""
     for layer in model.layers:
-        if layer.name in ("head", "distillation_head"):
+        if layer.name in HEADS:
             layer.set_weights([array * 0 for array in layer.get_weights()])
 
 
@@ -598,8 +570,7 @@ def init_head_bias(model: keras.Model, bias: float) -> None:
     """Sets all biases of the classification head to one value.
 
     With a sigmoid loss and a bias of -10, the initial probability of every
-    class is close to 0, which is right for nearly all of them (`init_head_bias`
-    of the published code).
+    class is close to 0, which is right for nearly all of them.
     """
     head = model.get_layer("head")
     head.bias.assign(keras.ops.full(head.bias.shape, bias))

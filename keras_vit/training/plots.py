@@ -3,6 +3,7 @@
 pyplot is not used, so that the caller's pyplot state does not change.
 """
 
+import pathlib
 from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
@@ -18,9 +19,10 @@ from keras_vit._types import StrPath
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.training.callbacks import SCORES
 from keras_vit.training.run_folder import atomic_write
+from keras_vit.training.run_folder import log_os_errors
 
 _TRAIN, _TEST, _WRONG = "#9aa5b1", "#1f5fa8", "#c62828"
-_COLOURS = {"train": _TRAIN, "validation": _TEST, "test": _TEST}
+_COLORS = {"train": _TRAIN, "validation": _TEST, "test": _TEST}
 _LONGEST_NAME = 16
 _LONGEST_LIST = 22
 
@@ -43,58 +45,75 @@ def unit_range(images: Array, mode: str) -> Array:
     return np.clip((images - low) / np.subtract(high, low), 0, 1)
 
 
+def _figure(title: str, size: tuple[float, float]) -> Any:
+    figure = require("matplotlib.figure").Figure(
+        figsize=size, dpi=120, layout="constrained"
+    )
+    figure.suptitle(plot_label(title), fontsize=11)
+    return figure
+
+
+def _finish(axes: Any, **labels: Any) -> None:
+    axes.set(**labels)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False)
+
+
 def plot_learning_curves(
     rows: Sequence[dict[str, Any]], path: StrPath, title: str = ""
 ) -> None:
     """Plots learning curves by step: the loss, and the score of the model."""
-    figure = require("matplotlib.figure").Figure(
-        figsize=(9, 3.6), dpi=120, layout="constrained"
-    )
-    figure.suptitle(plot_label(title), fontsize=11)
+    figure = _figure(title, (9, 3.6))
     steps = [row["step"] for row in rows]
     found = {name.partition("_")[2] for name in rows[-1]}
     names = [name for name in reversed(SCORES) if name in found]
     for axes, name in zip(
         figure.subplots(1, len(names), squeeze=False)[0], names, strict=True
     ):
-        for split, colour in _COLOURS.items():
-            if f"{split}_{name}" not in rows[-1]:
-                continue
-            values = [row[f"{split}_{name}"] for row in rows]
-            axes.plot(steps, values, "o-", ms=3, color=colour, label=split)
-        axes.set(xlabel="step", ylabel=name.replace("_", " "))
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.25)
-        axes.legend(frameon=False)
+        for split, color in _COLORS.items():
+            if f"{split}_{name}" in rows[-1]:
+                values = [row[f"{split}_{name}"] for row in rows]
+                axes.plot(steps, values, "o-", ms=3, color=color, label=split)
+        _finish(axes, xlabel="step", ylabel=name.replace("_", " "))
     _save(figure, path)
 
 
 def plot_sweep(
-    results: dict[float, float | None],
-    path: StrPath,
-    split: str = "validation",
-    title: str = "",
-    metric: str = "accuracy",
+    results: dict[float, float | None], path: StrPath, title: str, metric: str
 ) -> None:
-    """Plots a metric, measured on a split, against the learning rate; its value
-    is None if training diverged."""
-    figure = require("matplotlib.figure").Figure(
-        figsize=(5, 3.6), dpi=120, layout="constrained"
-    )
-    figure.suptitle(plot_label(title), fontsize=11)
+    """Plots a metric, measured on the validation split, against the learning
+    rate; its value is None if training diverged."""
+    figure = _figure(title, (5, 3.6))
     axes = figure.subplots()
     good = {rate: found for rate, found in results.items() if found is not None}
     axes.plot(list(good), list(good.values()), "o-", color=_TEST)
     for rate in results.keys() - good.keys():
         axes.axvline(rate, color=_WRONG, ls=":", label=f"{rate:g} diverged")
-    axes.set(xlabel="learning rate", ylabel=f"{split} {metric}", xscale="log")
+    _finish(axes, xlabel="learning rate", ylabel=metric, xscale="log")
     axes.set_xticks(list(results), [f"{rate:g}" for rate in results])
     axes.minorticks_off()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    if len(good) < len(results):
-        axes.legend(frameon=False)
     _save(figure, path)
+
+
+def plot_grid(rows: dict[str, Array], path: pathlib.Path, title: str) -> None:
+    """Plots rows of images with values in [0, 1], or of maps
+    `(images, rows, columns)`, by name."""
+    count = len(next(iter(rows.values())))
+    figure = _figure(title, (1.1 * count + 0.6, 1.1 * len(rows) + 0.6))
+    grid = figure.subplots(len(rows), count, squeeze=False)
+    for line, (name, images) in zip(grid, rows.items(), strict=True):
+        for axes, image in zip(line, images, strict=True):
+            if image.ndim == 2:
+                axes.imshow(image, cmap="inferno")
+            else:
+                image = image[..., 0] if image.shape[-1] == 1 else image
+                axes.imshow(image, cmap="gray", vmin=0, vmax=1)
+            axes.set(xticks=[], yticks=[])
+        line[0].set_ylabel(name, fontsize=9)
+    with log_os_errors(path.name):
+        _save(figure, path)
 
 
 def sample_evenly(
@@ -158,22 +177,15 @@ def plot_predictions(
         zip(unit_range(images, mode), labels, predicted, strict=True)
     ):
         row, column = divmod(index, columns)
-        x, y = (
-            cell * (column + 0.5) + 0.1,
-            1.95 * row + 1.65,
-        )  # the centre of the image
-        grey = shown.shape[-1] == 1
+        # The center of the image.
+        x, y = cell * (column + 0.5) + 0.1, 1.95 * row + 1.65
+        left, top = x - width / 2, y - height / 2
         axes.imshow(
-            shown[..., 0] if grey else shown,
+            shown[..., 0] if shown.shape[-1] == 1 else shown,
             cmap="gray",
             vmin=0,
             vmax=1,
-            extent=(
-                x - width / 2,
-                x + width / 2,
-                y + height / 2,
-                y - height / 2,
-            ),
+            extent=(left, left + width, top + height, top),
             aspect="auto",
         )
         right = np.array_equal(guess, true)

@@ -272,6 +272,7 @@ PRE_TRAINING: dict[str | None, Published] = {
 
 # The settings of fine-tuning that were chosen here.
 _OWN = {
+    "loss": "softmax",
     "clip": 1.0,
     "momentum_dtype": "float32",
     "dropout": 0.0,

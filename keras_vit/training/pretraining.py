@@ -4,104 +4,25 @@ import dataclasses
 from typing import Any
 
 from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.protocols import PROTOCOLS
-from keras_vit.training.command_line import TrainingFlags
+from keras_vit.training.command_line import PresetFlags
 from keras_vit.training.command_line import arg
-from keras_vit.training.command_line import check_range
 from keras_vit.training.models import resolve_model_spec
 from keras_vit.training.models import resolve_sizes
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingFlags(TrainingFlags):
-    """Flags of pre-training. Those that are None have published values."""
-
-    model: str | None = arg(
-        None,
-        "a Vision Transformer such as ViTB16, with the published settings of "
-        "the method; default: compact-vit, of 4 layers of width 64",
-        "NAME",
-    )
-    batch_size: int | None = arg(
-        None,
-        "images per step; default: as published, and at most a 20th of the "
-        "dataset (a 10th with --method dino or mocov3)",
-    )
-    learning_rate: float | None = arg(
-        None,
-        "peak learning rate; default: as published for the batch size",
-        "X",
-    )
-    weight_decay: float | None = arg(
-        None, "weight decay; default: as published", "X"
-    )
-    warmup_steps: int | None = arg(
-        None,
-        "number of warm-up steps; default: as published, and at most a fifth "
-        "of the steps",
-    )
-    clip: float | None = arg(
-        None,
-        "maximum global norm of the gradients, 0 for no clipping; default: as "
-        "published",
-        "X",
-    )
-    drop_path: float | None = arg(
-        None,
-        "stochastic depth rate of the last block; it increases linearly from "
-        "0 in the first block; default: as published",
-        "P",
-    )
-    protocol: str | None = arg(
-        None,
-        f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
-        "default: simple for images below 96 pixels, else as published",
-        "NAME",
-    )
-    mode: str | None = arg(
-        None,
-        "pixel values: tf for [-1, 1], torch for normalization by ImageNet's "
-        "mean and standard deviation; default: as published for color images, "
-        "else tf",
-        "NAME",
-    )
-    # A setting of presets.py that is no flag.
-    warmup_epochs: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, "weight_decay", "warmup_steps", "clip", minimum=0)
-        check_range(self, "drop_path", minimum=0, below=1)
-
-
-@dataclasses.dataclass(frozen=True)
-class LabelFreeFlags(PretrainingFlags):
+class LabelFreeFlags(PresetFlags):
     """Flags of pre-training without labels, by a method."""
 
     picture_every: int | None = arg(
-        None, "steps between two pictures; default: --evaluate-every"
+        None,
+        "steps between two pictures; default: --evaluate-every",
+        minimum=1,
     )
     method: str = ""  # each recipe has a flag of its own methods
     encoder: dict | None = None  # arguments of the encoder
     initialize: str | None = None  # name of its initial weights
     not_decayed: tuple | None = None  # names of variables
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, "picture_every", minimum=1)
-
-    def raise_if_of_other_methods(self, **flags: tuple[str, ...]) -> None:
-        """Raises a `ValueError` if a given flag is of another method."""
-        method = self.method
-        for owner, names in flags.items():
-            for name in names:
-                value = getattr(self, name)
-                default = type(self).__dataclass_fields__[name].default
-                if owner != method and value != default:
-                    raise ValueError(
-                        f"--{name.replace('_', '-')} is for --method {owner}. "
-                        f"Received: {value} with --method {method}"
-                    )
 
 
 def check_is_vit(model: str | None) -> None:

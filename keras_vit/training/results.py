@@ -1,10 +1,7 @@
 """Files that a training run writes to its output folder."""
 
-import dataclasses
 import pathlib
-import shlex
 import shutil
-import sys
 from typing import Any
 
 import keras
@@ -16,7 +13,7 @@ from keras_vit.converters import write_keras
 from keras_vit.data.protocols import height_and_width
 from keras_vit.models import Model
 from keras_vit.models import load_keras_file
-from keras_vit.training.callbacks import SCORES
+from keras_vit.training.callbacks import score_name
 from keras_vit.training.models import lossless_layout
 from keras_vit.training.plots import plot_learning_curves
 from keras_vit.training.plots import plot_predictions
@@ -25,24 +22,17 @@ from keras_vit.training.run_folder import CHECKPOINTS
 from keras_vit.training.run_folder import DONE
 from keras_vit.training.run_folder import atomic_write
 from keras_vit.training.run_folder import environment_info
+from keras_vit.training.run_folder import program_info
 from keras_vit.training.run_folder import save_json
-from keras_vit.training.run_folder import versions
 
 FILES = (
-    "model.keras",
-    "model.npz",
-    "metrics.csv",
-    "curves.png",
-    "predictions.png",
-    "config.json",
+    *("model.keras", "model.npz", "metrics.csv"),
+    *("curves.png", "predictions.png", "config.json"),
 )
 # Some runs write these instead of others of `FILES`.
 MORE_FILES = (
-    "encoder.keras",
-    "encoder.npz",
-    "model.weights.h5",
-    "segmentation.png",
-    "iou.csv",
+    *("encoder.keras", "encoder.npz", "model.weights.h5"),
+    *("segmentation.png", "iou.csv"),
 )
 
 # The scores of models that do not compute logits.
@@ -84,7 +74,7 @@ def run_summary(
     the weights that are saved."""
     metric = f"{run.data.evaluation_split}_{run.metric}"
     return {
-        "config": dataclasses.asdict(run.config),
+        **program_info(run.config),
         "data": run.data.metadata(),
         "model": {
             "name": model.name,
@@ -97,14 +87,8 @@ def run_summary(
             "chosen_by": metric if run.config.keep == "best" else None,
         },
         "seconds": run.seconds,
-        "command": shlex.join(sys.argv),
-        "versions": versions(),
         **environment_info(),
     }
-
-
-# The paper trains from scratch on ImageNet for 300 epochs (Table 3).
-MANY_EPOCHS = 300
 
 
 def describe_run(run: Any, model: keras.Model, done: int) -> str:
@@ -121,22 +105,12 @@ def describe_run(run: Any, model: keras.Model, done: int) -> str:
     step = done // config.accumulate
     resuming = f"\nresuming  from step {step}" if done else ""
     epochs = round(config.steps * config.batch_size / data.num_train)
-    many = ""
-    if epochs > MANY_EPOCHS and getattr(config, "keep", None) == "last":
-        many = (
-            f"hint      {epochs} epochs of so few images may overfit: --keep "
-            "best saves the best evaluation, --patience 3 stops after it, and "
-            "--steps takes fewer\n"
-        )
     unverified = ""
     if data.num_unverified:
-        interval = config.checkpoint_every or config.evaluate_every
         unverified = (
-            "images    the headers and trailers of "
-            f"{data.num_unverified:,} files are valid. An image that is "
-            "damaged between them would stop the run at its batch, up to "
-            f"{interval:,} steps after the last checkpoint: --skip-bad-images "
-            "decodes all of them first\n"
+            f"images    only headers and trailers of {data.num_unverified:,} "
+            "files were read, and a damaged image stops the run at its batch: "
+            "--skip-bad-images decodes all of them first\n"
         )
     return (
         f"data      {data.name}: {data.num_train} training and "
@@ -147,7 +121,6 @@ def describe_run(run: Any, model: keras.Model, done: int) -> str:
         f"{rows} x {columns} x {channels}{patches}\n"
         f"training  {config.steps} steps of {config.batch_size} images "
         f"({epochs} epochs), {run.summary}, on {keras.backend.backend()}\n"
-        f"{many}"
         f"strategy  {run.strategy.describe()}\n"
         f"output    {run.output}{resuming}"
     )
@@ -203,27 +176,18 @@ def print_results(summary: dict[str, Any], output: pathlib.Path) -> None:
         summary: Dict. The content of `config.json`.
         output: Path of the output folder.
     """
-    score = next(
-        f"{split}_{measure}"
-        for measure in SCORES
-        for split in ("validation", "test")
-        if f"{split}_{measure}" in summary
-    )
+    score = score_name(summary)
     named = score.replace("_", " ")
     logger.info(
         f"\n{named} {summary[score]:.4f} after {summary['seconds']:.0f} seconds"
     )
     kept = summary["kept"]
     if kept["chosen_by"]:
-        optimistic = (
-            ", which is optimistic, as the step was chosen by it: --holdout "
-            "chooses by the validation split"
-            if score.startswith("test_")
-            else ""
-        )
         logger.info(
             f"weights of step {kept['step']} of {summary['config']['steps']}, "
-            f"with the best {named}{optimistic}"
+            f"with the best {named}"
+            + ", which is optimistic: --holdout chooses by a validation split"
+            * score.startswith("test_")
         )
     for name in (*FILES, *MORE_FILES):
         if (output / name).exists():

@@ -5,13 +5,16 @@ folder at a time, and files are written atomically.
 """
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import json
 import os
 import pathlib
 import platform
 import re
+import shlex
 import subprocess
+import sys
 from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
@@ -57,28 +60,23 @@ def check_output(
     begun = any(
         (folder / name).is_dir() for name in (CHECKPOINTS, SWEEP, COMPARISON)
     )
-    unfinished = begun and not (folder / DONE).exists()
-    used = folder.is_dir() and any(folder.iterdir()) and not unfinished
-    if used and not overwrite:
-        finished = (folder / DONE).exists()
+    finished = (folder / DONE).exists()
+    used = folder.is_dir() and any(folder.iterdir())
+    if used and (finished or not begun) and not overwrite:
         raise ValueError(
             f"The output folder {str(folder)!r} "
             + ("is that of a finished run" if finished else "is not empty")
-            + f". Choose another {flag}, or replace what an earlier run wrote "
-            "with --overwrite."
-            + (finished and not (folder / "encoder.keras").exists())
-            * " To train its model further, give "
-            f"recipes/finetune_cifar.py --weights {folder} --keep-head and "
-            f"another {flag}."
+            + f". Choose another {flag} (with --weights {folder} --keep-head, "
+            "finetune_cifar.py trains its model further), or replace what an "
+            "earlier run wrote with --overwrite."
         )
     existing = next(
         p for p in (folder, *folder.absolute().parents) if p.exists()
     )
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise ValueError(
-            f"The output folder {str(folder)!r} cannot be written: "
-            f"{str(existing)!r} is read-only, or another user's. Choose "
-            f"another {flag}."
+            f"The output folder {str(folder)!r} cannot be written, because "
+            f"{str(existing)!r} is read-only: choose another {flag}."
         )
     return folder
 
@@ -188,39 +186,30 @@ def versions() -> dict[str, str | None]:
     }
 
 
-def environment_info() -> dict[str, Any]:
-    """Returns metadata of a run: the git commit and environment variables."""
+def program_info(config: Any) -> dict[str, Any]:
+    """Returns what files of results say about the program: its flags, its
+    command and the versions of packages."""
     return {
-        "git": _git(),
-        "environment": {
-            name: os.environ[name]
-            for name in _ENVIRONMENT
-            if name in os.environ
-        },
+        "config": dataclasses.asdict(config),
+        "command": shlex.join(sys.argv),
+        "versions": versions(),
     }
 
 
-def _git() -> dict[str, Any] | None:
-    """Returns the hash of the git commit of the working directory, and whether
-    there are uncommitted changes; None without git or a repository."""
-
-    def ask(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
+def environment_info() -> dict[str, Any]:
+    """Returns metadata of a run: the git commit of the working directory, if
+    there is one, and environment variables."""
+    git = None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        commit, changed = (
+            subprocess.check_output(
+                ["git", *arguments], stderr=subprocess.DEVNULL, text=True
+            ).strip()
+            for arguments in (("rev-parse", "HEAD"), ("status", "--porcelain"))
         )
-        return done.stdout.strip()
-
-    try:
-        return {
-            "commit": ask("rev-parse", "HEAD"),
-            "changed": bool(ask("status", "--porcelain")),
-        }
-    except (OSError, subprocess.SubprocessError):
-        return None
+        git = {"commit": commit, "changed": bool(changed)}
+    found = {n: os.environ[n] for n in _ENVIRONMENT if n in os.environ}
+    return {"git": git, "environment": found}
 
 
 def _installed(backend: str) -> str | None:

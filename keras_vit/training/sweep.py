@@ -17,8 +17,8 @@ from keras_vit.training.checkpoint import check_same_run
 from keras_vit.training.plots import plot_sweep
 from keras_vit.training.run_folder import DONE
 from keras_vit.training.run_folder import SWEEP
+from keras_vit.training.run_folder import program_info
 from keras_vit.training.run_folder import save_json
-from keras_vit.training.run_folder import versions
 from keras_vit.training.setup import load_run_data
 from keras_vit.training.training_run import fingerprint
 from keras_vit.training.training_run import metric_of
@@ -30,15 +30,9 @@ FILES = ("sweep.json", "sweep.png")
 
 
 def parse_learning_rates(text: str, dataset: str = "") -> tuple[float, ...]:
-    """Returns the learning rates of `--sweep`, from low to high.
-
-    Args:
-        text: "paper" for the grid of the paper's Table 4, or numbers with
-            commas between them.
-        dataset: String. Its name.
-
-    Raises:
-        ValueError: if they are not two or more different rates above 0.
+    """Returns the learning rates of `--sweep`, from low to high: numbers with
+    commas between them, or for "paper" those of Table 4 for a dataset. It
+    raises a `ValueError` if they are not two or more different rates above 0.
     """
     if text == "paper":
         return _RATES_OF.get(dataset.split(":")[0], _RATES)
@@ -110,8 +104,18 @@ def sweep(
             if strategy.is_main:
                 logger.info(f"\nsweep     learning rate {rate:g}")
             folder = _folder(output, rate)
-            results[rate] = _train_one(train, one, data, strategy, folder)
-    best = _summarise(results, data, config, output, strategy)
+            try:
+                results[rate] = train(one, data, strategy, folder, keep=False)
+            except Diverged as error:  # the learning rate is too high
+                results[rate] = {
+                    **program_info(one),
+                    f"validation_{metric_of(data)}": None,
+                    "diverged": str(error),
+                }
+                if strategy.is_main:
+                    logger.info(error)
+                    save_json(results[rate], folder / DONE)
+    best = _summarize(results, data, config, output, strategy)
     # 0, so that a preset holds out no images either.
     config = dataclasses.replace(
         config, holdout=0.0, sweep=None, overwrite=False, learning_rate=best
@@ -125,15 +129,8 @@ def _folder(output: pathlib.Path, rate: float) -> pathlib.Path:
 
 
 def read_finished(config: Any, folder: pathlib.Path) -> dict[str, Any] | None:
-    """Returns the `config.json` of a training that is finished, or None.
-
-    Args:
-        config: `TrainingFlags` of the training, with every setting filled in.
-        folder: `pathlib.Path` of its output folder.
-
-    Raises:
-        ValueError: if it was finished with other settings.
-    """
+    """Returns the `config.json` of a training that is finished, or None; raises
+    a `ValueError` if it is of other settings than those of `config`."""
     path = folder / DONE
     if not path.exists():
         return None
@@ -145,29 +142,7 @@ def read_finished(config: Any, folder: pathlib.Path) -> dict[str, Any] | None:
     return summary
 
 
-def _train_one(
-    train: Callable[..., dict[str, Any]],
-    config: Any,
-    data: ImageDataset,
-    strategy: Strategy,
-    folder: pathlib.Path,
-) -> dict[str, Any]:
-    try:
-        return train(config, data, strategy, folder, keep=False)
-    except Diverged as error:  # the learning rate is too high
-        summary = {
-            "config": dataclasses.asdict(config),
-            f"validation_{metric_of(data)}": None,
-            "diverged": str(error),
-            "versions": versions(),
-        }
-        if strategy.is_main:
-            logger.info(error)
-            save_json(summary, folder / DONE)
-        return summary
-
-
-def _summarise(
+def _summarize(
     results: Mapping[float, Any],
     data: ImageDataset,
     config: Any,
@@ -207,6 +182,7 @@ def _summarise(
         "num_validation": data.num_validation,
     }
     save_json(summary, output / "sweep.json")
-    title = f"{data.name}: sweep"
-    plot_sweep(found, output / "sweep.png", title=title, metric=name)
+    plot_sweep(
+        found, output / "sweep.png", f"{data.name}: sweep", f"validation {name}"
+    )
     return best

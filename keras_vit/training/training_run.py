@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import math
 import pathlib
 import shutil
 import time
@@ -63,34 +62,22 @@ class Run:
         model = ...
         model.compile(...)
         test = run.evaluation_batches()
-        run.resume(model, schedule, run.train_batches(), test)
-        model.fit(
-            run.batches,
-            steps_per_epoch=run.steps_per_epoch,
-            initial_epoch=run.initial_epoch,
-            epochs=run.epochs,
-            validation_data=test,
-            callbacks=run.callbacks,
-            shuffle=False,
-            verbose=0,
-        )
+        model.fit(**run.resume(model, schedule, run.train_batches(), test))
         run.save(model)
     ```
 
     The body runs in the scope of the strategy, after the random seed was set.
     The folder is locked, so that no other process trains there. A mistake of
-    the user that is found before the first call of `model.fit`, an image that
-    cannot be read, a full disk and the loss of another process become a
-    `UserError`; other errors keep their traceback. SIGTERM saves a checkpoint
-    after the current step and raises `Preempted`.
+    the user that is found before training, an image that cannot be read, a full
+    disk and the loss of another process become a `UserError`; other errors keep
+    their traceback. SIGTERM saves a checkpoint after the current step and
+    raises `Preempted`. With several processes, all of them run the same code,
+    and the first one writes.
 
     A run resumes only with the settings of `config` that it began with. What
     else changed, such as the loss in the code, is not noticed: begin a new run
     with `--overwrite`, or in another folder. Checkpoints hold no state of
     further callbacks.
-
-    With several processes, all of them run the same code, and the first one
-    writes.
 
     Args:
         config: `TrainingFlags` with every setting filled in, also `steps`,
@@ -107,9 +94,6 @@ class Run:
         callbacks: List of Keras callbacks. `resume` adds those that write
             `metrics.csv`, report progress and save checkpoints, after others
             that were appended before.
-        batches, steps_per_epoch, initial_epoch, epochs: The arguments of
-            `model.fit`, after `resume`. Keras's steps are micro-batches. The
-            last epoch ends at the last step of the run.
     """
 
     def __init__(
@@ -201,10 +185,8 @@ class Run:
         schedule: Callable[[int], Any],
         train_batches: Callable[[int], Any],
         validation_data: Any,
-    ) -> None:
-        """Restores the newest checkpoint, if there is one, and sets the
-        attributes for `model.fit`. An epoch ends with an evaluation; if the
-        checkpoint is of a step between two, that epoch is trained here.
+    ) -> dict[str, Any]:
+        """Restores the newest checkpoint, if there is one.
 
         Args:
             model: Compiled model.
@@ -212,37 +194,44 @@ class Run:
             train_batches: Function of a step that returns the endless batches
                 from there.
             validation_data: Batches to evaluate on, from `distribute`.
+
+        Returns:
+            Dict. The arguments of `model.fit`, of which an epoch ends with an
+            evaluation and a step is a micro-batch. If the checkpoint is of a
+            step between two evaluations, the rest of that epoch is trained
+            here.
         """
-        config, micro_batches = self.config, self.config.accumulate
+        config = self.config
 
         def batches(start: int) -> Any:
             return self.distribute(train_batches(start))
 
+        def is_over() -> bool:  # by `--patience`
+            return any(
+                isinstance(x, StopEarly) and x.is_due for x in self.callbacks
+            )
+
         train_batches(0)  # wrong options raise before the folder is opened
         done = self._restore(model)
         logger.info(describe_run(self, model, done))
-        self.callbacks += self._make_callbacks(model, schedule, done)
+        self.callbacks += self._make_callbacks(schedule, done)
         self._training = True
-        self.steps_per_epoch = config.evaluate_every * micro_batches
-        self.epochs = -(-config.steps // config.evaluate_every)
-        is_over = self._is_over()  # before it was interrupted
-        self.initial_epoch = self.epochs
-        if not is_over:
-            self.initial_epoch = self.checkpoints.finish_interval(
-                model,
-                batches,
-                self.steps_per_epoch,
-                validation_data,
-                self.callbacks,
+        interval = config.evaluate_every * config.accumulate
+        first = epochs = -(-config.steps // config.evaluate_every)
+        if not is_over():
+            first = self.checkpoints.finish_interval(
+                model, batches, interval, validation_data, self.callbacks
             )
-            if self._is_over():
-                self.epochs = self.initial_epoch
-        self.batches = batches(self.checkpoints.done)
-
-    def _is_over(self) -> bool:
-        return any(
-            isinstance(x, StopEarly) and x.is_due for x in self.callbacks
-        )
+        return {
+            "x": batches(self.checkpoints.done),
+            "steps_per_epoch": interval,
+            "initial_epoch": epochs if is_over() else first,
+            "epochs": epochs,
+            "validation_data": validation_data,
+            "callbacks": self.callbacks,
+            "shuffle": False,  # the batches are shuffled already
+            "verbose": 0,  # a callback prints a line for each evaluation
+        }
 
     def _restore(self, model: keras.Model) -> int:
         """Opens the output folder; returns the step to resume from."""
@@ -267,7 +256,7 @@ class Run:
         return done
 
     def _make_callbacks(
-        self, model: keras.Model, schedule: Callable[[int], Any], done: int
+        self, schedule: Callable[[int], Any], done: int
     ) -> list[keras.callbacks.Callback]:
         first, config = self.strategy.is_main, self.config
         metrics = CSVMetrics(
@@ -310,12 +299,8 @@ class Run:
             Dict. The content of `config.json`.
         """
         self._saving = True
-        strategy, output, rows = (
-            self.strategy,
-            self.output,
-            self.checkpoints.rows,
-        )
-        row = rows[-1]
+        strategy, output = self.strategy, self.output
+        row = self.checkpoints.rows[-1]
         if self.config.keep == "best":
             strategy.gather(0)  # waits until the first process has saved it
             row = self.checkpoints.restore_best(model)
@@ -333,7 +318,7 @@ class Run:
                 # The trained one takes only batches that all devices share.
                 alone = load_keras_file(output / "model.keras")
                 write_predictions(self, alone, summary)
-            write_last(self, summary, rows)
+            write_last(self, summary, self.checkpoints.rows)
         strategy.gather(0)  # no process ends before the first
         return summary
 
@@ -349,22 +334,19 @@ class Run:
         except UserError:
             raise
         except Exception as error:
-            message = self._explain(error)
+            if not self._training:
+                expected = isinstance(error, (ValueError, OSError, ImportError))
+                message = str(error) if expected else None
+            elif self._saving and isinstance(error, OSError):
+                message = (
+                    "The results cannot be written to "
+                    f"{str(self.output)!r}: {error}. {self.checkpoints.last}"
+                )
+            else:
+                message = explain_error(error, self.strategy, self.checkpoints)
             if message is None:
                 raise
             raise UserError(message) from error
-
-    def _explain(self, error: Exception) -> str | None:
-        """Returns a message for an error that the user can correct."""
-        if not self._training:
-            expected = isinstance(error, (ValueError, OSError, ImportError))
-            return str(error) if expected else None
-        if self._saving and isinstance(error, OSError):
-            return (
-                "The results cannot be written to "
-                f"{str(self.output)!r}: {error}. {self.checkpoints.last}"
-            )
-        return explain_error(error, self.strategy, self.checkpoints)
 
 
 def metric_of(data: Any) -> str:
@@ -389,12 +371,9 @@ def explain_error(
         )
     count = strategy.process[1]
     if count > 1 and any(word in str(error) for word in _LOST):
-        # Only the first process writes checkpoints, and knows of them.
-        last = "The same commands resume the run."
         return (
             f"Another of the {count} processes is lost, or cannot be reached. "
-            "Start all of them again. "
-            f"{checkpoints.last if strategy.is_main else last}"
+            "Start all of them again: the same commands resume the run."
         )
     return None
 
@@ -427,6 +406,5 @@ def warn_of_average(config: Any) -> None:
     if decay**steps > 0.1:
         warn(
             f"--average {decay} over {steps} steps is {decay**steps:.0%} the "
-            "weights that training starts with. At most "
-            f"{math.floor(1e4 * 0.1 ** (1 / steps)) / 1e4} fits so few steps.",
+            "weights that training starts with: give a lower one."
         )

@@ -58,17 +58,7 @@ def train(config, data, strategy, output):
             keras_vit.losses.get_loss("softmax", False),
             weighted_metrics=["accuracy"],
         )
-        run.resume(model, schedule, train_batches, test)
-        model.fit(
-            run.batches,
-            steps_per_epoch=run.steps_per_epoch,
-            initial_epoch=run.initial_epoch,
-            epochs=run.epochs,
-            validation_data=test,
-            callbacks=run.callbacks,
-            shuffle=False,
-            verbose=0,
-        )
+        model.fit(**run.resume(model, schedule, train_batches, test))
         run.save(model)
 
 

@@ -51,8 +51,6 @@ def test_interrupted_ablation_resumes_and_writes_the_table(tmp_path, capsys):
         command_line.UserError, match="steps was 2.*--overwrite"
     ):
         recipe.main(config(output, steps=3))
-    recipe.main(config(output, steps=1, settings="none", overwrite=True))
-    assert not (output / "relative-every_layer_shared").exists()
 
 
 def test_settings_are_parsed():
@@ -72,17 +70,10 @@ def test_settings_are_parsed():
     for wrong in ("rotary", "relative/stem", "none/every_layer", ""):
         with pytest.raises(ValueError, match=f"no '{wrong}'.*relative/every"):
             asked(wrong)
-    with pytest.raises(ValueError, match="gap or token. Received: 'map'"):
+    with pytest.raises(ValueError, match="Received: map"):
         recipe.Config(pooling="map")
-    with pytest.raises(ValueError, match="--keep best.*the test images"):
+    with pytest.raises(ValueError, match="leave out --keep best"):
         recipe.Config(keep="best")
-
-
-def test_skip_bad_images_may_change_when_resuming(tmp_path):
-    data = keras_vit.data.load_dataset("digits")
-    recipe.open_folder(config(tmp_path / "out"), data)
-    skipping = config(tmp_path / "out", skip_bad_images=True)
-    assert recipe.open_folder(skipping, data) == tmp_path / "out"
 
 
 def test_each_pooling_has_its_learning_rate():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.evaluation import command_line
 from tests.recipes import programs
 from tests.training.mocked import mocked
 
@@ -206,7 +207,6 @@ def test_real_labels_of_tfds(tmp_path, monkeypatch):
     assert found == {"results.json"}
 
 
-@pytest.mark.parametrize("program", ["evaluate", "few_shot"])
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
@@ -217,7 +217,7 @@ def test_real_labels_of_tfds(tmp_path, monkeypatch):
     ],
 )
 def test_data_default_to_those_of_the_run(
-    program, flags, expected, tmp_path, monkeypatch, capsys
+    flags, expected, tmp_path, monkeypatch, capsys
 ):
     model = keras_vit.VisionTransformer(
         patch_size=4,
@@ -242,8 +242,8 @@ def test_data_default_to_those_of_the_run(
         asked.append((name, test_split, skip_bad_images))
         raise ValueError("This is all that the test needs.")
 
-    monkeypatch.setattr(keras_vit.data, "load_dataset", load_dataset)
-    programs.refused(capsys, program, "--weights", tmp_path, *flags)
+    monkeypatch.setattr(command_line, "load_dataset", load_dataset)
+    programs.refused(capsys, "evaluate", "--weights", tmp_path, *flags)
     assert asked == [expected]
 
 
@@ -251,7 +251,7 @@ def test_wrong_flags_are_refused(trained_run, capsys, tmp_path):
     assert "Give --weights" in programs.refused(capsys, "evaluate")
     weights = ("--weights", trained_run)
     line = programs.refused(capsys, "evaluate", *weights, "--split", "dev")
-    assert "--split takes: test, train, all" in line
+    assert "--split must be one of ('test', 'train', 'all')" in line
     line = programs.refused(
         capsys, "evaluate", *weights, "--real", tmp_path / "none.json"
     )

@@ -78,22 +78,6 @@ def test_defaults_match_the_publications():
 
 
 @ON_TORCH
-def test_flags_without_effect_are_refused():
-    for given in (
-        {"method": "mocov3", "local_crops": 4},
-        {"method": "mocov3", "no_centering": True},
-        {"method": "mocov3", "koleo_weight": 0.1},
-        {"mixup": 0.2},
-        {"accumulate": 2, "batch_size": 4},
-        {"average": 0.9},
-    ):
-        with pytest.raises(
-            ValueError, match=r"--(local|no|koleo|mixup|acc|average)"
-        ):
-            recipe.Config(**given)
-
-
-@ON_TORCH
 def test_collapse_is_reported_once(caplog):
     report = momentum.ReportCollapse(after=10)
     optimizer = types.SimpleNamespace(iterations=np.int64(0))

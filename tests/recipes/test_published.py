@@ -252,7 +252,7 @@ def test_preset_settings_depend_on_the_model(datasets):
     assert (config.learning_rate, config.steps) == (0.001, 9)
     config = complete("--model ViTB16 --weights x.npz --batch-size 256")
     assert config.learning_rate == pytest.approx(5e-4)
-    with pytest.raises(ValueError, match="fine-tunes with adamw"):
+    with pytest.raises(ValueError, match="learning rates of adamw"):
         finetune.Config(preset="mae", weights="x.npz", optimizer="sgd")
 
 

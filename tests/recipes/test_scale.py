@@ -63,7 +63,6 @@ def test_wrong_flags_are_refused():
     for flags, received in (
         ({"study": "colour"}, "colour"),
         ({"image_size": 30}, "30"),
-        ({"patch_size": 4}, "patch-size"),
         ({"keep": "best"}, "keep best"),
         ({"shots": 0}, "shots"),
     ):

@@ -147,12 +147,9 @@ def test_the_comparison(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     "more, message",
     [
-        (("--mixup", 0.2), "--mixup is for classifiers"),
         (("--holdout", 0.1), "--holdout is for classifiers"),
         (("--train", "head"), "give --weights"),
         (("--accumulate", 2), "--accumulate splits a batch"),
-        (("--average", 0.9), "give --train head. Received: 0.9"),
-        (("--average-from", 0.5), "give --train head. Received: 0.5"),
         (("--scale", 0.5), "--scale must be 1 or more"),
         (("--model", "compact-bit"), "Transformer blocks"),
         (("--blocks", 0, 4), "Received: 0, 4"),

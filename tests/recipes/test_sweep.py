@@ -37,11 +37,9 @@ def test_wrong_learning_rates_raise(sweep):
 
 
 def test_conflicting_flags_are_refused():
-    with pytest.raises(ValueError, match="--sweep or --learning-rate"):
-        recipe.Config(sweep="paper", learning_rate=0.1)
     with pytest.raises(ValueError, match="--holdout must be .*'much'"):
         recipe.Config(holdout="much")
-    with pytest.raises(ValueError, match="fraction above 0.*--holdout 0"):
+    with pytest.raises(ValueError, match="--holdout a fraction above 0"):
         recipe.Config(sweep="paper", holdout=0.0)
 
 

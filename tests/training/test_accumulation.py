@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import training
 from tests.training import pictures
 
 COUNT, BATCH, STEPS = 4, 16, 3
@@ -126,46 +125,4 @@ def test_micro_batches_of_files_equal_the_full_batch(options, shard, tmp_path):
 
     whole = rows(1)
     for found, expected in zip(rows(2), whole, strict=True):
-        np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.backends("torch")
-def test_micro_batches_must_divide_the_batch_size():
-    train = keras_vit.data.load_dataset("digits").train
-    with pytest.raises(
-        ValueError, match="`micro_batches` must divide.*Received: 3"
-    ):
-        next(iter(train(image_size=8, batch_size=8, micro_batches=3)))
-
-
-@pytest.mark.slow
-@pytest.mark.backends("torch")
-def test_accumulate_flag_does_not_change_the_batches(tmp_path, monkeypatch):
-    """With `--accumulate 2`, `model.fit` gets the batches of a run without
-    it."""
-    from tests.recipes import programs
-
-    recipe = programs.load("finetune_cifar")
-    seen = {}
-    resume = training.Run.resume
-
-    def spy(run, model, schedule, train_batches, test):
-        count = run.config.accumulate
-        batches = itertools.islice(train_batches(0), 2 * count)
-        columns = zip(*batches, strict=True)
-        seen[count] = [np.concatenate([*map(np.asarray, c)]) for c in columns]
-        return resume(run, model, schedule, train_batches, test)
-
-    monkeypatch.setattr(training.Run, "resume", spy)
-    for count in (1, 2):
-        recipe.main(
-            recipe.Config(
-                batch_size=64,
-                steps=1,
-                mixup=0.5,
-                accumulate=count,
-                output=str(tmp_path / str(count)),
-            )
-        )
-    for found, expected in zip(seen[2], seen[1], strict=True):
         np.testing.assert_array_equal(found, expected)

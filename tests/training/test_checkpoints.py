@@ -5,7 +5,6 @@ import io
 import json
 import multiprocessing
 import os
-import shutil
 import signal
 import time
 import zipfile
@@ -142,7 +141,7 @@ def test_sigterm_saves_a_checkpoint_and_exits_with_143(straight, tmp_path):
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "page"])
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "member"])
 def test_damaged_newest_checkpoint_falls_back_to_the_previous(
     damage, straight, tmp_path, capsys
 ):
@@ -155,7 +154,7 @@ def test_damaged_newest_checkpoint_falls_back_to_the_previous(
     elif damage == "flipped":
         body[len(body) // 2] ^= 1
     else:
-        body = b"" if damage == "empty" else b"<html>"
+        body = b"" if damage == "empty" else without("model/1.npy", body)
     newest.write_bytes(body)
     run_small.main(tmp_path)
     captured = capsys.readouterr()
@@ -175,53 +174,6 @@ def without(member, body):
             if name != member:
                 new.writestr(name, old.read(name))
     return found.getvalue()
-
-
-def with_unknown_compression(body):
-    """An archive whose list names an unknown compression method."""
-    at = body.rindex(b"PK\1\2") + 10
-    return body[:at] + b"\x63" + body[at + 1 :]
-
-
-DAMAGES = {
-    "member": lambda body: without("model/1.npy", body),
-    "note": lambda body: without("note.npy", body),
-    "method": with_unknown_compression,
-    "zeros": lambda body: bytes(len(body)),
-}
-
-
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_any_damaged_archive_falls_back_to_the_previous(
-    damage, straight, tmp_path, capsys
-):
-    folder = shutil.copytree(straight / "checkpoints", tmp_path / "copy")
-    newest = folder / "step-00000020.npz"
-    newest.write_bytes(DAMAGES[damage](newest.read_bytes()))
-    model, _ = run_small.build()
-    assert (
-        training.ResumableCheckpoint(folder, 5, {"seed": 0}).restore(model)
-        == 15
-    )
-    assert "step-00000020.npz cannot be used" in capsys.readouterr().err
-
-
-@pytest.mark.backends("torch")
-def test_removed_output_folder_is_recreated(tmp_path):
-    model, schedule = run_small.build()
-    model.optimizer.build(model.trainable_variables)
-    checkpoints = training.ResumableCheckpoint(
-        tmp_path / "run" / "checkpoints", 5
-    )
-    checkpoints.set_model(model)
-    metrics = training.CSVMetrics(tmp_path / "run" / "m.csv", 4, schedule)
-    for _ in range(2):
-        checkpoints.save()
-        metrics._write()
-        names = {p.name for p in (tmp_path / "run").rglob("*.*")}
-        assert names == {"step-00000000.npz", "m.csv"}
-        shutil.rmtree(tmp_path / "run")
 
 
 @pytest.mark.backends("torch")

@@ -11,17 +11,11 @@ import signal
 import time
 
 import keras
-import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import pretraining
 from keras_vit.distribution.sharding import to_tf_dataset
-from keras_vit.training import callbacks
 from keras_vit.training import checkpoint
-from keras_vit.training import masked
-from keras_vit.training import results
-from tests.recipes.programs import SMALL
 from tests.recipes.programs import rows_of
 from tests.training import pictures
 from tests.training import run_small
@@ -102,54 +96,3 @@ def test_autotune_is_disabled_in_tf_datasets(tmp_path):
         assert batches.options().autotune.enabled is False
         # There are two test images.
         assert len(next(iter(batches))[0]) in (2, 3)
-
-
-class Rows:
-    def __init__(self, step):
-        self.rows = [{"step": step}]
-
-
-@pytest.mark.backends("torch")
-def test_event_files_sort_in_the_order_of_runs(tmp_path):
-    tf = pytest.importorskip("tensorflow")
-    moments = [NOW, NOW, at(2016), at(1970), at(2110), NOW]
-    for step, moment in enumerate(moments):
-        with clock(moment):
-            callbacks.EventFiles(tmp_path, Rows(step))
-    steps = []
-    for path in sorted(map(str, tmp_path.iterdir())):
-        *_, last = tf.data.TFRecordDataset(path)
-        steps.append(tf.compat.v1.Event.FromString(last.numpy()).step)
-    assert steps == list(range(len(moments)))
-
-
-@pytest.mark.slow
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize("year", [1970, 2036, 2110])
-def test_models_can_be_saved_in_any_year(year, tmp_path):
-    options = {"input_shape": (8, 8, 1), **SMALL[1], "patch_size": 4}
-    options |= {"num_layers": 1, "mlp_dim": 16}
-    model = keras_vit.VisionTransformer(classes=3, **options)
-    options |= {"include_top": False, "pooling": None}
-    encoder = keras_vit.VisionTransformer(**options)
-    simmim = pretraining.MaskedImageModeling(encoder)
-    kept = tmp_path / "kept.keras"
-    with clock(at(year)):
-        results.save_model(model, tmp_path)
-        keras_vit.converters.save(model, kept)
-        masked.save_masked(simmim, tmp_path / "masked")
-    for path in (tmp_path / "model.keras", kept, tmp_path / "model.npz"):
-        assert_same(keras_vit.converters.load(path), model)
-    for path in (tmp_path / "model.keras", kept):
-        assert_same(keras.models.load_model(path), model)
-    again = keras.models.load_model(tmp_path / "masked" / "model.keras")
-    assert_same(again, simmim)
-    again = keras.models.load_model(tmp_path / "masked" / "encoder.keras")
-    assert_same(again, simmim.encoder)
-    assert len(list(tmp_path.rglob("*.*"))) == 5, "something was left behind"
-
-
-def assert_same(found, model):
-    pairs = zip(found.get_weights(), model.get_weights(), strict=True)
-    for x, y in pairs:
-        np.testing.assert_array_equal(x, y)

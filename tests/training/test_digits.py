@@ -175,7 +175,7 @@ def test_random_affine_keeps_shape_and_value_range(monkeypatch):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.backends("jax", "torch")
 def test_digits_do_not_need_tensorflow():
     """An installed TensorFlow is not imported either."""

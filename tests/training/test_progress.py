@@ -1,5 +1,4 @@
 import os
-import re
 import sys
 
 import keras
@@ -19,14 +18,6 @@ pytestmark = pytest.mark.backends("torch")
 @pytest.fixture(autouse=True)
 def _shown():
     _logging.show()
-
-
-@pytest.mark.parametrize(
-    "seconds, text",
-    [(5, "0:05"), (125.4, "2:05"), (3600 * 30 + 61, "30:01:01")],
-)
-def test_format_duration(seconds, text):
-    assert callbacks.format_duration(seconds) == text
 
 
 class Terminal:
@@ -92,21 +83,18 @@ def test_terminal_line_is_overwritten(tmp_path, monkeypatch):
     assert "train accuracy" in first and "test" not in first
 
 
-@pytest.mark.parametrize("columns", [20, 40, 80])
-def test_terminal_line_fits_the_terminal(columns, tmp_path, monkeypatch):
+def test_terminal_line_fits_the_terminal(tmp_path, monkeypatch):
     """A longer one would wrap, and each step would leave a row behind."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setattr(callbacks.Progress, "EVERY", 0)
-    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("COLUMNS", "40")
     metrics_and_fit(tmp_path, lambda metrics: progress(metrics, 1000))
     lines = [
         x.partition("\n")[0] for x in terminal.text.split("\r\033[K") if x[-1:]
     ]
     live = [x for x in lines if "test" not in x]
-    assert len(live) == 5 and max(map(len, live)) < columns
-    for line in live if columns > 20 else []:
-        assert re.match(r"step    \d/1000  (\?|\d+:\d\d) left", line)
+    assert len(live) == 5 and max(map(len, live)) < 40
 
 
 def test_event_files_hold_the_metrics(tmp_path):

@@ -76,28 +76,3 @@ def test_printed_code_scales_photos_as_in_training(
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
     expected = keras_vit.preprocess_input(images, mode=mode)
     assert np.array_equal(scaled(images, code), expected)
-
-
-@pytest.mark.parametrize("steps, hint", [(100, False), (400, True)])
-def test_the_number_of_epochs_is_printed_with_a_hint(steps, hint):
-    fields = {"accumulate": 1, "batch_size": 48, "steps": steps, "keep": "last"}
-    run = types.SimpleNamespace(
-        config=types.SimpleNamespace(patch_size=4, image_size=8, **fields),
-        data=types.SimpleNamespace(
-            name="photos",
-            num_train=48,
-            num_evaluation=12,
-            evaluation_split="test",
-            num_unverified=0,
-            class_names=["a", "b"],
-        ),
-        strategy=types.SimpleNamespace(is_main=True, describe=str),
-        summary="from scratch",
-        output="runs",
-    )
-    model = types.SimpleNamespace(
-        name="m", input_shape=(None, 8, 8, 3), count_params=lambda: 1
-    )
-    text = results.describe_run(run, model, 0)
-    assert f"{steps} steps of 48 images ({steps} epochs)" in text
-    assert ("--keep best" in text) == hint

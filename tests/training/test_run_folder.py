@@ -1,6 +1,5 @@
 import errno
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -71,11 +70,6 @@ def test_failed_atomic_write_keeps_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_save_json_creates_its_folder(tmp_path):
-    run_folder.save_json({"a": 1}, tmp_path / "removed" / "metadata.json")
-    assert json.loads((tmp_path / "removed" / "metadata.json").read_text())
-
-
 def test_temporary_files_of_killed_runs_are_removed(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     for name in (".step-00000005-12.npz", ".best-12.npz", "step-00000005.npz"):
@@ -139,12 +133,6 @@ def test_full_disk_is_logged(capsys):
     assert "a picture could not be written" in capsys.readouterr().err
 
 
-def test_versions_are_complete():
-    versions = run_folder.versions()
-    assert versions["backend"] in versions
-    assert all(versions.values())
-
-
 def test_environment_info_holds_the_git_commit(tmp_path, monkeypatch):
     git = shutil.which("git")
     assert git, "This test needs git."
@@ -170,18 +158,14 @@ def test_environment_info_holds_the_git_commit(tmp_path, monkeypatch):
     assert run_folder.environment_info()["git"] == commit | {"changed": True}
 
 
-def test_lost_process_is_reported_with_the_last_checkpoint():
-    two = types.SimpleNamespace(process=(0, 2), is_main=True)
-    other = types.SimpleNamespace(process=(1, 2), is_main=False)
-    checkpoints = types.SimpleNamespace(last="Step 5 is there.")
+def test_lost_process_is_reported():
+    two = types.SimpleNamespace(process=(0, 2))
     gone = RuntimeError("tasks are unhealthy (stopped sending heartbeats)")
-    found = explain_error(gone, two, checkpoints)
-    assert re.search("2 processes is lost.*Step 5 is", found)
-    assert "The same commands resume" in explain_error(gone, other, checkpoints)
+    found = explain_error(gone, two, None)
+    assert "2 processes is lost" in found and "commands resume" in found
     alone = types.SimpleNamespace(process=(0, 1))
-    assert explain_error(gone, alone, checkpoints) is None
-    shapes = RuntimeError("shapes differ")
-    assert explain_error(shapes, two, checkpoints) is None
+    assert explain_error(gone, alone, None) is None
+    assert explain_error(RuntimeError("shapes differ"), two, None) is None
 
 
 def test_full_disk_while_saving_results_raises_user_error(
