@@ -130,10 +130,14 @@ def _trace_named(
 
 
 def _policy_of_layers(model: keras.Model) -> str:
-    """Returns the dtype policy of the largest layer that is not a head.
+    """Returns the dtype policy of the largest layer that is not a head, or of
+    a layer that is quantized.
 
     A functional model itself has the policy of the process that loads it.
     """
+    for layer in model._flatten_layers():
+        if layer.quantization_mode:
+            return layer.dtype_policy.name
     dense = keras.layers.Dense
     layers = [x for x in model.layers if not isinstance(x, dense) and x.weights]
     layers = layers or [model]

@@ -147,7 +147,8 @@ def _rows(call: _Call, name: str) -> list[LayerCost]:
     """Returns the costs of a layer, or of its parts, with their names."""
     layer = call.layer
     kinds = [kind for kind in type(layer).__mro__ if kind in _RULES]
-    if kinds:
+    # A subclass may compute something else.
+    if kinds and type(layer).call is kinds[0].call:
         found = _RULES[kinds[0]](call)
     elif type(layer).__name__ in _PRODUCTS or getattr(layer, "weights", ()):
         raise ValueError(
@@ -167,6 +168,7 @@ def _rows(call: _Call, name: str) -> list[LayerCost]:
 _PRODUCTS = (
     *("AdditiveAttention", "Attention", "Dot", "DotProductAttention"),
     *("Einsum", "Matmul", "Tensordot", "Inner", "Outer", "Vdot", "Conv"),
+    *("ConvTranspose", "DepthwiseConv", "SeparableConv"),
 )
 _ATTENTION = (
     keras_vit_layers.MultiHeadAttention,

@@ -221,10 +221,30 @@ def test_layers_of_unknown_cost_are_refused():
         def call(self, x):
             return x * self.factor
 
+    class Squared(keras.layers.Dense):
+        def call(self, x):
+            return keras.ops.matmul(super().call(x), self.kernel)
+
     images = keras.Input((8, 8, 3))
-    model = keras.Model(images, Twice(name="twice")(images))
-    with pytest.raises(ValueError, match=r"twice \(Twice\)"):
+    kernel = np.zeros((3, 3, 3, 1), "float32")
+    for outputs, found in (
+        (Twice(name="twice")(images), r"twice \(Twice\)"),
+        (Squared(3, name="twice")(images), r"twice \(Squared\)"),
+        (keras.ops.depthwise_conv(images, kernel), "DepthwiseConv"),
+    ):
+        with pytest.raises(ValueError, match=found):
+            keras_vit.cost(keras.Model(images, outputs))
+
+
+def test_the_memory_of_a_quantized_model_is_refused():
+    model = keras.Sequential(
+        [keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)]
+        + [keras.layers.Dense(4)]
+    )
+    model.quantize("int8")
+    with pytest.raises(ValueError, match="'int8_from_float32' is not known"):
         keras_vit.cost(model)
+    assert keras_vit.cost(model, precision="float32").macs
 
 
 @pytest.mark.parametrize(
