@@ -31,6 +31,7 @@ from keras_vit.inspection.plots import (
     plot_position_similarity as plot_position_similarity,
 )
 from keras_vit.inspection.plots import plot_token_norms as plot_token_norms
+from keras_vit.inspection.relevance import relevance as relevance
 from keras_vit.inspection.tokens import token_layout as token_layout
 from keras_vit.inspection.weights import embedding_filters as embedding_filters
 from keras_vit.inspection.weights import (

@@ -331,6 +331,13 @@ class TransformerBlock(CompositeLayer):
             x = self.attention(x, x, **options)
         if num_queries is not None:
             inputs = inputs[:, :num_queries]
+        return self.after_attention(inputs, x, training)
+
+    def after_attention(
+        self, inputs: Tensor, x: Tensor, training: bool = False
+    ) -> Tensor:
+        """Computes the block's output from its inputs and the output `x` of
+        its attention for them."""
         if self.dropout > 0:
             x = self._dropout(x, training=training)
         if self.scale_1 is not None:

@@ -1,0 +1,404 @@
+"""Relevance maps: which patches a class score depends on."""
+
+import functools
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit._types import Array
+from keras_vit._types import ArrayLike
+from keras_vit._types import Tensor
+from keras_vit.inspection import tokens
+from keras_vit.inspection.attention import pooling_weights
+from keras_vit.layers import AddPositionEmbs
+from keras_vit.layers import RelativePositionEmbs
+from keras_vit.layers import RotaryPositionEmbs
+from keras_vit.layers import TransformerBlock
+
+_NOISE = 0.15  # standard deviation, of the range of the image's values
+_IMAGES = 5  # whose gradients with respect to pixels are computed together
+# The layers that may follow the dense heads of a model.
+_AFTER_HEADS = (
+    keras.layers.Average,
+    keras.layers.Activation,
+    keras.layers.Softmax,
+)
+# The layers that may lie between two blocks: their gradient is the identity.
+_BETWEEN_BLOCKS = (
+    AddPositionEmbs,
+    RelativePositionEmbs,
+    RotaryPositionEmbs,
+    TransformerBlock,
+    keras.layers.Dropout,
+)
+_METHODS = (
+    "legrad",
+    "attention_gradients",
+    "gradient_rollout",
+    "integrated_gradients",
+    "smooth_gradients",
+)
+
+
+def relevance(
+    model: keras.Model,
+    images: ArrayLike,
+    classes: int | Sequence[int] | Array | None = None,
+    method: str = "legrad",
+    layers: int | Sequence[int] | None = None,
+    steps: int = 20,
+) -> Array:
+    """Returns how much each patch contributes to the score of a class.
+
+    Methods:
+
+    - "legrad": the positive gradients of the class score with respect to the
+      attention probabilities, averaged over heads, queries and blocks. The
+      score of a block is that of the model's head for the block's output.
+      "LeGrad: An Explainability Method for Vision Transformers via Feature
+      Formation Sensitivity" (https://arxiv.org/abs/2404.03214).
+    - "attention_gradients": attention probabilities times their gradients,
+      the positive part, averaged over heads and accumulated over the blocks.
+      "Generic Attention-model Explainability for Interpreting Bi-Modal and
+      Encoder-Decoder Transformers", Section 3 (https://arxiv.org/abs/2103.15679).
+    - "gradient_rollout": `attention_rollout` of the same products, as in
+      "Transformer Interpretability Beyond Attention Visualization"
+      (https://arxiv.org/abs/2012.09838), with gradients times attention in
+      place of layer-wise relevance.
+    - "integrated_gradients": gradients of the score with respect to the
+      pixels, averaged on the line from an image of zeros to the image, times
+      the pixels. "Axiomatic Attribution for Deep Networks"
+      (https://arxiv.org/abs/1703.01365).
+    - "smooth_gradients": absolute gradients with respect to the pixels,
+      averaged over copies with noise of 0.15 times the range of the image.
+      "SmoothGrad: removing noise by adding noise"
+      (https://arxiv.org/abs/1706.03825).
+
+    Images are explained one by one, so that memory does not depend on their
+    number, and blocks one by one, so that it depends little on theirs. The
+    class score is a logit, also of a model that ends in an activation.
+
+    Args:
+        model: A functional model made by this package or of its layers, with
+            attention; for the two gradients of pixels, any with patches.
+        images: Array or tensor of shape `(batch, height, width, channels)`,
+            preprocessed for the model.
+        classes: Integer, or a list of one integer per image. Class whose
+            score is explained. An array of floats `(batch, outputs)` is the
+            direction of the output that is explained, for example the
+            embedding of another image. None for the class of the largest
+            score or, for a model without a head, the image's own output.
+        method: String. One of those above.
+        layers: Integer or list of integers. Blocks whose attention is used,
+            as in `attention_maps`; None for all.
+        steps: Integer. Number of gradients that are averaged by the two
+            methods of pixels.
+
+    Returns:
+        Array of shape `(batch, rows, columns)`, one value per patch, which
+        `plot_attention_heatmap` shows over the images. Gradients of pixels are
+        summed over each patch. Only values of one image can be compared.
+
+    Raises:
+        ValueError: if the model has no attention or no such layer, the images
+            do not have the shape of its inputs, or there is not one class per
+            image.
+
+    Example:
+
+    >>> model = keras.saving.load_model("flowers.keras")
+    >>> maps = keras_vit.inspection.relevance(model, images, classes=3)
+    >>> keras_vit.inspection.plot_attention_heatmap(photos, maps)
+    """
+    _checks.one_of("method", method, _METHODS)
+    images = tokens.check_images(model, images)
+    layout = tokens.token_layout(model, images.shape[1:3])
+    parts = _Parts(model, layers, "class_token" in layout.prefix)
+    directions = _directions(parts, images, classes)
+    maps = []
+    for image, direction in zip(images, directions, strict=True):
+        image, direction = image[None], ops.convert_to_tensor(direction[None])
+        if method.endswith("gradients") and method != "attention_gradients":
+            smooth = method == "smooth_gradients"
+            found = _of_pixels(parts, image, direction, steps, smooth)
+            found = _sum_patches(found, layout)
+        elif method == "legrad":
+            found = _legrad(parts, image, direction)
+        else:
+            products = _products(parts, image, direction)
+            rolled = _accumulate(products, method == "gradient_rollout")
+            found = (pooling_weights(model, image, layout) @ rolled)[0]
+        maps.append(found[-layout.grid[0] * layout.grid[1] :])
+    return np.reshape(maps, (len(images), *layout.grid)).astype("float32")
+
+
+class _Parts:
+    """A model as three functions: from images to the inputs of its blocks,
+    from block to block, and from the tokens of any block to the outputs."""
+
+    def __init__(
+        self,
+        model: keras.Model,
+        layers: int | Sequence[int] | None,
+        has_class_token: bool,
+    ) -> None:
+        self.blocks = tokens.find_blocks(model)
+        chosen = tokens.find_blocks(model, layers)
+        self.chosen = [block in chosen for block in self.blocks]
+        inputs = [block.input for block in self.blocks]
+        named = {str(index): x for index, x in enumerate(inputs)}
+        self._forward = keras.Model(model.inputs[0], named)
+        first, last = (
+            model.layers.index(self.blocks[index]) for index in (0, -1)
+        )
+        self.between = [
+            layer.name
+            for layer in model.layers[first:last]
+            if not isinstance(layer, _BETWEEN_BLOCKS)
+        ]
+        self._last = self.blocks[-1].output
+        self.heads = _dense_heads(model)
+        outputs = [head.input for head in self.heads] or [model.output]
+        # A dict, since Keras would unpack a list of one tensor.
+        self._tail = keras.Model(
+            self._last, {str(i): x for i, x in enumerate(outputs)}
+        )
+        self._has_class_token = has_class_token
+
+    def block_inputs(self, image: Tensor) -> list[Any]:
+        """Returns the tensors that each block is called with."""
+        found = self._forward(image)
+        found = [found[str(index)] for index in range(len(self.blocks))]
+        return [x if isinstance(x, (list, tuple)) else [x] for x in found]
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """Returns logits or, without a head, features of a block's tokens."""
+        # The last block of a model for inference has fewer outputs.
+        found = list(self._tail(x[:, : self._last.shape[1]]).values())
+        if self.heads:
+            logits = [
+                _logits(head, y)
+                for head, y in zip(self.heads, found, strict=True)
+            ]
+            return sum(logits) / len(logits)
+        (y,) = found
+        if len(y.shape) == 3:
+            y = y[:, 0] if self._has_class_token else ops.mean(y, axis=1)
+        return y
+
+    def score(self, x: Tensor, direction: Tensor) -> Tensor:
+        """Returns the output in a direction, summed over the batch."""
+        return ops.sum(ops.cast(self.outputs(x), "float32") * direction)
+
+
+def _dense_heads(model: keras.Model) -> list[keras.Layer]:
+    """Returns the dense layers at the end of a model, whose outputs may be
+    averaged or pass an activation."""
+    ends = [model.output]
+    for layer in reversed(model.layers):
+        is_end = any(layer.output is end for end in ends)
+        if is_end and isinstance(layer, _AFTER_HEADS):
+            ends = (
+                layer.input if isinstance(layer.input, list) else [layer.input]
+            )
+    return [
+        layer
+        for layer in model.layers
+        if isinstance(layer, keras.layers.Dense)
+        and any(layer.output is end for end in ends)
+    ]
+
+
+def _logits(head: keras.layers.Dense, x: Tensor) -> Tensor:
+    """Computes the output of a dense layer before its activation."""
+    if head.activation is keras.activations.linear:
+        return head(x)
+    x = ops.matmul(ops.cast(x, head.compute_dtype), head.kernel)
+    return x if head.bias is None else x + head.bias
+
+
+def _directions(
+    parts: _Parts, images: Array, classes: int | Sequence[int] | Array | None
+) -> Array:
+    """Returns the direction of the output that is explained, for each image."""
+    outputs = np.concatenate(
+        [
+            ops.convert_to_numpy(
+                parts.outputs(_last_tokens(parts, image[None]))
+            )
+            for image in images
+        ]
+    ).astype("float32")
+    if classes is None and not parts.heads:
+        return outputs / np.linalg.norm(outputs, axis=-1, keepdims=True)
+    given = outputs.argmax(-1) if classes is None else np.asarray(classes)
+    if given.dtype.kind == "f" and given.shape == outputs.shape:
+        return given.astype("float32")
+    count = outputs.shape[1]
+    if (
+        given.dtype.kind not in "iu"
+        or given.shape not in ((), (len(images),))
+        or given.min() < 0
+        or given.max() >= count
+    ):
+        raise ValueError(
+            f"`classes` must be one class from 0 to {count - 1} for each of "
+            f"the {len(images)} images, or a float array of shape "
+            f"{outputs.shape}. Received: classes={classes!r}"
+        )
+    return np.eye(count, dtype="float32")[np.broadcast_to(given, len(images))]
+
+
+def _last_tokens(parts: _Parts, image: Tensor) -> Tensor:
+    """Returns the output of the last block for all tokens."""
+    return parts.blocks[-1](*parts.block_inputs(image)[-1])
+
+
+def _attend(
+    block: TransformerBlock, x: Tensor, change: Tensor | None, *relative: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Returns a block's output if `change` is added to its attention
+    probabilities, and the probabilities."""
+    attention, y = block.attention, block.norm_1(x)
+    probabilities = attention.probabilities(y, None, *relative)
+    if change is not None:
+        probabilities = probabilities + change
+    value = attention.value(y)
+    weights = ops.cast(probabilities, value.dtype)
+    y = ops.einsum("BHTS,BSHd->BTHd", weights, value)
+    y = block.after_attention(x, attention.attention_output(y))
+    return y, probabilities
+
+
+def _block_gradients(
+    block: TransformerBlock,
+    inputs: Sequence[Tensor],
+    score: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns a block's attention probabilities, and the gradients of a score
+    of its output with respect to them and to its input tokens."""
+    x, *relative = inputs
+    _, probabilities = _attend(block, x, None, *relative)
+    of_attention, of_inputs = gradients(
+        lambda change, x: score(_attend(block, x, change, *relative)[0]),
+        ops.zeros_like(probabilities),
+        x,
+    )
+    return probabilities, of_attention, of_inputs
+
+
+def _legrad(parts: _Parts, image: Tensor, direction: Tensor) -> Array:
+    """Returns the relevance of all tokens by LeGrad."""
+    maps = []
+    inputs = parts.block_inputs(image)
+    for block, chosen, values in zip(
+        parts.blocks, parts.chosen, inputs, strict=True
+    ):
+        if chosen:
+            _, gradient, _ = _block_gradients(
+                block, values, lambda y: parts.score(y, direction)
+            )
+            gradient = ops.convert_to_numpy(gradient)
+            maps.append(np.maximum(gradient, 0).mean((0, 1, 2)))
+    return np.mean(maps, axis=0)
+
+
+def _products(parts: _Parts, image: Tensor, direction: Tensor) -> list[Array]:
+    """Returns, for each block, the positive products of its attention and the
+    gradient of the score, averaged over heads."""
+    if parts.between:
+        raise ValueError(
+            "Gradients are followed from block to block, between which only "
+            "position embeddings may be added. Received: a model with the "
+            f"layers {parts.between}; use method='legrad'."
+        )
+    inputs = parts.block_inputs(image)
+    outputs = _last_tokens(parts, image)
+    (cotangent,) = gradients(lambda y: parts.score(y, direction), outputs)
+    products = []
+    for index in reversed(range(parts.chosen.index(True), len(inputs))):
+        probabilities, of_attention, cotangent = _block_gradients(
+            parts.blocks[index],
+            inputs[index],
+            functools.partial(_weighted_sum, cotangent),
+        )
+        if parts.chosen[index]:
+            product = ops.convert_to_numpy(probabilities * of_attention)
+            products.append(np.maximum(product, 0).mean((0, 1)))
+    return products[::-1]
+
+
+def _weighted_sum(weights: Tensor, x: Tensor) -> Tensor:
+    return ops.sum(weights * x)
+
+
+def _accumulate(products: Sequence[Array], rollout: bool) -> Array:
+    """Returns how much each token depends on each token of the first block."""
+    identity = np.eye(len(products[0]))
+    rolled = identity
+    for product in products:
+        if rollout:
+            step = product + identity
+            rolled = step / step.sum(-1, keepdims=True) @ rolled
+        else:
+            rolled = rolled + product @ rolled
+    return rolled
+
+
+def _of_pixels(
+    parts: _Parts, image: Array, direction: Tensor, steps: int, smooth: bool
+) -> Array:
+    """Returns the relevance of the pixels of one image, summed over channels,
+    by integrated or by smooth gradients."""
+    if smooth:
+        noise = np.random.default_rng(0).normal(size=(steps, *image.shape[1:]))
+        points = image + _NOISE * np.ptp(image) * noise
+    else:
+        points = image * np.arange(1, steps + 1).reshape(-1, 1, 1, 1) / steps
+    total = np.zeros(image.shape[1:])
+    for start in range(0, steps, _IMAGES):
+        (found,) = gradients(
+            lambda x: parts.score(_last_tokens(parts, x), direction),
+            ops.convert_to_tensor(points[start : start + _IMAGES], image.dtype),
+        )
+        found = ops.convert_to_numpy(found)
+        total += (np.abs(found) if smooth else found * image).sum(0)
+    return total.sum(-1) / steps
+
+
+def _sum_patches(values: Array, layout: tokens.TokenLayout) -> Array:
+    """Returns the sums of pixels `(height, width)` over each patch, flat."""
+    (rows, columns), (height, width) = layout.grid, layout.patch_size
+    # A model that pads images to whole patches has fewer pixels in the last.
+    missing = (rows * height - len(values), columns * width - len(values[0]))
+    values = np.pad(values, [(0, size) for size in missing])
+    values = values.reshape(rows, height, columns, width)
+    return values.sum((1, 3)).ravel()
+
+
+def gradients(
+    function: Callable[..., Tensor], *values: Tensor
+) -> Sequence[Tensor]:
+    """Returns the gradients of a scalar function with respect to tensors."""
+    backend = keras.config.backend()
+    if backend == "jax":
+        import jax
+
+        return jax.grad(function, argnums=tuple(range(len(values))))(*values)
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(values)
+            result = function(*values)
+        return tape.gradient(result, values)
+    import torch
+
+    with torch.enable_grad():
+        leaves = [x.detach().requires_grad_() for x in values]
+        return torch.autograd.grad(function(*leaves), leaves)

@@ -1,0 +1,193 @@
+"""Relevance maps against gradients of PyTorch's autograd in timm's models."""
+
+import keras
+import numpy as np
+import pytest
+import timm
+import torch
+
+import keras_vit
+from keras_vit import inspection
+
+SIZE = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 2}
+SIZE |= {"num_heads": 3, "num_classes": 5, "dynamic_img_size": True}
+
+
+def timm_model(tmp_path, **options):
+    """Returns a model of timm with random weights, and that of its file."""
+    torch.manual_seed(0)
+    original = timm.models.VisionTransformer(**SIZE, **options).eval()
+    for weight in original.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    path = tmp_path / "model.safetensors"
+    from safetensors.torch import save_file
+
+    save_file(original.state_dict(), path)
+    model = keras_vit.converters.load(
+        path, input_shape=(None, None, 3), num_heads=3
+    )
+    return original, model
+
+
+def attention_and_outputs(original, pixels):
+    """Returns the attention probabilities of each block, the tokens after it
+    and the function from tokens to logits."""
+    x = original.norm_pre(original._pos_embed(original.patch_embed(pixels)))
+    maps, tokens = [], []
+    for block in original.blocks:
+        attention, y = block.attn, block.norm1(x)
+        count, length, width = y.shape
+        qkv = attention.qkv(y).reshape(count, length, 3, 3, width // 3)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        query = attention.q_norm(query) * attention.scale
+        scores = query @ attention.k_norm(key).transpose(-2, -1)
+        maps.append(scores.softmax(-1))
+        y = (maps[-1] @ value).transpose(1, 2).reshape(count, length, width)
+        x = x + block.ls1(attention.proj(attention.norm(y)))
+        x = x + block.ls2(block.mlp(block.norm2(x)))
+        tokens.append(x)
+    return maps, tokens, lambda x: original.forward_head(original.norm(x))
+
+
+@pytest.mark.parametrize(
+    "size,options",
+    [
+        ((24, 40), {}),
+        ((32, 32), {"global_pool": "avg"}),
+        ((24, 40), {"reg_tokens": 2, "init_values": 0.5, "qk_norm": True}),
+    ],
+    ids=str,
+)
+def test_gradients_of_attention_equal_those_of_autograd(
+    tmp_path, options, size
+):
+    original, model = timm_model(tmp_path, **options)
+    grid, prefix = (size[0] // 8, size[1] // 8), original.num_prefix_tokens
+    images = np.random.default_rng(0).normal(size=(2, *size, 3))
+    images, classes = images.astype("float32"), [1, 3]
+    legrad, generic = [], []
+    for image, label in zip(images, classes, strict=True):
+        pixels = torch.tensor(image.transpose(2, 0, 1)[None])
+        maps, tokens, head = attention_and_outputs(original, pixels)
+        found = [
+            torch.autograd.grad(head(x)[0, label], a, retain_graph=True)[0]
+            for a, x in zip(maps, tokens, strict=True)
+        ]
+        found = torch.stack(found).relu().mean((0, 1, 2, 3))
+        legrad.append(found[prefix:].reshape(grid).numpy())
+        changes = torch.autograd.grad(head(tokens[-1])[0, label], maps)
+        rolled = torch.eye(maps[0].shape[-1])
+        for a, change in zip(maps, changes, strict=True):
+            rolled = rolled + (change * a).clamp(min=0)[0].mean(0) @ rolled
+        rows = (
+            rolled[prefix:].mean(0) if "global_pool" in options else rolled[0]
+        )
+        generic.append(rows[prefix:].reshape(grid).detach().numpy())
+    for method, expected in (
+        ("legrad", np.stack(legrad)),
+        ("attention_gradients", np.stack(generic)),
+    ):
+        found = inspection.relevance(model, images, classes, method)
+        assert found.shape == (2, *grid)
+        error = np.abs(found - expected).max() / np.abs(expected).max()
+        assert error < 1e-5, method
+    pixels = torch.tensor(images.transpose(0, 3, 1, 2)).requires_grad_()
+    (at_half,) = torch.autograd.grad(
+        sum(original(pixels / 2)[[0, 1], classes]), pixels
+    )
+    (at_full,) = torch.autograd.grad(
+        sum(original(pixels)[[0, 1], classes]), pixels
+    )
+    # The first gradient is that of half the pixels.
+    expected = ((2 * at_half + at_full) / 2 * pixels).sum(1).detach().numpy()
+    expected = expected.reshape(2, grid[0], 8, grid[1], 8).sum((2, 4))
+    found = inspection.relevance(
+        model, images, classes, "integrated_gradients", steps=2
+    )
+    error = np.abs(found - expected).max() / np.abs(expected).max()
+    assert error < 1e-5
+
+
+def small_model(**arguments):
+    size = {"input_shape": (32, 48, 3), "patch_size": 8, "hidden_size": 24}
+    size |= {"num_layers": 2, "num_heads": 3, **arguments}
+    if arguments.get("include_top", True):
+        size["classes"] = 5
+    keras.utils.set_random_seed(0)
+    model = keras_vit.VisionTransformer(**size)
+    rng = np.random.default_rng(1)
+    for weight in model.weights:
+        mean = 1 if weight.path.endswith("gamma") else 0
+        weight.assign(rng.normal(mean, 0.2, weight.shape))
+    return model, rng.normal(size=(2, 32, 48, 3)).astype("float32")
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"pooling": "map"},
+        {"distillation": True, "num_registers": 1},
+        {"position_embedding": "rope"},
+        {"position_placement": "every_layer"},
+    ],
+    ids=str,
+)
+def test_integrated_gradients_sum_to_the_change_of_the_score(arguments):
+    model, images = small_model(**arguments)
+    found = inspection.relevance(
+        model, images, 2, "integrated_gradients", steps=50
+    )
+    scores = keras.ops.convert_to_numpy(model(images) - model(0 * images))
+    np.testing.assert_allclose(found.sum((1, 2)), scores[:, 2], atol=0.06)
+    for method in ("legrad", "attention_gradients", "gradient_rollout"):
+        found = inspection.relevance(model, images, 2, method)
+        assert found.shape == (2, 4, 6) and found.std() > 0
+
+
+@pytest.mark.backends("torch")
+def test_scores_are_logits_of_the_largest_class_or_a_direction():
+    model, images = small_model()
+    expected = inspection.relevance(model, images)
+    logits = keras.ops.convert_to_numpy(model(images))
+    found = inspection.relevance(model, images, logits.argmax(-1))
+    np.testing.assert_array_equal(found, expected)
+    direction = np.eye(5, dtype="float32")[logits.argmax(-1)]
+    found = inspection.relevance(model, images, direction)
+    np.testing.assert_array_equal(found, expected)
+    last = inspection.relevance(model, images, layers=-1)
+    first = inspection.relevance(model, images, layers=[0])
+    np.testing.assert_allclose((first + last) / 2, expected, rtol=1e-5)
+    softmax, _ = small_model(classifier_activation="softmax")
+    found = inspection.relevance(softmax, images)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.backends("torch")
+def test_what_cannot_be_explained_is_refused():
+    model, images = small_model()
+    for classes in (5, -1, [1], 2.0, [[1, 2]]):
+        with pytest.raises(ValueError, match="from 0 to 4 .* classes="):
+            inspection.relevance(model, images, classes)
+    with pytest.raises(ValueError, match="'legrad'"):
+        inspection.relevance(model, images, method="grad")
+    x = model.get_layer("block_0").output
+    x = keras.layers.Dense(24, name="adapter")(x)
+    x = keras_vit.layers.TransformerBlock(3, 48)(x)
+    changed = keras.Model(model.input, keras.layers.Dense(3)(x[:, 0]))
+    assert inspection.relevance(changed, images).shape == (2, 4, 6)
+    with pytest.raises(ValueError, match="'adapter'"):
+        inspection.relevance(changed, images, 0, "attention_gradients")
+
+
+@pytest.mark.backends("torch")
+def test_an_encoder_explains_its_own_features():
+    model, images = small_model(include_top=False, pooling="token")
+    features = keras.ops.convert_to_numpy(model(images))
+    unit = features / np.linalg.norm(features, axis=-1, keepdims=True)
+    np.testing.assert_allclose(
+        inspection.relevance(model, images),
+        inspection.relevance(model, images, unit),
+        rtol=1e-5,
+    )
