@@ -122,22 +122,6 @@ class ViTConfig:
         _checks.one_of("position_placement", placement, allowed)
         placement = "stem" if kind == "none" else placement
         _set(self, "position_placement", placement)
-        if kind == "rope":
-            if self.hidden_size % (4 * self.num_heads):
-                raise ValueError(
-                    "Rotary positions need a number of channels per head that "
-                    "is a multiple of 4. Received: hidden_size="
-                    f"{self.hidden_size}, num_heads={self.num_heads}"
-                )
-            return
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name.startswith("rope_") and value != field.default:
-                raise ValueError(
-                    f"`{field.name}` has an effect only with "
-                    "`position_embedding='rope'`. Received: "
-                    f"{field.name}={value!r}, position_embedding={kind!r}"
-                )
 
     def _resolve_tokens(self) -> None:
         uses_token = self.pooling in ("token", "token_gap")

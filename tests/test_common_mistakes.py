@@ -13,7 +13,6 @@ import pytest
 
 import keras_vit
 from keras_vit import _requirements
-from keras_vit.training.command_line import TrainingFlags
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -78,20 +77,6 @@ def test_import_reports_a_wrong_backend():
     assert "site-packages/keras/" not in done.stderr
 
 
-def test_convert_reports_a_wrong_backend(tmp_path):
-    target = tmp_path / "model.keras"
-    done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "convert.py", FILE, target],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "KERAS_BACKEND": "pytorch"},
-        timeout=300,
-    )
-    assert done.stderr.startswith("error: Keras has no backend 'pytorch'")
-    assert done.stderr.count("\n") == 1
-    assert not target.exists()
-
-
 def test_old_keras_raises(monkeypatch):
     found = {}
     monkeypatch.setattr("importlib.metadata.version", found.get)
@@ -128,7 +113,7 @@ MODELS = {
     ),
     "channels first": (
         lambda: tiny(input_shape=(3, 32, 48)),
-        (ValueError, r"give \(height, width, channels\), \(32, 48, 3\)"),
+        (ValueError, r"\(height, width, channels\).*\(3, 32, 48\)"),
     ),
     "another's argument": (
         lambda: tiny(num_classes=10),
@@ -179,21 +164,3 @@ def test_wrong_model_arguments_raise(do, expected):
     with pytest.raises(kind) as error:
         do()
     assert re.search(text, str(error.value), re.DOTALL), error.value
-
-
-def test_pixels_from_0_to_1_warn():
-    with pytest.warns(UserWarning, match=r"images \* 255"):
-        keras_vit.preprocess_input(np.full((2, 2, 3), 0.5))
-
-
-def test_other_number_of_classes_gives_a_new_head():
-    model = keras_vit.converters.load(FILE, classes=2)
-    assert not np.any(model.get_layer("head").get_weights()[0])
-
-
-def test_batch_size_is_limited_by_the_dataset():
-    assert TrainingFlags(batch_size=64).whole_batch(64, 10) == 10
-    with pytest.raises(
-        ValueError, match="a batch has 512 images: give a lower"
-    ):
-        TrainingFlags(batch_size=1000, accumulate=1000).whole_batch(512, 50_000)

@@ -21,9 +21,9 @@ def vit(**arguments):
     )
 
 
-def data(count=8, channels=3):
+def data(count=8):
     random = np.random.default_rng(0)
-    images = random.uniform(-1, 1, (count, 16, 16, channels))
+    images = random.uniform(-1, 1, (count, 16, 16, 3))
     return images.astype("float32"), np.arange(count) % 3
 
 
@@ -133,12 +133,6 @@ def test_python_data_and_generators():
     fit(model, generator(), batch_size=None, steps_per_epoch=2)
 
 
-def test_tf_data():
-    tf = pytest.importorskip("tensorflow")
-    dataset = tf.data.Dataset.from_tensor_slices(data()).batch(4)
-    fit(compiled(vit()), dataset, batch_size=None)
-
-
 @pytest.mark.usefixtures("eager")
 def test_torch_data_loader():
     torch = pytest.importorskip("torch")
@@ -199,19 +193,6 @@ def test_float16_policies(policy, tmp_path):
     check_policy(policy, tmp_path)
 
 
-@pytest.mark.backends("jax", "tensorflow")  # Keras refuses it with PyTorch
-def test_steps_per_execution():
-    fit(compiled(vit(), steps_per_execution=2), *data())
-
-
-def test_sharded_weights_files(tmp_path):
-    model, other = vit(), vit()
-    path = tmp_path / "model.weights.json"
-    model.save_weights(path, max_shard_size=2e-5)
-    other.load_weights(path)
-    assert_equal(model, other)
-
-
 def test_time_distributed_video_frames():
     model = vit(include_top=False, pooling="token")
     frames = keras.Input((2, 16, 16, 3))
@@ -220,10 +201,3 @@ def test_time_distributed_video_frames():
     found = video.predict(images, verbose=0)
     expected = model.predict(data(4)[0], verbose=0).reshape(2, 2, 16)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("channels", [5])
-@pytest.mark.usefixtures("eager")
-def test_other_channels(channels):
-    model = compiled(vit(input_shape=(16, 16, channels)))
-    fit(model, *data(channels=channels))

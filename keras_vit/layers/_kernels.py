@@ -8,7 +8,6 @@ step and 4 % of an inference (ViT-S/16, batch of 8, two idle cores, best of 4
 and 6: 1.30 s instead of 1.46, 0.405 instead of 0.423).
 """
 
-import logging
 import math
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -27,8 +26,6 @@ PER_IMAGE_MIN_TOKENS = 256
 # so that memory is linear in their number.
 CHUNKED_MIN_QUERIES = 1024
 QUERY_CHUNK = 256
-
-_logger = logging.getLogger(__name__)
 
 
 def dot_product_attention(
@@ -49,10 +46,10 @@ def gelu(x: Tensor, approximate: bool) -> Tensor:
 
 @keras.saving.register_keras_serializable("keras_vit")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """Normalises tokens, as `keras.layers.LayerNormalization` does.
+    """Normalizes tokens, as `keras.layers.LayerNormalization` does.
 
     A norm over the last axis with scale and offset is computed by the backend's
-    fastest kernel. With PyTorch the normalised shape is static, without which
+    fastest kernel. With PyTorch the normalized shape is static, without which
     `model.export(format="onnx")` fails. The class has the same name as Keras's,
     since `.weights.h5` files contain the class names of a model's layers.
 
@@ -89,7 +86,7 @@ class _Projection(keras.Layer):
     """Mixin that computes a dense layer without activation by a fast kernel.
 
     The layer sums over the last `num_summed_axes` axes of its inputs and the
-    first ones of its weights. LoRA and quantisation work as in Keras's layers.
+    first ones of its weights. LoRA and quantization work as in Keras's layers.
     """
 
     num_summed_axes = 1
@@ -111,7 +108,7 @@ class _Projection(keras.Layer):
         type_check: bool = True,
         config: Any = None,
     ) -> None:
-        # With its type check, Keras refuses to quantise a subclass.
+        # With its type check, Keras refuses to quantize a subclass.
         return super().quantize(mode, type_check=False, config=config)
 
 
@@ -165,12 +162,6 @@ def _jax_attention(
         and length >= PER_IMAGE_MIN_TOKENS
         and jax.device_count() == 1
     )
-    _logger.debug(
-        "Attention of queries of shape %s: %s%s",
-        tuple(query.shape),
-        attention.__name__,
-        ", image by image" if per_image else "",
-    )
     if per_image:
         return jax_attention_per_image(attention, *tensors)
     return attention(*tensors)
@@ -181,7 +172,7 @@ def jax_attention(
 ) -> Tensor:
     """Computes attention with the head axis before the tokens.
 
-    The softmax is normalised after multiplying by the values. XLA copies less
+    The softmax is normalized after multiplying by the values. XLA copies less
     than for Keras's einsums: a block of ViT-S/16 takes 7.7 ms instead of
     13.3 ms; with gradients, 37 ms instead of 45 ms.
     """
@@ -347,7 +338,7 @@ def _torch_dense(
 def _torch_layer_norm(
     x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, dtype: str
 ) -> Tensor:
-    """Computes a layer norm whose normalised shape is static.
+    """Computes a layer norm whose normalized shape is static.
 
     Keras takes the shape from the inputs, where it consists of tensors while
     PyTorch traces for ONNX.

@@ -1,6 +1,5 @@
 """Helpers that several layers share."""
 
-import re
 from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
@@ -9,21 +8,6 @@ import keras
 from keras import ops
 
 from keras_vit._types import Tensor
-
-
-class NumberedLayer(keras.Layer):
-    """Base class of layers whose automatic names are all numbered.
-
-    Keras names the first unnamed layer of a class after the class, such as
-    "class_token", which is the name of this package's layer in its models. A
-    layer that is added to a model must have another name.
-    """
-
-    def __init__(self, *, name: str | None = None, **kwargs: Any) -> None:
-        if name is None:
-            words = re.sub(r"(?<=.)(?=[A-Z])", "_", type(self).__name__).lower()
-            name = f"{words}_{keras.backend.get_uid(words)}"
-        super().__init__(name=name, **kwargs)
 
 
 def cast_inputs(layer: keras.Layer, inputs: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers import _kernels
@@ -40,7 +39,7 @@ class MultiHeadAttention(CompositeLayer):
             bias.
         key_bias: Boolean. Whether the key projection has a bias, if
             `qkv_bias`.
-        qk_norm: Boolean. Whether to normalise queries and keys over each
+        qk_norm: Boolean. Whether to normalize queries and keys over each
             head's channels.
         dropout: Float in [0, 1). Dropout rate of the attention probabilities.
         norm_epsilon: Float above 0. Epsilon of the query and key norms.
@@ -93,9 +92,9 @@ class MultiHeadAttention(CompositeLayer):
     ) -> None:
         super().__init__(**kwargs)
         self.num_heads = _checks.positive_int("num_heads", num_heads)
-        self.qkv_bias = _checks.boolean("qkv_bias", qkv_bias)
-        self.key_bias = _checks.boolean("key_bias", key_bias)
-        self.qk_norm = _checks.boolean("qk_norm", qk_norm)
+        self.qkv_bias = qkv_bias
+        self.key_bias = key_bias
+        self.qk_norm = qk_norm
         self.dropout = _checks.rate("dropout", dropout)
         self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
@@ -112,16 +111,9 @@ class MultiHeadAttention(CompositeLayer):
         _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         hidden_size = inputs_shape[-1]
         if hidden_size % self.num_heads:
-            divisors = [
-                n for n in range(1, hidden_size + 1) if hidden_size % n == 0
-            ]
-            suggestions = sorted(
-                sorted(divisors, key=lambda n: abs(n - self.num_heads))[:4]
-            )
             raise ValueError(
                 f"`num_heads` must divide the hidden size {hidden_size}. "
-                f"Received: num_heads={self.num_heads}. "
-                f"{', '.join(map(str, suggestions))} would work."
+                f"Received: num_heads={self.num_heads}"
             )
         # B batch, T S tokens, D hidden size, H heads, d head size
         heads = (self.num_heads, hidden_size // self.num_heads)
@@ -237,7 +229,7 @@ class MultiHeadAttention(CompositeLayer):
 
         A call does not return them, since fused attention does not store them.
         Queries and keys are computed as in a call, in the layer's precision
-        and with its quantised weights, if any; scores and softmax are computed
+        and with its quantized weights, if any; scores and softmax are computed
         in at least float32.
 
         Args:
@@ -303,20 +295,6 @@ class MultiHeadAttention(CompositeLayer):
     ) -> None:
         # When a model is built, Keras calls this method instead of `call`.
         check_mask(self, previous_mask)
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "qkv_bias": self.qkv_bias,
-            "key_bias": self.key_bias,
-            "qk_norm": self.qk_norm,
-            "dropout": self.dropout,
-            "norm_epsilon": self.norm_epsilon,
-            "kernel_regularizer": keras.regularizers.serialize(
-                self.kernel_regularizer
-            ),
-        }
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -401,17 +379,6 @@ class AttentionPooling(CompositeLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], input_shape[2])
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp_dim,
-            "activation": self.activation,
-            "norm_epsilon": self.norm_epsilon,
-            "qkv_bias": self.qkv_bias,
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }
 
 
 def check_mask(layer: keras.Layer, mask: Tensor | None) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import keras
 
 from keras_vit import _checks
-from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers import _kernels
@@ -15,11 +14,12 @@ from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.attention import additive_mask
 from keras_vit.layers.attention import check_mask
 from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.composite import Layer
 from keras_vit.layers.mlp import MlpBlock
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class LayerScale(keras.Layer):
+class LayerScale(Layer):
     """Multiplies each channel by a learned factor.
 
     With factors near zero on every residual branch, a deep network is close to
@@ -56,9 +56,6 @@ class LayerScale(keras.Layer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
-    def get_config(self) -> Config:
-        return {**super().get_config(), "initial_value": self.initial_value}
-
 
 @keras.saving.register_keras_serializable("keras_vit")
 class TransformerBlock(CompositeLayer):
@@ -79,7 +76,7 @@ class TransformerBlock(CompositeLayer):
             bias.
         key_bias: Boolean. Whether the key projection has a bias, if
             `qkv_bias`.
-        qk_norm: Boolean. Whether to normalise queries and keys.
+        qk_norm: Boolean. Whether to normalize queries and keys.
         layer_scale: Float above 0. Initial value of the factors of
             `LayerScale`; None for no `LayerScale`.
         dropout: Float in [0, 1). Dropout rate after the attention and after
@@ -165,9 +162,9 @@ class TransformerBlock(CompositeLayer):
         self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
         self.activation = activation
         self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
-        self.qkv_bias = _checks.boolean("qkv_bias", qkv_bias)
-        self.key_bias = _checks.boolean("key_bias", key_bias)
-        self.qk_norm = _checks.boolean("qk_norm", qk_norm)
+        self.qkv_bias = qkv_bias
+        self.key_bias = key_bias
+        self.qk_norm = qk_norm
         if layer_scale is not None:
             _checks.positive_float("layer_scale", layer_scale)
         self.layer_scale = layer_scale
@@ -176,7 +173,7 @@ class TransformerBlock(CompositeLayer):
             "attention_dropout", attention_dropout
         )
         self.drop_path = _checks.rate("drop_path", drop_path)
-        self.remat = _checks.boolean("remat", remat)
+        self.remat = remat
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
         dtype = self.dtype_policy
@@ -381,26 +378,6 @@ class TransformerBlock(CompositeLayer):
         # When a model is built, Keras calls this method instead of `call`.
         check_mask(self, previous_mask)
 
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp_dim,
-            "activation": self.activation,
-            "norm_epsilon": self.norm_epsilon,
-            "qkv_bias": self.qkv_bias,
-            "key_bias": self.key_bias,
-            "qk_norm": self.qk_norm,
-            "layer_scale": self.layer_scale,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "drop_path": self.drop_path,
-            "remat": self.remat,
-            "kernel_regularizer": keras.regularizers.serialize(
-                self.kernel_regularizer
-            ),
-        }
-
 
 def _check_num_queries(num_queries: int | None, length: int | None) -> None:
     if num_queries is None:
@@ -422,7 +399,7 @@ def _rematerialized(
     `keras.remat` alone would sample other random numbers in the recomputation
     (TensorFlow, PyTorch), or leave a traced state behind (JAX). Therefore the
     state of the layer's random generators is an argument and a result of the
-    rematerialised function.
+    rematerialized function.
     """
     count = len(inputs)
     weight_ids = {id(weight) for weight in layer.weights}

@@ -1,5 +1,7 @@
-"""Layers that contain other layers."""
+"""Base classes of layers."""
 
+import inspect
+import re
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +11,47 @@ import keras
 from keras_vit._types import Config
 
 
-class CompositeLayer(keras.Layer):
+def with_arguments(instance: Any, config: Config) -> Config:
+    """Returns a config with the arguments of the constructors of a layer or
+    model in this package, each of which is an attribute of the same name."""
+    names = [
+        name
+        for kind in type(instance).__mro__
+        if kind.__module__.startswith("keras_vit.") and "__init__" in vars(kind)
+        for name in inspect.signature(kind.__init__).parameters
+    ]
+    for name in names:
+        if name not in config and hasattr(instance, name):
+            value = getattr(instance, name)
+            if not isinstance(value, (bool, int, float, str, tuple)):
+                value = keras.saving.serialize_keras_object(value)
+            config[name] = value
+    return config
+
+
+class Layer(keras.Layer):
+    """Base class of layers whose arguments are attributes of the same name."""
+
+    def get_config(self) -> Config:
+        return with_arguments(self, super().get_config())
+
+
+class NumberedLayer(Layer):
+    """Base class of layers whose automatic names are all numbered.
+
+    Keras names the first unnamed layer of a class after the class, such as
+    "class_token", which is the name of this package's layer in its models. A
+    layer that is added to a model must have another name.
+    """
+
+    def __init__(self, *, name: str | None = None, **kwargs: Any) -> None:
+        if name is None:
+            words = re.sub(r"(?<=.)(?=[A-Z])", "_", type(self).__name__).lower()
+            name = f"{words}_{keras.backend.get_uid(words)}"
+        super().__init__(name=name, **kwargs)
+
+
+class CompositeLayer(Layer):
     """Base class of layers that contain other layers.
 
     Saves and restores two properties of sublayers that a Keras config does not
@@ -40,13 +82,10 @@ class CompositeLayer(keras.Layer):
 
     def restore_sublayers(self) -> None:
         """Sets the `trainable` flags of the sublayers, outer layers first, and
-        quantizes them; raises a `ValueError` if `sublayer_trainable` names an
-        unknown layer."""
+        quantizes them."""
         flags = dict(self._pending_flags or ())
         quantization = dict(self._pending_quantization)
-        paths = set()
         for path, sublayer, parent in _sublayers(self):
-            paths.add(path)
             # With TensorFlow, Keras's setter ignores an unchanged value and
             # so does not reach deeper layers: each layer is set here.
             inherited = parent.trainable and sublayer.trainable
@@ -54,13 +93,6 @@ class CompositeLayer(keras.Layer):
             # A dtype policy, as of a `DTypePolicyMap`, may have quantized it.
             if path in quantization and sublayer.quantization_mode is None:
                 sublayer.quantize(config=quantization[path])
-        unknown = sorted(flags.keys() - paths)
-        if unknown:
-            raise ValueError(
-                f"`sublayer_trainable` of {self.name!r} must name layers "
-                f"inside it: {', '.join(sorted(paths))}. "
-                f"Received: {', '.join(unknown)}"
-            )
         self._pending_flags, self._pending_quantization = None, ()
 
     def get_config(self) -> Config:

@@ -6,13 +6,13 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers import _kernels
 from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.composite import Layer
 from keras_vit.layers.resampling import resample_maps
 
 # Output: number of positions along an axis for each of the input's.
@@ -20,7 +20,7 @@ _SCALES = {"P2": 4, "P3": 2, "P4": 1, "P5": 0.5}
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class FeatureMap(keras.Layer):
+class FeatureMap(Layer):
     """Arranges the tokens of patches as the map of rows and columns that they
     come from.
 
@@ -81,12 +81,6 @@ class FeatureMap(keras.Layer):
                     f"{tuple(inputs_shape)}"
                 )
         return (batch, rows, columns, hidden_size)
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -227,16 +221,9 @@ class SimpleFeaturePyramid(CompositeLayer):
             for level, scale in _SCALES.items()
         }
 
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "norm_epsilon": self.norm_epsilon,
-        }
-
 
 @keras.saving.register_keras_serializable("keras_vit")
-class UpsampleMap(keras.Layer):
+class UpsampleMap(Layer):
     """Resamples a feature map bilinearly to the pixels of its images.
 
     The map is enlarged by the stride, as by PyTorch's `interpolate` with
@@ -294,6 +281,3 @@ class UpsampleMap(keras.Layer):
                     f"{size[0]} x {size[1]} pixels"
                 )
         return (inputs_shape[0], *size, inputs_shape[-1])
-
-    def get_config(self) -> Config:
-        return {**super().get_config(), "stride": self.stride}

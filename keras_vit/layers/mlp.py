@@ -7,7 +7,6 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers import _kernels
@@ -134,14 +133,3 @@ class MlpBlock(CompositeLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "mlp_dim": self.mlp_dim,
-            "activation": self.activation,
-            "dropout": self.dropout,
-            "kernel_regularizer": keras.regularizers.serialize(
-                self.kernel_regularizer
-            ),
-        }

@@ -8,19 +8,19 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers import initializers
-from keras_vit.layers._utils import NumberedLayer
 from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers._utils import call_channels_last
 from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers._utils import is_static
+from keras_vit.layers.composite import Layer
+from keras_vit.layers.composite import NumberedLayer
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class Patches(keras.Layer):
+class Patches(Layer):
     """Splits images into patches and flattens each patch: the paper's `x_p`.
 
     Patches are in row-major order; the values of a patch are ordered by row,
@@ -59,7 +59,7 @@ class Patches(keras.Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.patch_size = _checks.positive_pair("patch_size", patch_size)
-        self.pad_to_patch = _checks.boolean("pad_to_patch", pad_to_patch)
+        self.pad_to_patch = pad_to_patch
 
     def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)
@@ -89,13 +89,6 @@ class Patches(keras.Layer):
             None if rows is None or columns is None else rows * columns,
             None if channels is None else area * channels,
         )
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "patch_size": self.patch_size,
-            "pad_to_patch": self.pad_to_patch,
-        }
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -147,18 +140,12 @@ class PatchEmbedding(NumberedLayer):
         super().__init__(**kwargs)
         self.hidden_size = _checks.positive_int("hidden_size", hidden_size)
         self.patch_size = _checks.positive_pair("patch_size", patch_size)
-        self.use_bias = _checks.boolean("use_bias", use_bias)
-        self.pad_to_patch = _checks.boolean("pad_to_patch", pad_to_patch)
+        self.use_bias = use_bias
+        self.pad_to_patch = pad_to_patch
 
     def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)
         channels = input_shape[-1]
-        if channels is None:
-            raise ValueError(
-                "PatchEmbedding must know the number of channels. Received: "
-                f"shape {tuple(input_shape)}. Give the last size, for example "
-                "`keras.Input((None, None, 3))`."
-            )
         self.kernel = self.add_weight(
             shape=(*self.patch_size, channels, self.hidden_size),
             initializer=initializers.lecun_normal(
@@ -196,15 +183,6 @@ class PatchEmbedding(NumberedLayer):
         )
         grid = grid_size(input_shape[1:3], self.patch_size, self.pad_to_patch)
         return (input_shape[0], *grid, self.hidden_size)
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "hidden_size": self.hidden_size,
-            "patch_size": self.patch_size,
-            "use_bias": self.use_bias,
-            "pad_to_patch": self.pad_to_patch,
-        }
 
 
 def grid_size(

@@ -1,7 +1,6 @@
 """Layers of absolute, relative and rotary position embeddings."""
 
 import math
-from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,13 +11,13 @@ from keras import ops
 from keras_vit import _checks
 from keras_vit._published import rotary_periods
 from keras_vit._types import Array
-from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers import initializers
 from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers._utils import is_static
+from keras_vit.layers.composite import Layer
 from keras_vit.layers.resampling import RESAMPLINGS
 from keras_vit.layers.resampling import resample
 from keras_vit.layers.resampling import resample_axis
@@ -26,8 +25,54 @@ from keras_vit.layers.resampling import resample_embedding
 from keras_vit.layers.resampling import resample_offsets
 
 
+class _LearnedPositions(Layer):
+    """Base class of layers of tables that are learned for one grid.
+
+    A Keras file stores the grid, so that they can be loaded for another one.
+    """
+
+    table_names: tuple[str, ...]
+    built_grid: Any
+
+    def embedding_variables(self) -> dict[str, keras.Variable]:
+        """Returns a dict of the names of the learned variables to them."""
+        tables = {name: getattr(self, name) for name in self.table_names}
+        return {k: table for k, table in tables.items() if table is not None}
+
+    def resample_arrays(
+        self, arrays: Mapping[str, Array], grid: tuple[int, int]
+    ) -> dict[str, Array]:
+        """Resamples stored embeddings, with the keys of
+        `embedding_variables()`, from a grid of `(rows, columns)` to the one
+        that the layer was built with."""
+        raise NotImplementedError
+
+    def save_own_variables(self, store: Any) -> None:
+        tables = self.embedding_variables()
+        for name, table in tables.items():
+            store[name] = np.asarray(ops.convert_to_numpy(table))
+        if tables:
+            store["grid_size"] = np.asarray(self.built_grid)
+
+    def load_own_variables(self, store: Any) -> None:
+        tables = self.embedding_variables()
+        found = set(store.keys()) - {"grid_size"}
+        if found != set(tables):
+            raise ValueError(
+                f"The positions {self.name!r} learn {sorted(tables)}. Received "
+                f"positions of another kind: {sorted(found)}"
+            )
+        if tables:
+            rows, columns = (int(n) for n in store["grid_size"])
+            arrays = {name: np.asarray(store[name]) for name in tables}
+            for name, array in self.resample_arrays(
+                arrays, (rows, columns)
+            ).items():
+                tables[name].assign(array)
+
+
 @keras.saving.register_keras_serializable("keras_vit")
-class AddPositionEmbs(keras.Layer):
+class AddPositionEmbs(_LearnedPositions):
     """Adds position embeddings to tokens, for a grid of patches of any size.
 
     Learned embeddings are stored for one grid, as one vector per patch in
@@ -79,6 +124,8 @@ class AddPositionEmbs(keras.Layer):
     >>> tokens = keras.ops.reshape(grid, (batch, -1, 768))
     >>> tokens = keras_vit.layers.AddPositionEmbs(grid_size=14)(tokens, grid)
     """
+
+    table_names = ("embedding", "columns", "rows", "prefix")
 
     def __init__(
         self,
@@ -256,18 +303,9 @@ class AddPositionEmbs(keras.Layer):
     ) -> Shape:
         return inputs_shape
 
-    def embedding_variables(self) -> dict[str, keras.Variable]:
-        """Returns a dict of the names of the learned variables to them."""
-        names = ("embedding", "columns", "rows", "prefix")
-        tables = {name: getattr(self, name) for name in names}
-        return {k: table for k, table in tables.items() if table is not None}
-
     def resample_arrays(
         self, arrays: Mapping[str, Array], grid: tuple[int, int]
     ) -> dict[str, Array]:
-        """Resamples stored embeddings, with the keys of
-        `embedding_variables()`, from a grid of `(rows, columns)` to the one
-        that the layer was built with."""
         arrays = dict(arrays)
         if "embedding" in arrays:
             arrays["embedding"] = resample_embedding(
@@ -283,22 +321,6 @@ class AddPositionEmbs(keras.Layer):
                     arrays[name], new, self.resampling, np
                 )
         return arrays
-
-    def save_own_variables(self, store: Any) -> None:
-        _save(self, store)
-
-    def load_own_variables(self, store: Any) -> None:
-        _load(self, store, f"kind={self.kind!r}")
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "kind": self.kind,
-            "grid_size": self.grid_size,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "resampling": self.resampling,
-            "num_skipped_tokens": self.num_skipped_tokens,
-        }
 
 
 def sincos_positions(
@@ -336,7 +358,7 @@ def sincos_positions(
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class RelativePositionEmbs(keras.Layer):
+class RelativePositionEmbs(_LearnedPositions):
     """Returns learned embeddings of the offsets between patches, for attention.
 
     Patches are numbered in row-major order, p = 0, 1, ..., and each value of
@@ -380,6 +402,8 @@ class RelativePositionEmbs(keras.Layer):
     >>> x = keras_vit.layers.TransformerBlock(12, 3072)(tokens, relative)
     """
 
+    table_names = ("offsets",)
+
     def __init__(
         self,
         head_size: int,
@@ -397,12 +421,6 @@ class RelativePositionEmbs(keras.Layer):
         self.resampling = _checks.one_of("resampling", resampling, RESAMPLINGS)
 
     def build(self, grid_shape: Shape) -> None:
-        if len(grid_shape) < 3:
-            raise ValueError(
-                "RelativePositionEmbs takes the grid that patches come from, "
-                "(batch, rows, columns, ...). Received: shape "
-                f"{tuple(grid_shape)}"
-            )
         self.built_grid = self.grid_size or tuple(grid_shape[1:3])
         if None in self.built_grid:
             raise ValueError(
@@ -436,34 +454,13 @@ class RelativePositionEmbs(keras.Layer):
         count = None if None in (rows, columns) else 2 * rows * columns - 1
         return (grid_shape[0], count, self.head_size)
 
-    def embedding_variables(self) -> dict[str, keras.Variable]:
-        """Returns a dict of the names of the learned variables to them."""
-        return {"offsets": self.offsets}
-
     def resample_arrays(
         self, arrays: Mapping[str, Array], grid: tuple[int, int]
     ) -> dict[str, Array]:
-        """Resamples stored embeddings, with the keys of
-        `embedding_variables()`, from a grid of `(rows, columns)` to the one
-        that the layer was built with."""
         offsets = resample_offsets(
             arrays["offsets"], grid, self.built_grid, self.resampling, np
         )
         return {"offsets": offsets}
-
-    def save_own_variables(self, store: Any) -> None:
-        _save(self, store)
-
-    def load_own_variables(self, store: Any) -> None:
-        _load(self, store, "relative positions")
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "head_size": self.head_size,
-            "grid_size": self.grid_size,
-            "resampling": self.resampling,
-        }
 
 
 def relative_logits(query: Tensor, relative: Tensor) -> Tensor:
@@ -495,10 +492,10 @@ def relative_logits(query: Tensor, relative: Tensor) -> Tensor:
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class RotaryPositionEmbs(keras.Layer):
+class RotaryPositionEmbs(Layer):
     """Returns sines and cosines that rotate queries and keys by their position.
 
-    A patch has the coordinates of its centre, from -1 to 1 for the rows and for
+    A patch has the coordinates of its center, from -1 to 1 for the rows and for
     the columns of any grid, whatever its size and aspect ratio. A quarter of a
     head's channels are the periods: two channels, one in each half of the
     head, are rotated by the angle 2 pi * row / period, and two others by 2 pi *
@@ -580,12 +577,6 @@ class RotaryPositionEmbs(keras.Layer):
             self.seed_generator = keras.random.SeedGenerator(seed)
 
     def build(self, grid_shape: Shape) -> None:
-        if len(grid_shape) < 3:
-            raise ValueError(
-                "RotaryPositionEmbs takes the grid that patches come from, "
-                "(batch, rows, columns, ...). Received: shape "
-                f"{tuple(grid_shape)}"
-            )
         # No autocast: angles are computed in the variable's precision.
         self.periods = self.add_weight(
             shape=(self.head_size // 4,),
@@ -607,13 +598,13 @@ class RotaryPositionEmbs(keras.Layer):
         periods = ops.convert_to_tensor(self.periods)
         dtype = keras.backend.result_type(periods.dtype, "float32")
         periods = ops.cast(periods, dtype)
-        coordinates = [_centres(count, dtype) for count in size]
+        coordinates = [_centers(count, dtype) for count in size]
         if training and self._changes:
             coordinates = self._change(*coordinates)
         # (rows, 1, head_size / 4) and (1, columns, head_size / 4)
         y, x = (
-            2 * math.pi * ops.expand_dims(centres, (axis, 2)) / periods
-            for centres, axis in zip(coordinates, (1, 0), strict=True)
+            2 * math.pi * ops.expand_dims(centers, (axis, 2)) / periods
+            for centers, axis in zip(coordinates, (1, 0), strict=True)
         )
         shape = (*size, self.head_size // 4)
         tables = []
@@ -637,10 +628,10 @@ class RotaryPositionEmbs(keras.Layer):
         )
         scale = ops.exp(random[4] * math.log(self.rescale))
         return [
-            (centres + random[i] * self.shift)
+            (centers + random[i] * self.shift)
             * ops.exp(random[2 + i] * math.log(self.jitter))
             * scale
-            for i, centres in enumerate((y, x))
+            for i, centers in enumerate((y, x))
         ]
 
     def compute_output_shape(self, grid_shape: Shape) -> Shape:
@@ -654,23 +645,11 @@ class RotaryPositionEmbs(keras.Layer):
         """Returns a dict of the variables to resample for a grid: none."""
         return {}
 
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "head_size": self.head_size,
-            "base": self.base,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "shift": self.shift,
-            "jitter": self.jitter,
-            "rescale": self.rescale,
-            "seed": self.seed,
-        }
 
-
-def _centres(count: Any, dtype: str) -> Tensor:
+def _centers(count: Any, dtype: str) -> Tensor:
     """Returns the coordinates of `count` patches, from -1 to 1."""
-    centres = ops.arange(0, count, dtype=dtype) + 0.5
-    return 2 * centres / ops.cast(count, dtype) - 1
+    centers = ops.arange(0, count, dtype=dtype) + 0.5
+    return 2 * centers / ops.cast(count, dtype) - 1
 
 
 def rotate(x: Tensor, rotary: Tensor) -> Tensor:
@@ -683,36 +662,3 @@ def rotate(x: Tensor, rotary: Tensor) -> Tensor:
     return ops.concatenate(
         [first * cos - second * sin, second * cos + first * sin], axis=-1
     )
-
-
-def _save(layer: keras.Layer, store: Any) -> None:
-    """Saves a layer's position embeddings with their grid in a Keras file, so
-    that they can be loaded for another grid."""
-    tables = layer.embedding_variables()
-    for name, table in tables.items():
-        store[name] = np.asarray(ops.convert_to_numpy(table))
-    if tables:
-        store["grid_size"] = np.asarray(layer.built_grid)
-
-
-def _load(layer: keras.Layer, store: Any, description: str) -> None:
-    """Loads position embeddings from `_save`, resampled to the layer's grid;
-    raises a `ValueError` if the names of the file's arrays are not those of the
-    layer's variables."""
-    tables = layer.embedding_variables()
-    found = set(store.keys()) - {"grid_size"}
-    if found != set(tables):
-        raise ValueError(
-            f"The layer {layer.name!r} has {description} and learns "
-            f"{_quoted(tables)}. The file's positions have {_quoted(found)}."
-        )
-    if not tables:
-        return
-    grid = tuple(int(n) for n in store["grid_size"])
-    arrays = {name: np.asarray(store[name]) for name in tables}
-    for name, array in layer.resample_arrays(arrays, grid).items():
-        tables[name].assign(array)
-
-
-def _quoted(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, sorted(names))) or "nothing"

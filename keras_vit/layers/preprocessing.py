@@ -8,10 +8,10 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit._published import PREPROCESSING
-from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers._utils import axis_sizes
+from keras_vit.layers.composite import Layer
 from keras_vit.layers.resampling import resampling_matrix
 
 # `images / scale - shift` for each mode.
@@ -29,7 +29,7 @@ SCALE_AND_SHIFT = {
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ImagePreprocessing(keras.Layer):
+class ImagePreprocessing(Layer):
     """Resizes images and scales their values for pretrained models.
 
     The whole image is resized, so that its aspect ratio changes unless it is
@@ -115,10 +115,3 @@ class ImagePreprocessing(keras.Layer):
         return keras.KerasTensor(
             self.compute_output_shape(inputs.shape), self.compute_dtype
         )
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "image_size": self.image_size,
-            "mode": self.mode,
-        }

@@ -62,7 +62,7 @@ def resample_maps(maps: Tensor, size: Sequence[Any]) -> Tensor:
     """Resamples a batch of feature maps, `(batch, rows, columns, channels)`,
     bilinearly, without antialiasing.
 
-    Pixels, not their centres, are aligned at the borders, as in PyTorch's
+    Pixels, not their centers, are aligned at the borders, as in PyTorch's
     `interpolate(mode="bilinear", align_corners=False)`.
     """
     rows, columns = (
@@ -81,10 +81,10 @@ def _bilinear_matrix(old: Any, new: Any) -> Tensor:
     else:
         xp, scale = ops, ops.cast(old, "float32") / ops.cast(new, "float32")
         last = ops.cast(old - 1, "float32")
-    centre = (xp.arange(new, dtype="float32") + 0.5) * scale - 0.5
-    centre = xp.clip(centre, 0, last)
+    center = (xp.arange(new, dtype="float32") + 0.5) * scale - 0.5
+    center = xp.clip(center, 0, last)
     taps = xp.arange(old, dtype="float32")
-    return xp.maximum(1 - xp.abs(centre[:, None] - taps), 0)
+    return xp.maximum(1 - xp.abs(center[:, None] - taps), 0)
 
 
 def resample_embedding(
@@ -95,15 +95,7 @@ def resample_embedding(
     num_prefix_tokens: int,
 ) -> Array:
     """Resamples learned position embeddings, `(1, num_prefix_tokens + rows *
-    columns, hidden_size)`, to another grid, with NumPy; raises a `ValueError`
-    if their shape is not that for `source_grid`."""
-    length = num_prefix_tokens + source_grid[0] * source_grid[1]
-    if embedding.shape[:2] != (1, length):
-        raise ValueError(
-            f"Position embeddings of {num_prefix_tokens} prefix tokens and a "
-            f"grid of {source_grid[0]} x {source_grid[1]} patches have the "
-            f"shape (1, {length}, hidden_size). Received: {embedding.shape}"
-        )
+    columns, hidden_size)`, to another grid, with NumPy."""
     if tuple(source_grid) == tuple(target_grid):
         return embedding
     prefix, patches = np.split(embedding[0], [num_prefix_tokens])
@@ -170,12 +162,6 @@ def resample_offsets(
     patches that have each.
     """
     rows, columns = source_grid
-    if offsets.shape[0] != 2 * rows * columns - 1:
-        raise ValueError(
-            f"A grid of {rows} x {columns} patches has "
-            f"{2 * rows * columns - 1} offsets. Received: "
-            f"{tuple(offsets.shape)}"
-        )
     if is_static(target_grid) and tuple(target_grid) == tuple(source_grid):
         return offsets
     dtype, channels = offsets.dtype, offsets.shape[-1]
@@ -223,18 +209,18 @@ def resampling_matrix(
     index = xp.arange(new, dtype=dtype)
     if align_corners:
         scale = (old - 1) / xp.maximum(length - 1, 1)
-        centre = index * scale
+        center = index * scale
     else:
         size = old if isinstance(old, int) else ops.cast(old, dtype)
         scale = size / (length + offset)
-        centre = (index + 0.5) * scale - 0.5
+        center = (index + 0.5) * scale - 0.5
     # With antialiasing, the kernel is wider when shrinking, and there are no
     # taps beyond the border. Without it, two taps beyond each border repeat the
     # value at the border.
     width = xp.maximum(scale, 1) if antialias else 1
     num_border_taps = 0 if antialias else 2
     taps = xp.arange(-num_border_taps, old + num_border_taps, dtype=dtype)
-    distance = xp.abs(centre[:, None] - taps[None, :]) / width
+    distance = xp.abs(center[:, None] - taps[None, :]) / width
     weights = _KERNELS[kernel](distance, -0.5 if antialias else -0.75, xp)
     if antialias:
         return weights / xp.sum(weights, axis=1, keepdims=True)

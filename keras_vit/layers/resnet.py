@@ -9,7 +9,6 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers import initializers
@@ -18,15 +17,16 @@ from keras_vit.layers._utils import call_channels_last
 from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers._utils import is_static
 from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.composite import Layer
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class StdConv2D(keras.Layer):
-    """Applies a 2-D convolution with weight standardisation and without bias.
+class StdConv2D(Layer):
+    """Applies a 2-D convolution with weight standardization and without bias.
 
     Each filter is shifted and scaled to mean 0 and variance 1 over its rows,
     columns and input channels. The variable stores the kernel before
-    standardisation, whose mean and variance are computed in at least float32,
+    standardization, whose mean and variance are computed in at least float32,
     also under mixed precision. Channels are last, regardless of Keras's
     `image_data_format`.
 
@@ -90,12 +90,6 @@ class StdConv2D(keras.Layer):
     def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)
         channels = input_shape[-1]
-        if channels is None:
-            raise ValueError(
-                "StdConv2D must know the number of channels. Received: "
-                f"shape {tuple(input_shape)}. Give the last size, for example "
-                "`keras.Input((None, None, 3))`."
-            )
         self.kernel = self.add_weight(
             shape=(*self.kernel_size, channels, self.filters),
             initializer=initializers.lecun_normal(
@@ -106,8 +100,8 @@ class StdConv2D(keras.Layer):
         )
         self.input_spec = keras.layers.InputSpec(ndim=4, axes={-1: channels})
 
-    def standardised_kernel(self) -> Tensor:
-        """Computes the standardised kernel, with which a call convolves."""
+    def standardized_kernel(self) -> Tensor:
+        """Computes the standardized kernel, with which a call convolves."""
         kernel = ops.convert_to_tensor(self.kernel)
         dtype = keras.backend.result_type(kernel.dtype, "float32")
         kernel = ops.cast(kernel, dtype)
@@ -122,7 +116,7 @@ class StdConv2D(keras.Layer):
 
     def call(self, inputs: Tensor) -> Tensor:
         inputs = cast_inputs(self, inputs)
-        kernel = ops.cast(self.standardised_kernel(), inputs.dtype)
+        kernel = ops.cast(self.standardized_kernel(), inputs.dtype)
         if self.kernel_size == (1, 1):  # no padding needed
             return self._pointwise_conv(inputs, kernel[0, 0])
         inputs, padding = _pad(
@@ -152,21 +146,10 @@ class StdConv2D(keras.Layer):
         )
         return (*shape, self.filters)
 
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "strides": self.strides,
-            "padding": self.padding,
-            "epsilon": self.epsilon,
-            "epsilon_place": self.epsilon_place,
-        }
-
 
 @keras.saving.register_keras_serializable("keras_vit")
-class GroupNorm(keras.Layer):
-    """Applies group normalisation over rows, columns and groups of channels.
+class GroupNorm(Layer):
+    """Applies group normalization over rows, columns and groups of channels.
 
     The result and the weights are those of Keras's `GroupNormalization`. Means
     are computed in two steps, for each channel over rows and columns and then
@@ -261,19 +244,9 @@ class GroupNorm(keras.Layer):
         )
         return tuple(input_shape)
 
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "groups": self.groups,
-            "epsilon": self.epsilon,
-            "gamma_initializer": keras.initializers.serialize(
-                self.gamma_initializer
-            ),
-        }
-
 
 @keras.saving.register_keras_serializable("keras_vit")
-class MaxPool2D(keras.Layer):
+class MaxPool2D(Layer):
     """Applies 2-D max pooling with the paddings of published ResNets.
 
     Padding with zeros and with minus infinity differ where values can be
@@ -344,21 +317,13 @@ class MaxPool2D(keras.Layer):
         )
         return (*shape, input_shape[-1])
 
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "pool_size": self.pool_size,
-            "strides": self.strides,
-            "padding": self.padding,
-        }
-
 
 @keras.saving.register_keras_serializable("keras_vit")
 class ResidualUnit(CompositeLayer):
     """Applies a residual bottleneck unit, as in the hybrids' ResNet or in BiT.
 
     The unit has three convolutions, 1 x 1, 3 x 3 and 1 x 1, with group norms
-    and standardised kernels, and a shortcut. From "Deep Residual Learning"
+    and standardized kernels, and a shortcut. From "Deep Residual Learning"
     (https://arxiv.org/abs/1512.03385, Section 4.1); with `preactivation`, from
     "Identity Mappings in Deep Residual Networks"
     (https://arxiv.org/abs/1603.05027), as in BiT
@@ -408,8 +373,8 @@ class ResidualUnit(CompositeLayer):
         super().__init__(**kwargs)
         self.filters = _checks.positive_int("filters", filters)
         self.strides = _checks.positive_int("strides", strides)
-        self.projects = _checks.boolean("projects", projects)
-        self.preactivation = _checks.boolean("preactivation", preactivation)
+        self.projects = projects
+        self.preactivation = preactivation
         self.groups = _checks.positive_int("groups", groups)
         self.group_norm_epsilon = _checks.positive_float(
             "group_norm_epsilon", group_norm_epsilon
@@ -503,7 +468,7 @@ class ResidualUnit(CompositeLayer):
     def _pre_activation(self, x: Tensor) -> Tensor:
         """Applies norms before convolutions, as in BiT.
 
-        The projection's input is normalised, not its output.
+        The projection's input is normalized, not its output.
         """
         shortcut = x
         x = ops.relu(self.norm_1(x))
@@ -518,20 +483,6 @@ class ResidualUnit(CompositeLayer):
             self, input_shape, (1, 1), (self.strides, self.strides)
         )
         return (*shape, 4 * self.filters)
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "strides": self.strides,
-            "projects": self.projects,
-            "preactivation": self.preactivation,
-            "groups": self.groups,
-            "group_norm_epsilon": self.group_norm_epsilon,
-            "std_epsilon": self.std_epsilon,
-            "std_epsilon_place": self.std_epsilon_place,
-            "conv_padding": self.conv_padding,
-        }
 
 
 def _pad(

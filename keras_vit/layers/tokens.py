@@ -6,11 +6,10 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
-from keras_vit.layers._utils import NumberedLayer
 from keras_vit.layers._utils import cast_inputs
+from keras_vit.layers.composite import NumberedLayer
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -82,14 +81,6 @@ class ClassToken(NumberedLayer):
             )
         new_length = None if length is None else length + self.num_tokens
         return (batch, new_length, hidden_size)
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "num_tokens": self.num_tokens,
-            "index": self.index,
-            "initializer": keras.initializers.serialize(self.initializer),
-        }
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -196,11 +187,3 @@ class Pooling(NumberedLayer):
             )
         width = 2 if self.mode == "token_gap" else 1
         return (batch, width * hidden_size)
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "mode": self.mode,
-            "index": self.index,
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }

@@ -8,6 +8,7 @@ import numbers
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
+from typing import Any
 from typing import ParamSpec
 from typing import TypeVar
 
@@ -57,7 +58,7 @@ def architecture_of(
             for field in dataclasses.fields(config)
             if getattr(config, field.name) != field.default
         }
-    given = {name: arguments[name] for name in names}
+    given = {name: arguments.get(name) for name in names}
     return {**known(found), **known(given)}
 
 
@@ -155,26 +156,21 @@ def resolve_preprocessing(
     return mode
 
 
-def _check_shape(name: str, shape: object) -> tuple[int | None, ...]:
-    error = ValueError(
-        f"`{name}` must have the shape (height, width, channels), where "
-        "height and width may be None for any size; channels come last. "
-        f"Received: {name}={shape!r}"
+def _check_shape(name: str, shape: Any) -> tuple[int | None, ...]:
+    is_shape = (
+        isinstance(shape, (tuple, list))
+        and len(shape) == 3
+        and shape[2] is not None
+        and all(n is None or isinstance(n, numbers.Integral) for n in shape)
+        and all(n is None or n > 0 for n in shape)
     )
-    if not isinstance(shape, (tuple, list)) or len(shape) != 3:
-        raise error
-    if shape[2] is None:
-        raise error
-    for size in shape:
-        if size is not None and (
-            not isinstance(size, numbers.Integral) or size <= 0
-        ):
-            raise error
-    if shape[0] in (1, 3) and shape[2] > 4 and shape[1] != shape[0]:
+    # Of these sizes, the first is the number of channels.
+    is_first = is_shape and shape[0] in (1, 3) and shape[2] > 4
+    if not is_shape or (is_first and shape[1] != shape[0]):
         raise ValueError(
-            f"`{name}={shape!r}` would be images of {shape[0]} rows with "
-            f"{shape[2]} channels: give (height, width, channels), "
-            f"{(*shape[1:], shape[0])}."
+            f"`{name}` must have the shape (height, width, channels), channels "
+            "last, where height and width may be None for any size. "
+            f"Received: {name}={shape!r}"
         )
     return tuple(size if size is None else int(size) for size in shape)
 
@@ -216,13 +212,11 @@ def resolve_classes(
 # Argument names of timm, transformers, keras-hub and vit-keras, and what
 # corresponds to them here.
 FOREIGN_ARGUMENT_NAMES = {
-    "num_classes": "classes",
     "num_labels": "classes",
     "pretrained_top": "classes",
     "dynamic_img_size": "input_shape",
     "image_size": "input_shape",
     "img_size": "input_shape",
-    "image_shape": "input_shape",
     "in_chans": "input_shape",
     "in_channels": "input_shape",
     "preset": "weights",
@@ -231,8 +225,6 @@ FOREIGN_ARGUMENT_NAMES = {
     "embed_dim": "hidden_size",
     "depth": "num_layers",
     "drop_rate": "dropout",
-    "dropout_rate": "dropout",
-    "drop_path_rate": "drop_path",
     "global_pool": "pooling",
     "init_values": "layer_scale",
     "reg_tokens": "num_registers",
@@ -240,30 +232,21 @@ FOREIGN_ARGUMENT_NAMES = {
     "hidden_act": "activation",
     "hidden_dropout_prob": "dropout",
     "proj_drop_rate": "dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
     "stochastic_depth": "drop_path",
     "intermediate_size": "mlp_dim",
     "intermediate_dim": "mlp_dim",
     "num_channels": "input_shape",
-    "layer_norm_eps": "norm_epsilon",
     "fc_norm": "final_norm",
     "no_embed_class": "position_prefix",
     "posemb": "position_embedding",
     "pool_type": "pooling",
     "rep_size": "representation_size",
     "num_tokens": "num_registers",
-    "num_register_tokens": "num_registers",
     "gradient_checkpointing": "remat",
     "checkpoint_path": "weights",
     "features_only": "dense_features",
     "output_attentions": "inspection.attention_maps",
     "dtype": "keras.config.set_dtype_policy",
-    # Nothing here corresponds to these, although a name is similar.
-    "norm_layer": None,
-    "data_format": None,
-    "patch_drop_rate": None,
-    "use_mlp_bias": None,
-    "batch_size": None,
 }
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_vit._types import Tensor
 from keras_vit.config import stride
@@ -32,17 +31,15 @@ def feature_extractor(model: keras.Model, names: str | Sequence[str]) -> Model:
         model: A functional `keras.Model`, such as `ViTB16()`.
         names: String, or list of strings. Names of layers:
             "patch_embedding", "position_embedding", "block_0" ...,
-            "encoder_norm", "pooling", "pre_logits", "head". For a layer that
-            all blocks share, "position_embedding_shared" is the output of its
-            first call, and "position_embedding_shared/3" of that before block
-            3.
+            "encoder_norm", "pooling", "pre_logits", "head". Of a layer that
+            all blocks share, it is the output of the first call.
 
     Returns:
         A `keras.Model` that maps images to a dict `{name: output}` if `names`
         is a list, and to the output itself if it is a string.
 
     Raises:
-        ValueError: if the model has no such layer, or the layer no such call.
+        ValueError: if the model has no such layer.
 
     Example:
 
@@ -52,19 +49,14 @@ def feature_extractor(model: keras.Model, names: str | Sequence[str]) -> Model:
     check_functional(model)
     requested = [names] if isinstance(names, str) else list(names)
     layers = {layer.name: layer for layer in model.layers}
-    unknown = [
-        name for name in requested if str(name).partition("/")[0] not in layers
-    ]
+    unknown = [name for name in requested if name not in layers]
     if unknown or not requested:
         raise ValueError(
             "`names` must be names of the model's layers. Received: "
             f"{unknown or names!r}. The model {model.name!r} has: "
             f"{', '.join(layers)}"
         )
-    outputs = {}
-    for name in requested:
-        layer, _, call = name.partition("/")
-        outputs[name] = _output(model, layers[layer], call)
+    outputs = {name: _output(model, layers[name]) for name in requested}
     if isinstance(names, str):
         outputs = outputs[names]
     inputs = model.inputs
@@ -177,31 +169,19 @@ def _indices(
     which are numbered from `first`."""
     if requested is None:
         return []
-    wanted = (
-        list(requested)
-        if isinstance(requested, (tuple, list, range, np.ndarray))
-        else [requested]
-    )
+    single = isinstance(requested, numbers.Integral)
+    wanted: list[Any] = [requested] if single else list(requested)
     count = len(layers)
-    if not count:
-        raise ValueError(
-            f"The model {model.name!r} has no {name}. Received: "
-            f"{name}={requested!r}. Its layers are "
-            f"{', '.join(layer.name for layer in model.layers)}; for a model "
-            "among them, give model.get_layer(name)"
-        )
     index_of = {i + first: i for i in range(count)}
-    index_of.update({i - count: i for i in range(count)})
-    if not wanted or any(
-        not isinstance(number, numbers.Integral)
-        or isinstance(number, bool)
-        or number not in index_of
-        for number in wanted
-    ):
+    index_of |= {i - count: i for i in range(count)}
+    if not wanted or any(number not in index_of for number in wanted):
+        numbered = (
+            f" from {first} to {count - 1 + first}, or from -{count} to -1"
+        )
         raise ValueError(
-            f"`{name}` must be integers from {first} to {count - 1 + first}, "
-            f"or from -{count} to -1: the model {model.name!r} has {count} "
-            f"{name}. Received: {name}={requested!r}"
+            f"The model {model.name!r} has {count or 'no'} {name}"
+            + (numbered if count else "")
+            + f". Received: {name}={requested!r}"
         )
     return sorted({index_of[number] for number in wanted})
 
@@ -367,10 +347,8 @@ def all_tokens(block: TransformerBlock) -> Tensor:
     return block(*inputs)
 
 
-def _output(model: keras.Model, layer: keras.Layer, call: str) -> Tensor:
-    """Returns a layer's output for all tokens, or that of one of its calls."""
-    if call:
-        return _output_of_call(layer, call)
+def _output(model: keras.Model, layer: keras.Layer) -> Tensor:
+    """Returns a layer's output for all tokens."""
     if isinstance(layer, TransformerBlock):
         return all_tokens(layer)
     if isinstance(layer, keras.layers.LayerNormalization):
@@ -381,16 +359,3 @@ def _output(model: keras.Model, layer: keras.Layer, call: str) -> Tensor:
                     if tokens is not block.output:
                         return layer(tokens)
     return layer.output
-
-
-def _output_of_call(layer: keras.Layer, call: str) -> Tensor:
-    """Returns the output of a numbered call of a layer."""
-    # The public `layer.output` is always that of the first call.
-    nodes = layer._inbound_nodes
-    if not call.isdecimal() or int(call) >= len(nodes):
-        raise ValueError(
-            f"`names` of calls of {layer.name!r} must be from "
-            f"'{layer.name}/0' to '{layer.name}/{len(nodes) - 1}'. Received: "
-            f"'{layer.name}/{call}'"
-        )
-    return nodes[int(call)].output_tensors[0]

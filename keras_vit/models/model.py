@@ -89,39 +89,27 @@ class Model(keras.Model):
         leaves = keras.tree.flatten(spec)  # a list or dict may hold one
         spec = leaves[0] if len(leaves) == 1 else spec
         shape: tuple[Any, ...] = tuple(getattr(spec, "shape", None) or ())
-        if len(self.inputs) != 1 or len(self.inputs[0].shape) != 4:
+        if len(self.inputs) != 1 or len(self.inputs[0].shape) != 4 or not shape:
             return
-        if shape and len(shape) != 4:
-            raise ValueError(
-                f"{self.name!r} takes batches of images, as (batch, height, "
-                f"width, channels). Received: images of shape {shape}. Give "
-                "one image as a batch with `images[None]`, and a "
-                "`tf.data.Dataset` of images with `.batch(32)`."
-            )
-        if len(shape) != 4 or not all(isinstance(n, int) for n in shape[1:]):
+        known = all(isinstance(n, int) for n in shape[1:])
+        if len(shape) == 4 and not known:
             return
-        channels = self.inputs[0].shape[-1]
-        if channels not in (None, shape[-1]):
+        # Under JAX, Keras's `predict` runs a model on images of another size.
+        expected = self.inputs[0].shape[1:]
+        if len(shape) != 4 or any(
+            a not in (None, b) for a, b in zip(expected, shape[1:], strict=True)
+        ):
             raise ValueError(
-                f"{self.name!r} takes images of {channels} channels, as "
-                "(batch, height, width, channels). Received: images of shape "
-                f"{shape}. Channels come last; leave out an alpha channel "
-                "with `images[..., :3]`."
+                f"{self.name!r} takes images of shape (batch, height, width, "
+                f"channels) = {self.inputs[0].shape}. Received: images of "
+                f"shape {shape}. Give one image as a batch, `images[None]`, "
+                "and leave out an alpha channel; a model with "
+                "`input_shape=(None, None, 3)` takes any size."
             )
         for layer in self.layers:
             if isinstance(layer, PatchEmbedding):
                 if layer.input is self.inputs[0]:
                     layer.compute_output_shape(shape)
-        # Under JAX, Keras's `predict` runs a model on images of another size.
-        size = self.inputs[0].shape[1:3]
-        if any(
-            a not in (None, b) for a, b in zip(size, shape[1:3], strict=True)
-        ):
-            raise ValueError(
-                f"{self.name!r} takes images of {size[0]} x {size[1]} pixels. "
-                f"Received: images of shape {shape}. Resize them, or build the "
-                "model with `input_shape=(None, None, 3)` for any size."
-            )
 
 
 def build_model(

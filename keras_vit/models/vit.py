@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,6 +17,7 @@ from keras_vit._warnings import warn
 from keras_vit.config import POOLINGS
 from keras_vit.config import HybridConfig
 from keras_vit.config import ViTConfig
+from keras_vit.config import field_names
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import AttentionPooling
 from keras_vit.layers import ClassToken
@@ -29,6 +31,7 @@ from keras_vit.layers import TransformerBlock
 from keras_vit.layers import initializers
 from keras_vit.models.config import DEFAULT_IMAGE_SIZE
 from keras_vit.models.config import architecture_of
+from keras_vit.models.config import check_arguments
 from keras_vit.models.config import resolve_classes
 from keras_vit.models.config import resolve_input_shape
 from keras_vit.models.config import resolve_preprocessing
@@ -306,7 +309,6 @@ def VisionTransformer(
     )
 
 
-@suggests_names
 def HybridVisionTransformer(
     config: HybridConfig | None = None,
     *,
@@ -327,40 +329,7 @@ def HybridVisionTransformer(
     conv_padding: str | None = None,
     pool_padding: str | None = None,
     patch_size: int | tuple[int, int] | None = None,
-    hidden_size: int | None = None,
-    num_layers: int | None = None,
-    num_heads: int | None = None,
-    mlp_dim: int | None = None,
-    pooling: str | None = None,
-    representation_size: int | None = None,
-    class_token: bool | None = None,
-    num_registers: int | None = None,
-    distillation: bool | None = None,
-    mask_token: bool | None = None,
-    position_embedding: str | None = None,
-    position_placement: str | None = None,
-    position_prefix: str | None = None,
-    grid_size: int | tuple[int, int] | None = None,
-    resampling: str | None = None,
-    rope_base: float | None = None,
-    rope_shift: float | None = None,
-    rope_jitter: float | None = None,
-    rope_rescale: float | None = None,
-    patch_bias: bool | None = None,
-    pre_norm: bool | None = None,
-    qkv_bias: bool | None = None,
-    key_bias: bool | None = None,
-    qk_norm: bool | None = None,
-    layer_scale: float | None = None,
-    activation: str | None = None,
-    norm_epsilon: float | None = None,
-    final_norm: str | None = None,
-    dropout: float | None = None,
-    attention_dropout: float | None = None,
-    drop_path: float | None = None,
-    block: Callable[..., TransformerBlock] | None = None,
-    remat: bool | None = None,
-    pad_to_patch: bool | None = None,
+    **architecture: Any,
 ) -> Model:
     """Builds a Vision Transformer on the feature map of a ResNet.
 
@@ -392,27 +361,17 @@ def HybridVisionTransformer(
             paper's option ii. False is its option i, which uses the output of
             the fourth stage.
         name: As in `VisionTransformer`, but "hybrid_vision_transformer".
-        resnet_layers: Tuple of integers. Number of units of each stage:
-            (3, 4, 6, 3) for a ResNet-50, () for the root alone. The root
-            reduces height and width to a quarter, and each stage but the first
-            halves them. Required without `weights`.
-        width_factor: Float. The root has `64 * width_factor` channels,
-            which must be a multiple of the 32 groups of a norm; 1.0 by
-            default.
-        group_norm_epsilon: Float above 0. Epsilon of the group norms;
-            1e-6 by default.
-        std_epsilon: Float above 0. Epsilon of the weight standardization;
-            1e-05 by default.
-        std_epsilon_place: String. "std" or "variance": where `std_epsilon`
-            is added; see `StdConv2D`; "std" by default.
-        conv_padding: String. "same" or "symmetric": padding of the
-            convolutions; see `StdConv2D`; "same" by default.
-        pool_padding: String. "same", "symmetric" or "zeros": padding of
-            the root's max pooling; see `MaxPool2D`; "same" by default.
+        resnet_layers: As in `BiT`. Required without `weights`.
+        width_factor: As in `BiT`.
+        group_norm_epsilon: As in `BiT`; 1e-6 by default.
+        std_epsilon: As in `BiT`; 1e-5 by default.
+        std_epsilon_place: As in `BiT`; "std" by default.
+        conv_padding: As in `BiT`; "same" by default.
+        pool_padding: As in `BiT`; "same" by default.
         patch_size: Integer or `(rows, columns)`, in positions of the feature
             map. Required without `weights`.
-        hidden_size: This and all other arguments are as in
-            `VisionTransformer`.
+        **architecture: `hidden_size`, `num_layers`, `num_heads` and any other
+            argument of `VisionTransformer`.
 
     Returns:
         A `keras.Model`.
@@ -429,7 +388,10 @@ def HybridVisionTransformer(
     ...     patch_size=1, hidden_size=192, num_layers=4, num_heads=3,
     ...     classes=10)
     """
-    architecture = architecture_of(HybridConfig, config, locals())
+    given = {**locals(), **architecture}
+    names = field_names(HybridConfig)
+    check_arguments("HybridVisionTransformer", architecture, names)
+    architecture = architecture_of(HybridConfig, config, given)
     if _checks.boolean("move_stage_4", move_stage_4):
         layers = architecture.get("resnet_layers")
         if not isinstance(layers, (tuple, list)) or len(layers) != 4:
@@ -529,7 +491,8 @@ def vit(
     rates = np.linspace(0, c.drop_path, c.num_layers)
     rates[-1] = c.drop_path  # also of the only block
     for i, drop_path in enumerate(rates):
-        block = make_block(
+        name = f"block_{i}"
+        block = callable(make_block) and make_block(
             c.num_heads,
             c.mlp_dim,
             activation=c.activation,
@@ -542,9 +505,14 @@ def vit(
             attention_dropout=c.attention_dropout,
             drop_path=float(drop_path),
             remat=c.remat,
-            name=f"block_{i}",
+            name=name,
         )
-        _check_block(block, f"block_{i}")
+        if not isinstance(block, TransformerBlock) or block.name != name:
+            raise ValueError(
+                "`block` must be `TransformerBlock`, a subclass, or a function "
+                f"that returns one of the `name` {name!r}. Received: {block!r}"
+                f" of block={make_block!r}"
+            )
         if c.position_placement != "stem":
             positions = shared or _positions(
                 c,
@@ -620,25 +588,7 @@ def _block_class(config: ViTConfig) -> Callable[..., TransformerBlock]:
             "the file does not contain. Pass the class, or the function that "
             "made them, as `block`."
         )
-    is_class = isinstance(block, type)
-    if (
-        not callable(block)
-        or isinstance(block, keras.Layer)
-        or (is_class and not issubclass(block, TransformerBlock))
-    ):
-        raise ValueError(
-            "`block` must be `TransformerBlock`, a subclass, or a function "
-            f"that returns one. Received: block={block!r}"
-        )
     return block
-
-
-def _check_block(block: object, name: str) -> None:
-    if not isinstance(block, TransformerBlock) or block.name != name:
-        raise ValueError(
-            "`block` must return a `TransformerBlock` that has the `name` "
-            f"which it is called with, {name!r}. Received: {block!r}"
-        )
 
 
 def _positions(

@@ -15,6 +15,8 @@ from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import Tensor
 from keras_vit.layers import Patches
+from keras_vit.layers.composite import with_arguments
+from keras_vit.models import weights_by_path
 
 # Arguments of `compile` that require labels.
 _LABEL_ARGUMENTS = ("loss", "loss_weights", "metrics", "weighted_metrics")
@@ -40,26 +42,15 @@ class PretrainingModel(keras.Model):
     def compile(
         self,
         optimizer: str | keras.optimizers.Optimizer = "rmsprop",
-        loss: Any = None,
-        loss_weights: Any = None,
-        metrics: Any = None,
-        weighted_metrics: Any = None,
         **kwargs: Any,
     ) -> None:
         """Configures the model for training; raises a `ValueError` if a loss or
         a metric is given, since the model computes its loss from the images."""
-        values = (loss, loss_weights, metrics, weighted_metrics)
-        received = [
-            f"{name}={value!r}"
-            for name, value in zip(_LABEL_ARGUMENTS, values, strict=True)
-            if value is not None
-        ]
-        if received:
+        given = [x for x in _LABEL_ARGUMENTS if kwargs.get(x) is not None]
+        if given:
             raise ValueError(
                 f"{type(self).__name__} computes its own loss from the images "
-                "and reads no labels. Leave out `loss`, `loss_weights`, "
-                "`metrics` and `weighted_metrics`. Received: "
-                f"{', '.join(received)}"
+                f"and reads no labels. Leave out: {', '.join(given)}"
             )
         super().compile(optimizer, **kwargs)
 
@@ -70,11 +61,37 @@ class PretrainingModel(keras.Model):
 
     def compile_from_config(self, config: Config) -> None:
         # While loading, Keras does not call a `compile` that is overridden.
-        config = keras.saving.deserialize_keras_object(config)
-        # Files of earlier versions may contain a loss or metrics, which never
-        # had an effect.
-        self.compile(**{**config, **dict.fromkeys(_LABEL_ARGUMENTS)})
+        self.compile(**keras.saving.deserialize_keras_object(config))
         self.optimizer.build(self.trainable_variables)
+
+    @property
+    def pretrained_encoder(self) -> keras.Model:
+        """The encoder to use after training."""
+        return self.encoder
+
+    def variables_by_path(self) -> dict[str, keras.Variable]:
+        """Returns `{path: variable}`, with the paths of `converters`.
+
+        The paths of `pretrained_encoder` have no prefix, those of another
+        encoder begin with `student/` or `teacher/`, and those of a decoder and
+        of any other layer with its name.
+        """
+        paths = {}
+        for layer in self.layers:
+            if isinstance(layer, keras.Model):
+                prefix = f"{layer.name}/"
+                if layer is self.encoder:
+                    prefix = "student/"
+                if layer is self.pretrained_encoder:
+                    prefix = ""
+                for path, variable in weights_by_path(layer).items():
+                    paths[prefix + path] = variable
+            elif not isinstance(layer, keras.metrics.Metric):
+                for variable in layer.weights:
+                    # Below the name of the model, if it is in the path.
+                    path = variable.path.split(f"{layer.name}/", 1)[-1]
+                    paths[f"{layer.name}/{path}"] = variable
+        return paths
 
     def add_extra_losses(self, loss: Tensor) -> Tensor:
         """Adds the losses of regularizers and `add_loss` to the mean loss of
@@ -90,24 +107,20 @@ class PretrainingModel(keras.Model):
         return self.get_metrics_result()  # only the loss
 
     def get_config(self) -> Config:
-        return {
-            "encoder": keras.saving.serialize_keras_object(self.encoder),
-            "name": self.name,
-            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
-        }
+        serialize = keras.saving.serialize_keras_object
+        dtype = serialize(self.dtype_policy)
+        return with_arguments(self, {"name": self.name, "dtype": dtype})
 
     @classmethod
     def from_config(
         cls, config: Config, custom_objects: dict[str, Any] | None = None
     ) -> Self:
-        deserialize = keras.saving.deserialize_keras_object
-        return cls(
-            **{
-                **config,
-                "encoder": deserialize(config["encoder"], custom_objects),
-                "dtype": deserialize(config["dtype"], custom_objects),
-            }
-        )
+        objects = {
+            name: keras.saving.deserialize_keras_object(value, custom_objects)
+            for name, value in config.items()
+            if isinstance(value, dict)
+        }
+        return cls(**{**config, **objects})
 
 
 def freeze(layer: keras.Layer) -> None:
@@ -117,7 +130,6 @@ def freeze(layer: keras.Layer) -> None:
     the encoder can be fine-tuned. Batch norms of a frozen layer would also use
     their moving statistics instead of those of the batch.
     """
-    layer.trainable = True  # files of earlier versions have frozen layers
     for variable in layer.trainable_weights:
         variable.trainable = False
 
@@ -233,31 +245,20 @@ def float32_output_policy(policy: keras.DTypePolicy) -> keras.DTypePolicy:
 
 def _check_encoder(encoder: keras.Model) -> None:
     names = [layer.name for layer in getattr(encoder, "layers", ())]
-    required = ("patch_embedding", "tokens", "position_embedding", "block_0")
-    if any(name.startswith("position_embedding_") for name in names):
-        error = (
-            "Its positions must be added before the blocks: build it with "
-            "`position_embedding='learned'` or 'sincos2d' and "
-            "`position_placement='stem'`"
-        )
-    elif "root_conv" in names or any(name not in names for name in required):
-        error = "It must be made by `keras_vit.VisionTransformer`"
-    elif len(encoder.output_shape) != 3 or "pooling" in names:
-        error = (
-            "Its output must be all tokens: build it with "
-            "`include_top=False, pooling=None`"
-        )
-    elif "mask_token" in names:
-        error = "It must have no mask token: build it with `mask_token=False`"
-    elif None in encoder.input_shape[1:]:
-        error = (
-            "It must take images of one size, so that all have the same "
-            "number of patches: give `input_shape`"
-        )
-    else:
-        return
-    raise ValueError(
-        f"`encoder` does not fit. {error}. Received: "
-        f"{getattr(encoder, 'name', encoder)!r} with the output shape "
-        f"{getattr(encoder, 'output_shape', None)}"
+    required = {"patch_embedding", "tokens", "position_embedding", "block_0"}
+    fits = (
+        required <= set(names)
+        and not {"root_conv", "pooling", "mask_token"} & set(names)
+        and not any(name.startswith("position_embedding_") for name in names)
+        and len(encoder.output_shape) == 3
+        and None not in encoder.input_shape[1:]
     )
+    if not fits:
+        raise ValueError(
+            "`encoder` must be a `VisionTransformer` for images of one size "
+            "that outputs all tokens: build it with `include_top=False`, no "
+            "`pooling`, an `input_shape`, positions in the stem and no "
+            f"`mask_token`. Received: {getattr(encoder, 'name', encoder)!r} of "
+            f"the input shape {getattr(encoder, 'input_shape', None)} with the "
+            f"layers {', '.join(names)}"
+        )

@@ -8,7 +8,6 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit._replicas import SeedGenerator
-from keras_vit._types import Config
 from keras_vit._types import Tensor
 from keras_vit.layers import MaskToken
 from keras_vit.pretraining import masks
@@ -55,7 +54,7 @@ class DINO(MomentumModel):
         student_temperature: Float. Temperature of the student's softmax.
         center_momentum: Float in [0, 1], or None. Momentum of the moving
             average of the teacher's outputs, which is subtracted from them.
-            None for no centring, with which training collapses sooner or
+            None for no centering, with which training collapses sooner or
             later.
         frozen_steps: Integer. Number of steps in which the head's last layer is
             not trained.
@@ -316,21 +315,3 @@ class DINO(MomentumModel):
             entropy, sample_weight=ops.sum(weights)
         )
         self.update_diversity(diversity, weights)
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "output_dim": self.output_dim,
-            "hidden_dim": self.hidden_dim,
-            "bottleneck_dim": self.bottleneck_dim,
-            "teacher_temperature": momentum.serialize_schedule(
-                self.teacher_temperature
-            ),
-            "student_temperature": self.student_temperature,
-            "center_momentum": self.center_momentum,
-            "frozen_steps": self.frozen_steps,
-            "koleo_weight": self.koleo_weight,
-            "ibot_weight": self.ibot_weight,
-            "mask_ratio": self.mask_ratio,
-            "seed": self.seed,
-        }

@@ -6,17 +6,17 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers import initializers
 from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.composite import Layer
 from keras_vit.layers.replicated import BatchNormalization
 from keras_vit.pretraining.base import float32_output_policy
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class WeightNormalizedDense(keras.Layer):
+class WeightNormalizedDense(Layer):
     """Linear layer without bias whose weights have fixed norms.
 
     It computes the cosine of its inputs, if these are unit vectors too, with
@@ -61,13 +61,10 @@ class WeightNormalizedDense(keras.Layer):
     ) -> Shape:
         return (*inputs_shape[:-1], self.units)
 
-    def get_config(self) -> Config:
-        return {**super().get_config(), "units": self.units}
-
 
 @keras.saving.register_keras_serializable("keras_vit")
 class DINOHead(CompositeLayer):
-    """Projection head of DINO: an MLP and a weight-normalised linear layer.
+    """Projection head of DINO: an MLP and a weight-normalized linear layer.
 
     Three linear layers with GELU in between are followed by a normalisation to
     unit length and a `WeightNormalizedDense`. From facebookresearch/dino,
@@ -141,14 +138,6 @@ class DINOHead(CompositeLayer):
     ) -> Shape:
         return (*inputs_shape[:-1], self.output_dim)
 
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "output_dim": self.output_dim,
-            "hidden_dim": self.hidden_dim,
-            "bottleneck_dim": self.bottleneck_dim,
-        }
-
 
 @keras.saving.register_keras_serializable("keras_vit")
 class MoCoHead(CompositeLayer):
@@ -159,7 +148,7 @@ class MoCoHead(CompositeLayer):
     facebookresearch/moco-v3, moco/builder.py.
 
     Batch statistics are those of the whole batch: under TensorFlow they are
-    synchronised over devices, and under JAX a batch that is split over devices
+    synchronized over devices, and under JAX a batch that is split over devices
     is one array.
 
     Args:
@@ -170,7 +159,7 @@ class MoCoHead(CompositeLayer):
 
     Call arguments:
         inputs: Tensor of shape `(batch, channels)`.
-        training: Boolean. Whether to normalise by the statistics of the batch.
+        training: Boolean. Whether to normalize by the statistics of the batch.
 
     Output shape:
         `(batch, output_dim)`
@@ -228,11 +217,3 @@ class MoCoHead(CompositeLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape[:-1], self.output_dim)
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "output_dim": self.output_dim,
-            "hidden_dim": self.hidden_dim,
-            "num_layers": self.num_layers,
-        }

@@ -19,7 +19,7 @@ def dino_losses(
     """Computes DINO's loss of each image, the mean over all pairs of different
     crops.
 
-    The loss is the cross-entropy between the teacher's centred and sharpened
+    The loss is the cross-entropy between the teacher's centered and sharpened
     outputs for each global crop, `(batch, global crops, dimensions)`, and the
     student's outputs for all other crops, `(batch, crops, dimensions)` with the
     global crops first. No gradient flows into `teacher`. From "Emerging
@@ -41,7 +41,7 @@ def dino_losses(
 def teacher_probabilities(
     teacher: Tensor, center: Tensor, temperature: float | Tensor
 ) -> Tensor:
-    """Returns the probabilities of the teacher: the softmax of centred and
+    """Returns the probabilities of the teacher: the softmax of centered and
     sharpened outputs `(..., dimensions)`."""
     return ops.softmax((teacher - center) / temperature, axis=-1)
 

@@ -7,11 +7,11 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit._types import Array
-from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import TransformerBlock
+from keras_vit.layers.composite import Layer
 from keras_vit.layers.positions import sincos_positions
 from keras_vit.pretraining import masks
 from keras_vit.pretraining.base import float32_output_policy
@@ -48,7 +48,7 @@ class MaskedAutoencoder(MaskedModel):
             which must divide `decoder_hidden_size`.
         decoder_mlp_dim: Integer. Width of the decoder's MLPs; None for 4
             times `decoder_hidden_size`.
-        norm_pixels: Boolean. Whether to standardise the target pixels of
+        norm_pixels: Boolean. Whether to standardize the target pixels of
             each patch by their mean and standard deviation.
         positions: "sincos2d" replaces the encoder's learned position
             embeddings by fixed sines and cosines, as published; "learned"
@@ -231,18 +231,6 @@ class MaskedAutoencoder(MaskedModel):
         mean, std = _mean_and_std(patches)
         return prediction * std + mean
 
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "mask_ratio": self.mask_ratio,
-            "decoder_hidden_size": self.decoder_hidden_size,
-            "decoder_num_layers": self.decoder_num_layers,
-            "decoder_num_heads": self.decoder_num_heads,
-            "decoder_mlp_dim": self.decoder_mlp_dim,
-            "norm_pixels": self.norm_pixels,
-            "positions": self.positions,
-        }
-
 
 def _mae_positions(
     grid_size: tuple[int, int], hidden_size: int, num_prefix_tokens: int = 0
@@ -265,7 +253,7 @@ def _mean_and_std(patches: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class RestoreTokens(keras.Layer):
+class RestoreTokens(Layer):
     """Moves kept patches to their positions and fills in mask tokens, all of
     which are the same learned vector.
 
@@ -308,9 +296,3 @@ class RestoreTokens(keras.Layer):
     ) -> Shape:
         length = self.num_prefix_tokens + ids_restore_shape[1]
         return (inputs_shape[0], length, inputs_shape[2])
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }

@@ -6,9 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit._replicas import SeedGenerator
-from keras_vit._types import Config
 from keras_vit._types import Tensor
-from keras_vit.models import weights_by_path
 from keras_vit.pretraining.base import PretrainingModel
 
 
@@ -29,23 +27,6 @@ class MaskedModel(PretrainingModel):
         self.seed = seed
         self.seed_generator = SeedGenerator(seed)
         self.built = True  # subclass constructors build all layers
-
-    def variables_by_path(self) -> dict[str, keras.Variable]:
-        """Returns `{path: variable}`, with the paths of `converters`.
-
-        The encoder's paths have no prefix, the decoder's begin with
-        `decoder/`, and those of any other layer with its name.
-        """
-        paths = dict(weights_by_path(self.encoder))
-        for layer in self.layers:
-            if not isinstance(layer, keras.Model):
-                for variable in layer.weights:
-                    paths[f"{layer.name}/{variable.name}"] = variable
-        decoder = getattr(self, "decoder", None)
-        if decoder is not None:
-            for path, variable in weights_by_path(decoder).items():
-                paths[f"decoder/{path}"] = variable
-        return paths
 
     def patch_losses(
         self, images: Tensor, outputs: dict[str, Tensor]
@@ -94,6 +75,3 @@ class MaskedModel(PretrainingModel):
         pixels = self.prediction_to_pixels(outputs["prediction"], patches)
         filled = visible + masked * pixels
         return self.stages.unpatchify(visible), self.stages.unpatchify(filled)
-
-    def get_config(self) -> Config:
-        return {**super().get_config(), "seed": self.seed}

@@ -60,7 +60,7 @@ def block_mask(
     From "BEiT: BERT Pre-Training of Image Transformers", Algorithm 1
     (https://arxiv.org/abs/2106.08254). Unlike there, only some patches of the
     last block are masked, so that every image has the same number of masked
-    patches. Blocks lie inside the image, so that patches near the centre are
+    patches. Blocks lie inside the image, so that patches near the center are
     masked more often than those at the border.
 
     Args:

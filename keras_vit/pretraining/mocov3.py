@@ -9,7 +9,6 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit._types import Array
-from keras_vit._types import Config
 from keras_vit._types import Tensor
 from keras_vit.layers.positions import sincos_positions
 from keras_vit.pretraining import momentum
@@ -60,7 +59,7 @@ class MoCoV3(MomentumModel):
             channels)`; or images, of shape `(batch, height, width, channels)`,
             each of which counts as two equal crops.
         training: Boolean. Whether to update the momentum encoder, and to
-            normalise by the statistics of the batch.
+            normalize by the statistics of the batch.
 
     Returns:
         A call returns a dict of `student`, the predictions, and `teacher`, the
@@ -127,11 +126,6 @@ class MoCoV3(MomentumModel):
             dtype=policy,
             name=name,
         )
-
-    @property
-    def pretrained_encoder(self) -> keras.Model:
-        """The student, as in main_lincls.py of facebookresearch/moco-v3."""
-        return self.encoder
 
     def call(
         self, inputs: Any, training: bool | None = None
@@ -209,16 +203,6 @@ class MoCoV3(MomentumModel):
         self.accuracy_tracker.update_state(
             ops.cast(correct, "float32"), sample_weight=weights
         )
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "output_dim": self.output_dim,
-            "hidden_dim": self.hidden_dim,
-            "temperature": self.temperature,
-            "frozen_patches": self.frozen_patches,
-            "positions": self.positions,
-        }
 
 
 def _moco_positions(grid_size: tuple[int, int], hidden_size: int) -> Array:

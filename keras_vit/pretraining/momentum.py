@@ -3,17 +3,14 @@
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
-from typing import Self
 
 import keras
 from keras import ops
 
 from keras_vit import _replicas
-from keras_vit._types import Config
 from keras_vit._types import Tensor
 from keras_vit.layers import initializers
 from keras_vit.layers.replicated import float32_variables
-from keras_vit.models import weights_by_path
 from keras_vit.pretraining.base import EncoderStages
 from keras_vit.pretraining.base import PretrainingModel
 from keras_vit.pretraining.base import freeze
@@ -105,42 +102,12 @@ class MomentumModel(PretrainingModel):
         images = ops.convert_to_tensor(inputs)
         return ops.stack([images, images], axis=1), None
 
-    @property
-    def pretrained_encoder(self) -> keras.Model:
-        """The encoder to use after training."""
-        raise NotImplementedError
-
-    def variables_by_path(self) -> dict[str, keras.Variable]:
-        """Returns `{path: variable}`, with the paths of `converters`.
-
-        The paths of `pretrained_encoder` have no prefix, those of the other
-        encoder begin with `student/` or `teacher/`, and those of any other
-        layer with its name.
-        """
-        trained = self.pretrained_encoder
-        paths = dict(weights_by_path(trained))
-        for name, encoder in (
-            ("student", self.encoder),
-            ("teacher", self.teacher),
-        ):
-            if encoder is not trained:
-                for path, variable in weights_by_path(encoder).items():
-                    paths[f"{name}/{path}"] = variable
-        for layer in self.layers:
-            if not isinstance(layer, (keras.Model, keras.metrics.Metric)):
-                for variable in layer.weights:
-                    # Below the name of the model, if it is in the path.
-                    path = variable.path.split(f"{layer.name}/", 1)[-1]
-                    paths[f"{layer.name}/{path}"] = variable
-        return paths
-
     def compile(
         self,
         optimizer: str | keras.optimizers.Optimizer = "rmsprop",
-        *args: Any,
         **kwargs: Any,
     ) -> None:
-        super().compile(optimizer, *args, **kwargs)
+        super().compile(optimizer, **kwargs)
         # Mixed float16 wraps the optimizer, in one with an `inner_optimizer`.
         optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
         steps = getattr(optimizer, "gradient_accumulation_steps", None)
@@ -151,24 +118,6 @@ class MomentumModel(PretrainingModel):
                 "`gradient_accumulation_steps`. Received: "
                 f"gradient_accumulation_steps={steps}"
             )
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "teacher_momentum": serialize_schedule(self.teacher_momentum),
-        }
-
-    @classmethod
-    def from_config(
-        cls, config: Config, custom_objects: dict[str, Any] | None = None
-    ) -> Self:
-        schedules = {
-            name: keras.saving.deserialize_keras_object(value, custom_objects)
-            for name, value in config.items()
-            if name in ("teacher_momentum", "teacher_temperature")
-            and isinstance(value, dict)
-        }
-        return super().from_config({**config, **schedules}, custom_objects)
 
 
 def _float32(config: Any) -> Any:
@@ -236,13 +185,6 @@ def weights_of(x: Tensor, sample_weight: Tensor | None = None) -> Tensor:
 def value_at(schedule: Any, step: Any) -> Any:
     """Returns the value of a schedule at a step, or a constant."""
     return schedule(step) if callable(schedule) else schedule
-
-
-def serialize_schedule(schedule: Any) -> Any:
-    """Returns what `get_config` stores of a schedule, or a constant."""
-    if callable(schedule):
-        return keras.saving.serialize_keras_object(schedule)
-    return schedule
 
 
 def mean_of_all(x: Tensor, axis: int) -> Tensor:

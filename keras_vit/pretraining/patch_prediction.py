@@ -8,7 +8,6 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit._types import Array
-from keras_vit._types import Config
 from keras_vit._types import Tensor
 from keras_vit.layers import MaskToken
 from keras_vit.pretraining import masks
@@ -16,14 +15,14 @@ from keras_vit.pretraining.base import float32_output_policy
 from keras_vit.pretraining.masked_model import MaskedModel
 
 TARGETS = ("mean_color", "downsized", "pixels")
-_LEVELS = 2**3  # colour levels of a channel
+_LEVELS = 2**3  # color levels of a channel
 # Fractions of corrupted patches; the remaining ones keep their embedding.
 _MASK_FRACTION, _SWAP_FRACTION = 0.8, 0.1
 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class MaskedPatchPrediction(MaskedModel):
-    """Predicts the colours of corrupted patches.
+    """Predicts the colors of corrupted patches.
 
     From "An Image is Worth 16x16 Words", Appendix B.1.2
     (https://arxiv.org/abs/2010.11929), whose code for it was not released.
@@ -35,13 +34,13 @@ class MaskedPatchPrediction(MaskedModel):
         encoder: A `VisionTransformer` for images of one size that outputs all
             tokens: `include_top=False, pooling=None`. Its weights are shared,
             so that `model.encoder` is the trained one.
-        target: "mean_color", the patch's mean colour with 3 bits per channel
-            (512 classes for RGB); "downsized", the colours of the patch
+        target: "mean_color", the patch's mean color with 3 bits per channel
+            (512 classes for RGB); "downsized", the colors of the patch
             downsized to 4 x 4 pixels (16 predictions); or "pixels", all
             pixels (regression with the squared error).
         mask_ratio: Float in (0, 1). Fraction of corrupted patches.
         value_range: `(lowest, highest)` pixel value, each a number or one
-            per channel. The 8 levels of a colour divide this range evenly.
+            per channel. The 8 levels of a color divide this range evenly.
         seed: Integer. Seed of the corruption; None for a random one.
         **kwargs: `name`, `dtype`.
 
@@ -185,7 +184,7 @@ class MaskedPatchPrediction(MaskedModel):
         return ops.mean(losses, axis=-1)
 
     def color_classes(self, patches: Tensor) -> Tensor:
-        """Returns the target classes: the quantised colours of patches.
+        """Returns the target classes: the quantized colors of patches.
 
         Args:
             patches: Tensor of shape `(batch, num_patches, rows * columns *
@@ -230,14 +229,6 @@ class MaskedPatchPrediction(MaskedModel):
         upsampling = [matrix / matrix.sum(0) for matrix in upsampling]
         x = ops.einsum("ip,jq,bnijc->bnpqc", *upsampling, x)
         return ops.reshape(x, (-1, stages.num_patches, stages.patch_area))
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "target": self.target,
-            "mask_ratio": self.mask_ratio,
-            "value_range": self.value_range,
-        }
 
 
 def _check_range(

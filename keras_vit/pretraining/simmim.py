@@ -1,4 +1,4 @@
-"""Masked image modelling as in SimMIM."""
+"""Masked image modeling as in SimMIM."""
 
 import math
 import random
@@ -10,7 +10,6 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit._types import Array
-from keras_vit._types import Config
 from keras_vit._types import Tensor
 from keras_vit.layers import MaskToken
 from keras_vit.pretraining import masks
@@ -121,14 +120,14 @@ class MaskedImageModeling(MaskedModel):
             )
         size = _checks.positive_pair("mask_patch_size", self.mask_patch_size)
         units = tuple(s // p for s, p in zip(size, patch, strict=True))
-        for s, p, n, unit in zip(size, patch, grid, units, strict=True):
-            if s % p or n % unit:
-                raise ValueError(
-                    "`mask_patch_size` must be a multiple of the patch size "
-                    f"{patch} that divides the image of {grid[0] * patch[0]} "
-                    f"x {grid[1] * patch[1]} pixels. Received: "
-                    f"mask_patch_size={self.mask_patch_size}"
-                )
+        sizes = zip(size, patch, grid, units, strict=True)
+        if any(s % p or n % unit for s, p, n, unit in sizes):
+            raise ValueError(
+                "`mask_patch_size` must be a multiple of the patch size "
+                f"{patch} that divides the image of {grid[0] * patch[0]} x "
+                f"{grid[1] * patch[1]} pixels. Received: "
+                f"mask_patch_size={self.mask_patch_size}"
+            )
         return units
 
     def call(
@@ -196,14 +195,6 @@ class MaskedImageModeling(MaskedModel):
         self, prediction: Tensor, patches: Tensor
     ) -> Tensor:
         return prediction
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "mask_ratio": self.mask_ratio,
-            "masking": self.masking,
-            "mask_patch_size": self.mask_patch_size,
-        }
 
 
 def _initial_token(hidden_size: int, seed: int | None) -> Array:

@@ -15,6 +15,7 @@ from keras_vit.layers import ClassToken
 from keras_vit.layers import LayerNormalization
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.composite import Layer
 from keras_vit.layers.resampling import resample_maps
 from keras_vit.models import Model
 from keras_vit.models import with_any_size
@@ -241,14 +242,8 @@ class EoMTHead(CompositeLayer):
         )
 
     def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "classes": self.classes,
-            "num_queries": self.num_queries,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "num_upscales": self.num_upscales,
-            "loss_options": dict(self.loss_options),
-        }
+        options = dict(self.loss_options)  # which Keras has wrapped
+        return {**super().get_config(), "loss_options": options}
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -281,7 +276,7 @@ class Upscale(CompositeLayer):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class QueryMask(keras.Layer):
+class QueryMask(Layer):
     """Makes an attention mask, `(batch, length, length)`, by which queries see
     only their own masks.
 
@@ -332,14 +327,6 @@ class QueryMask(keras.Layer):
         if None not in (rows, columns):
             length = inputs.shape[-1] + self.num_prefix_tokens + rows * columns
         return keras.KerasTensor((batch, length, length), dtype="bool")
-
-    def get_config(self) -> Config:
-        config = {
-            **super().get_config(),
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }
-        config.pop("autocast", None)
-        return config
 
 
 class AnnealMasks(keras.callbacks.Callback):

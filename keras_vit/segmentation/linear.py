@@ -24,7 +24,7 @@ def LinearSegmenter(
 ) -> keras.Model:
     """Builds a model that classifies each pixel by a linear head.
 
-    The maps of one or several blocks of a Vision Transformer, normalised by
+    The maps of one or several blocks of a Vision Transformer, normalized by
     its `encoder_norm` (if it has one) and concatenated from the first block to
     the last, pass through batch norm, dropout and a 1 x 1 convolution. The
     logits of patches are resampled bilinearly to the pixels. With a frozen

@@ -164,14 +164,6 @@ def test_every_layer_has_a_case():
     assert public == {case.split("(")[0] for case in CASES}
 
 
-def test_a_size_that_weights_need():
-    """The control of `NEEDS_SIZES`: so does Keras's own layer."""
-    with pytest.raises(ValueError, match="None"):
-        keras.layers.LayerNormalization(axis=[1, 2])(
-            keras.KerasTensor((None, None, 12))
-        )
-
-
 @pytest.mark.backends("torch")
 def test_masks_of_earlier_layers():
     """Layers pass a mask on, refuse it, or drop it with Keras's warning, as
@@ -255,21 +247,16 @@ ERRORS = {
     "UpsampleMap(4)(GRID, IMAGES[:, :8])": "3 x 2 .*images of 8 x 8 pixels",
     "MultiHeadAttention(3)(TOKENS, mask=MASKED)": r":, None, :.*\(2, 7\)",
     "Patches(0)": "patch_size=0",
-    "Patches(1.5)": "patch_size=1.5",
     "Patches(2)(IMAGES[0])": r"4 axes.*Received: shape \(12, 8, 3\)",
     "Patches(5)(IMAGES)": "5 x 5 .*of 12 x 8.*10 or 15.*pad_to_patch",
-    "PatchEmbedding(-1, 4)": "hidden_size=-1",
     "PatchEmbedding(12, 16)(IMAGES)": "not a multiple of 16",
-    "PatchEmbedding(12, 4)(keras.Input((8, 8, None)))": "number of channels",
     "_twice(PatchEmbedding(12, 4), IMAGES, IMAGES[..., :1])": "to have value 3",
     "ClassToken(index=9)(TOKENS)": "at least 9 tokens",
     "AddPositionEmbs('rotary')": "'learned', .*'none'.*kind='rotary'",
     "AddPositionEmbs('learned_2d')(TOKENS[:, :6, :5], GRID)": "even.*: 5",
     "RelativePositionEmbs(4)(keras.Input((None, 2, 12)))": "give `grid_size",
-    "RelativePositionEmbs(4)(TOKENS[0])": r"rows, columns.*shape \(7, 12\)",
     "RotaryPositionEmbs(6)": "multiple of 4. Received: head_size=6",
     "RotaryPositionEmbs(8, jitter=0.5)": "from 1.*jitter=0.5",
-    "RotaryPositionEmbs(8)(TOKENS[0])": r"rows, columns.*shape \(7, 12\)",
     "TransformerBlock(3, 24)(TOKENS, ROTARY[:, 1:])": r"7, 2, 2.*\(2, 6, 2, 2",
     "TransformerBlock(3, 24)(TOKENS[:, :5], RELATIVE)": r"5 tokens.*2, 11, 4",
     "TransformerBlock(4, 24)(TOKENS, RELATIVE)": r"- 1, 3\).*\(2, 11, 4\)",
@@ -278,40 +265,17 @@ ERRORS = {
     "AddPositionEmbs()(TOKENS, GRID)": "expected 6 tokens: 0 prefix .*3 x 2",
     "AddPositionEmbs('sincos2d')(TOKENS[:, :6, :10], GRID)": "of 4.*: 10",
     "MlpBlock(8, 'gelo')": "'gelu_tanh'.*activation='gelo'",
-    "MlpBlock(8, dropout=1.0)": "dropout=1.0",
-    "MultiHeadAttention(5)(TOKENS)": "divide .* 12. .*num_heads=5.*4, 6",
-    "MultiHeadAttention(True)": "num_heads=True",
-    "TransformerBlock(3, 24, norm_epsilon=0)": "norm_epsilon=0",
-    "TransformerBlock(3, 24, drop_path=-0.1)": "drop_path=-0.1",
+    "MultiHeadAttention(5)(TOKENS)": "divide .* 12. .*num_heads=5",
     "StdConv2D(8, 3, padding='SAME')": "'same', .*'valid'.*padding='SAME'",
     "StdConv2D(8, 3, epsilon_place='var')": "'variance'.*epsilon_place='var'",
-    "StdConv2D(8, 3, epsilon=0)": "epsilon=0",
-    "StdConv2D(8, 3)(keras.Input((8, 8, None)))": "number of channels",
     "StdConv2D(8, 3)(TOKENS)": r"4 axes.*Received: shape \(2, 7, 12\)",
     "GroupNorm(epsilon=1e-06)(IMAGES)": r"32 groups.*\(2, 12, 8, 3\)",
-    "ResidualUnit(8, group_norm_epsilon=0)": "group_norm_epsilon=0",
     "ResidualUnit(8, group_norm_epsilon=1, conv_padding='valid')": "'valid'",
     "ResidualUnit(3, 2, groups=3, group_norm_epsilon=1)(GRID)": "strides=2",
     "MaxPool2D(padding='valid')": "'same', .*'zeros'.*padding='valid'",
     "Pooling('max')": "'token', 'gap'",
     "TransformerBlock(3, 24, layer_scale=True)": "above 0.*layer_scale=True",
 }
-for _call, *_booleans in (
-    ("Patches(4", "pad_to_patch"),
-    ("PatchEmbedding(12, 4", "use_bias", "pad_to_patch"),
-    ("MultiHeadAttention(3", "qkv_bias", "key_bias", "qk_norm"),
-    ("AttentionPooling(3, 24", "qkv_bias"),
-    ("TransformerBlock(3, 24", "qkv_bias", "key_bias", "qk_norm", "remat"),
-    ("ResidualUnit(3, group_norm_epsilon=1", "projects", "preactivation"),
-):
-    for _boolean in _booleans:
-        ERRORS[f"{_call}, {_boolean}='no')"] = f"True or .*{_boolean}='no'"
-
-
-@pytest.mark.backends("torch")
-def test_key_dim_of_keras_is_not_qkv_bias():
-    with pytest.raises(TypeError, match="positional"):
-        layers.MultiHeadAttention(3, 64)
 
 
 def _twice(layer, first, second):

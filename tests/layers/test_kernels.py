@@ -167,15 +167,6 @@ def test_chunked_attention_matches_in_every_mode(
 
 
 @TENSORFLOW
-def test_chunked_attention_needs_many_queries():
-    kernels = [
-        _kernels._kernel("attention", keras.KerasTensor((None, length, 3, 4)))
-        for length in (1024, 1025, None)
-    ]
-    assert kernels == [None, _kernels._tensorflow_attention, None]
-
-
-@TENSORFLOW
 def test_chunked_attention_limits_the_score_shapes(monkeypatch):
     monkeypatch.setattr(_kernels, "CHUNKED_MIN_QUERIES", 5)
     monkeypatch.setattr(_kernels, "QUERY_CHUNK", 3)
@@ -300,21 +291,6 @@ def test_layer_norm_accepts_keras_arguments(arguments):
 
 
 @JAX
-def test_second_and_forward_derivatives_of_layer_norm():
-    import jax
-
-    layer = layers.LayerNormalization(epsilon=1e-6)
-    x = ops.convert_to_tensor(normal(2, 8))
-    layer.build(x.shape)
-    reference = keras.layers.LayerNormalization.call
-    found = jax.hessian(lambda x: (layer(x) ** 3).sum())(x)
-    expected = jax.hessian(lambda x: (reference(layer, x) ** 3).sum())(x)
-    np.testing.assert_allclose(
-        found, expected, atol=1e-4 * np.abs(expected).max()
-    )
-
-
-@JAX
 @pytest.mark.parametrize("approximate", [False, True])
 def test_gelu_matches_keras(approximate):
     x = np.linspace(-12, 12, 97, dtype="float32")
@@ -328,30 +304,3 @@ def test_attention_of_large_scores_is_finite():
     query = ops.full((1, 3, 1, 4), 1e3)
     found = _kernels.dot_product_attention(query, query, query)
     np.testing.assert_allclose(found, query)
-
-
-@JAX
-@pytest.mark.parametrize(
-    ("batch", "length", "biased", "expected"),
-    [
-        (1, 6, False, "jax_attention"),
-        (2, 6, True, "jax_attention"),
-        (1, 9, False, "jax_chunked_attention"),
-        (1, 9, True, "jax_attention"),
-        (2, 7, False, "jax_attention, image by image"),
-        (2, 7, True, "jax_attention, image by image"),
-        (2, 9, False, "jax_chunked_attention, image by image"),
-    ],
-)
-def test_selected_kernel_is_logged(
-    batch, length, biased, expected, monkeypatch, caplog
-):
-    monkeypatch.setattr(_kernels, "PER_IMAGE_MIN_TOKENS", 7)
-    monkeypatch.setattr(_kernels, "CHUNKED_MIN_QUERIES", 8)
-    monkeypatch.setattr(_kernels, "QUERY_CHUNK", 4)
-    bias = ops.ones((batch, 2, length, length)) if biased else None
-    with caplog.at_level("DEBUG", logger="keras_vit"):
-        _kernels.dot_product_attention(
-            *[ops.ones((batch, length, 2, 4))] * 3, bias
-        )
-    assert caplog.messages[0].endswith(f": {expected}")

@@ -33,25 +33,6 @@ def test_same_grid_is_the_identity(n, how):
 
 @pytest.mark.backends("torch")
 @quick
-@given(length, length, method)
-def test_constant_is_unchanged(old, new, how):
-    matrix = resampling_matrix(old, new, how)
-    assert matrix.shape == (new, old)
-    np.testing.assert_allclose(matrix.sum(axis=1), 1, atol=1e-12)
-
-
-@pytest.mark.backends("torch")
-@quick
-@given(length, length, method)
-def test_resampling_is_symmetric(old, new, how):
-    # With aligned corners a single pixel is the first, in every original.
-    assume(new > 1 or "align_corners" not in how)
-    matrix = resampling_matrix(old, new, how)
-    np.testing.assert_allclose(matrix, matrix[::-1, ::-1], atol=1e-9)
-
-
-@pytest.mark.backends("torch")
-@quick
 @given(length, length, length, length)
 def test_align_corners_matches_scipy_zoom(rows, columns, new_rows, new_columns):
     from scipy.ndimage import zoom
@@ -286,11 +267,6 @@ def test_weights_of_another_kind_raise(tmp_path):
         model_of(kind).save_weights(path)
         with pytest.raises(ValueError, match="positions"):
             model_of(other).load_weights(path)
-
-
-def test_positions_of_wrong_shape_raise():
-    with pytest.raises(ValueError, match=r"\(1, 17, .*Received: \(2, 17, 8\)"):
-        resample_embedding(np.zeros((2, 17, 8)), (4, 4), (2, 2), "bicubic", 1)
 
 
 def test_weights_load_at_another_grid_size(tmp_path):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import exporting
 from tests import originals
 from tests.models.test_vit import images
 from tests.models.test_vit import randomize
@@ -194,43 +193,8 @@ def test_saved_loaded_and_trained(tmp_path):
     assert np.abs(after["block_1"] - before["block_1"]).max() > 1e-5
 
 
-BACKEND = keras.config.backend()
-FORMATS = exporting.FORMATS
-WRITTEN = [name for name, x in FORMATS.items() if BACKEND in x.backends]
-
-
-@pytest.mark.suite("tensorflow", "torch")
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WRITTEN)
-def test_exported(name, tmp_path, caplog):
-    """At two sizes where the backend can, otherwise at one."""
-    if name in ("onnx", "openvino"):
-        pytest.importorskip("onnxruntime" if name == "onnx" else name)
-        converters = {"tensorflow": "tf2onnx", "jax": "jax2onnx"}
-        pytest.importorskip(converters.get(BACKEND, "onnxscript"))
-    model = tiny(num_layers=2)
-    randomize(model)
-    maps = keras_vit.dense_features(model, blocks=(0, 1))
-    any_size = BACKEND in FORMATS[name].any_size
-    path = tmp_path / f"maps{FORMATS[name].suffix}"
-    caplog.set_level("INFO", logger="keras_vit")
-    size = None if any_size else (8, 12)
-    keras_vit.export(maps, path, image_size=size)
-    assert "checked" in caplog.text
-    run = FORMATS[name].read(path)
-    for size in ((8, 12), (16, 8)) if any_size else ((8, 12),):
-        x = images(2, *size, 3)
-        expected, found = values(maps, x), run(x)
-        assert set(found) == {"block_0", "block_1"}
-        for layer, array in expected.items():
-            assert array.shape[1:3] == (size[0] // 4, size[1] // 4)
-            np.testing.assert_allclose(found[layer], array, atol=1e-4)
-
-
 WRONG = {
     "block": ({"blocks": (0, 2)}, r"from 0 to 1.*blocks=\(0, 2\)"),
-    "boolean": ({"blocks": True}, "blocks=True"),
-    "float": ({"blocks": (0, 1.0)}, r"blocks=\(0, 1.0\)"),
     "none": ({"blocks": ()}, r"blocks=\(\)"),
     "stage": ({"stages": 1}, "has no stages. Received: stages=1"),
 }

@@ -1,43 +1,22 @@
 """Errors of other libraries' names say what to write here."""
 
-import dataclasses
 import inspect
 import pathlib
 import pickle
 import re
 
-import keras
 import pytest
 
 import keras_vit
-from keras_vit import convert
 from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
 from keras_vit.models.config import FOREIGN_ARGUMENT_NAMES
-from keras_vit.training import command_line
 
 pytestmark = pytest.mark.backends("torch")
 
 
-@dataclasses.dataclass
-class Flags:
-    learning_rate: float = command_line.arg(0.1, "rate")
-
-
-def recipe(argv):
-    return command_line.parse_args(Flags, "A recipe.", argv)
-
-
 ROOT = pathlib.Path(__file__).parents[2]
 ACCEPTED = inspect.signature(keras_vit.VisionTransformer).parameters
-
-
-@pytest.mark.parametrize("name, here", FOREIGN_ARGUMENT_NAMES.items())
-def test_argument_names_what_to_write(name, here):
-    with pytest.raises(TypeError) as error:
-        keras_vit.ViTTi16(**{name: 1})
-    hint = f"Did you mean {here!r}?" if here else f"no argument {name!r}."
-    assert str(error.value).endswith(hint)
 
 
 def test_suggestions_exist():
@@ -46,7 +25,7 @@ def test_suggestions_exist():
         "inspection.attention_maps",
         "keras.config.set_dtype_policy",
     }
-    names = set(filter(None, FOREIGN_ARGUMENT_NAMES.values()))
+    names = set(FOREIGN_ARGUMENT_NAMES.values())
     assert names <= {*ACCEPTED} | others
 
 
@@ -76,7 +55,9 @@ def test_table_of_the_documentation_is_what_errors_say():
                 name = "img_size"
             if name == "num_classes" and "include_top" in names:
                 continue  # 0 there; `classes=0` is answered with include_top
-            expected = FOREIGN_ARGUMENT_NAMES[name]
+            with pytest.raises(TypeError) as error:
+                keras_vit.ViTTi16(**{name: 1})
+            expected = str(error.value).split("'")[-2]
             assert expected in {*names, *re.findall(r"\w+", here)}, line
             found += 1
     assert found > 5
@@ -104,27 +85,6 @@ def test_name_of_a_model_is_answered(name):
     with pytest.raises(AttributeError, match="Did you mean 'ViTB16'?"):
         getattr(keras_vit, name)
     assert not hasattr(keras_vit, "__wrapped__")
-
-
-def test_cost_of_a_sequential_model():
-    layers = [keras.layers.Flatten(), keras.layers.Dense(3)]
-    model = keras.Sequential([keras.Input((4, 4, 3)), *layers])
-    assert keras_vit.cost(model).parameters == model.count_params()
-
-
-@pytest.mark.parametrize(
-    "parser, flag, nearest",
-    [
-        (recipe, "--lerning-rate", "--learning-rate"),
-        (recipe, "--learning_rate=1", "--learning-rate"),
-        (convert._parser().parse_args, "--overwite", "--overwrite"),
-    ],
-)
-def test_flag_is_answered_with_the_nearest(parser, flag, nearest, capsys):
-    with pytest.raises(SystemExit) as error:
-        parser(["a", flag] if parser is not recipe else [flag])
-    assert error.value.code == 2
-    assert f"Did you mean {nearest}?" in capsys.readouterr().err
 
 
 def test_weights_by_position_raise():

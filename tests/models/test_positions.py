@@ -182,16 +182,6 @@ def test_features_of_position_embeddings():
     patches = numpy(found["patch_embedding"]).reshape(2, 6, 16)
     first = numpy(found["position_embedding_shared"])[:, 1:]
     np.testing.assert_allclose(first, patches + table[:, 1:], atol=1e-6)
-    names = ["position_embedding_shared/1", "block_0"]
-    found = keras_vit.feature_extractor(model, names)(images())
-    second = numpy(found["position_embedding_shared/1"])[:, 1:]
-    expected = numpy(found["block_0"])[:, 1:] + table[:, 1:]
-    np.testing.assert_allclose(second, expected, atol=1e-6)
-    for call in (9, "a"):
-        with pytest.raises(ValueError, match=f"shared/{call}"):
-            keras_vit.feature_extractor(
-                model, f"position_embedding_shared/{call}"
-            )
     model = build("relative", "every_layer")
     found = keras_vit.feature_extractor(model, "position_embedding_1")(images())
     assert found.shape == (2, 11, 8)

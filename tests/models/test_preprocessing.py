@@ -125,27 +125,6 @@ def test_mode_is_inferred_from_the_weights(tmp_path):
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("layout", ["huggingface", "keras_hub"])
-def test_dinov2_without_a_preprocessor_config_has_imagenets_mean(
-    tmp_path, layout
-):
-    model = tiny(
-        input_shape=SHAPE,
-        layer_scale=1e-5,
-        activation="gelu",
-        mlp_dim=96,
-        mask_token=True,
-        include_top=False,
-        pooling=None,
-    )
-    keras_vit.converters.save(model, tmp_path / "folder", layout)
-    names = ("preprocessor_config.json", "image_converter.json")
-    for name in names:
-        (tmp_path / "folder" / name).unlink(missing_ok=True)
-    assert open_checkpoint(tmp_path / "folder").preprocess_mode == "torch"
-
-
-@pytest.mark.backends("torch")
 def test_wrong_arguments_raise():
     with pytest.raises(ValueError, match="must be True, False or one of"):
         tiny(preprocessing="imagenet")
@@ -156,30 +135,3 @@ def test_wrong_arguments_raise():
         preprocess(PIXELS[..., :1], None, "torch")
     with pytest.raises(ValueError, match="Received: mode='caffe'"):
         keras_vit.layers.ImagePreprocessing(mode="caffe")
-
-
-@pytest.mark.backends("torch")
-def test_hybrids_and_bit_with_preprocessing():
-    sizes = {"input_shape": (32, 32, 3), "resnet_layers": (1, 1)}
-    for build, arguments in (
-        (
-            keras_vit.HybridVisionTransformer,
-            {"hidden_size": 16, "num_layers": 1, "num_heads": 2}
-            | {"patch_size": 1, "width_factor": 0.5},
-        ),
-        (keras_vit.BiT, {"width_factor": 0.5}),
-    ):
-        model = build(**sizes, **arguments, classes=3, preprocessing="torch")
-        assert model.predict(PIXELS, verbose=0).shape == (2, 3)
-
-
-@pytest.mark.backends("tensorflow")
-def test_export_with_images_of_any_size(pair, tmp_path):
-    import tensorflow as tf
-
-    pair[0].export(tmp_path / "saved", verbose=False)
-    loaded = tf.saved_model.load(tmp_path / "saved")
-    for images in (PIXELS, PIXELS[:, :30]):
-        found = loaded.serve(tf.constant(images, tf.float32)).numpy()
-        expected = pair[0].predict(images, verbose=0)
-        np.testing.assert_allclose(found, expected, atol=2e-5)

@@ -110,27 +110,6 @@ def test_int8_model_in_a_name_scope_is_loaded(tmp_path):
 ONNX_WRITERS = {"jax": "jax2onnx", "tensorflow": "tf2onnx", "torch": "onnx"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("final_norm", ["before_pooling", "after_pooling"])
-def test_onnx_export_matches_keras(final_norm, tmp_path):
-    """The exported model was loaded from a file, which is the usual case."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip(ONNX_WRITERS[backend])
-    model = tiny(pooling="gap", final_norm=final_norm)
-    randomize(model)
-    model.save(tmp_path / "model.keras")
-    model = keras.models.load_model(tmp_path / "model.keras")
-    expected = model.predict(images(), verbose=0)
-    model(images())  # Keras asks for a call before it exports
-    path = str(tmp_path / "model.onnx")
-    model.export(path, format="onnx", verbose=False)
-    session = onnxruntime.InferenceSession(path)
-    name = session.get_inputs()[0].name
-    for count in (1, 2):
-        found = session.run(None, {name: images()[:count]})[0]
-        np.testing.assert_allclose(found, expected[:count], atol=1e-4)
-
-
 @pytest.mark.backends("torch")
 def test_layers_quantized_by_a_policy_map_are_built_from_their_config():
     """The policies quantize the layers inside a block before its config."""

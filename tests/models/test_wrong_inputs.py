@@ -45,8 +45,8 @@ def test_wrong_batch_does_not_affect_later_batches():
 @pytest.mark.parametrize(
     "shape, message",
     [
-        (RGBA, r"takes images of 3 channels.*Received.*\(\w+, 16, 16, 4\)"),
-        (FIRST, r"Received: images of shape \(\w+, 3, 16, 16\). Channels come"),
+        (RGBA, r"None, 3\). Received.*\(\w+, 16, 16, 4\)"),
+        (FIRST, r"Received: images of shape \(\w+, 3, 16, 16\)"),
         (PIXEL, "8 x 8 pixels does not divide an image of 1 x 1"),
         ((2, 17, 16, 3), "17 is not a multiple of 8"),
     ],
@@ -105,7 +105,7 @@ def test_images_of_another_size_raise():
         lambda: model.evaluate(images, labels, verbose=0),
         lambda: model.fit(images, labels, verbose=0),
     ):
-        with pytest.raises(ValueError, match="takes images of 16 x 16 pixels"):
+        with pytest.raises(ValueError, match=r"16, 16, 3\). Received.*24, 16"):
             call()
     assert_works(model, 2, 16, 16, 3)
 
@@ -121,6 +121,6 @@ def test_hybrids_check_channels():
         num_heads=2,
         classes=2,
     )
-    with pytest.raises(ValueError, match="takes images of 3 channels"):
+    with pytest.raises(ValueError, match=r"None, 3\). Received"):
         model.predict(zeros(*RGBA), verbose=0)
     assert_works(model, 2, 16, 32, 3)

@@ -16,7 +16,6 @@ ON_TORCH = pytest.mark.backends("torch")
 KINDS = [
     "mae",
     pytest.param("mim", marks=ON_TORCH),
-    pytest.param("mpp", marks=ON_TORCH),
 ]
 
 
@@ -133,13 +132,10 @@ def test_regularization_losses_are_part_of_the_loss(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "option", ["dropout", pytest.param("drop_path", marks=ON_TORCH)]
-)
 @pytest.mark.usefixtures("eager")
-def test_dropout_and_stochastic_depth_act_only_in_training(kind, option):
+def test_dropout_acts_only_in_training(kind):
     """The learning rate is 0, so that the losses depend only on dropout."""
-    model = small.MODELS[kind](small.encoder(**{option: 0.5}))
+    model = small.MODELS[kind](small.encoder(dropout=0.5))
     model.compile(keras.optimizers.SGD(0.0))
     images = small.images(4)
 
@@ -167,19 +163,14 @@ def test_dropout_and_stochastic_depth_act_only_in_training(kind, option):
     [
         {"loss": "mse"},
         {"metrics": ["mae"]},
-        {"weighted_metrics": ["mae"]},
-        {"loss_weights": [2.0]},
     ],
 )
 @pytest.mark.backends("torch")
 def test_compile_refuses_ignored_arguments(arguments):
     model = small.MODELS["mim"](small.encoder())
-    (name, value), *_ = arguments.items()
-    with pytest.raises(ValueError, match=name) as raised:
+    (name,) = arguments
+    with pytest.raises(ValueError, match=f"Leave out: {name}"):
         model.compile("sgd", **arguments)
-    assert f"{name}={value!r}" in str(raised.value)
-    assert "\n" not in str(raised.value)
-    model.compile("sgd", jit_compile=False)
 
 
 @pytest.mark.usefixtures("eager")
@@ -195,24 +186,6 @@ def test_compiled_model_loads_with_its_optimizer(tmp_path):
     ):
         np.testing.assert_array_equal(numpy(found), numpy(expected))
     again.fit(small.images(), verbose=0)
-    # A file may hold metrics that could be given before.
-    config = {**model.get_compile_config(), "metrics": ["mae"], "loss": "mse"}
-    again.compile_from_config(config)
-    again.fit(small.images(), verbose=0)
-
-
-def test_masks_differ_and_a_seed_reproduces_them():
-    def masks(seed):
-        model = pretraining.MaskedAutoencoder(
-            small.encoder(), seed=seed, **small.DECODER
-        )
-        images = small.images()
-        return [numpy(model(images)["masked"]) for _ in range(2)]
-
-    first, second = masks(1)
-    assert len(np.unique(np.concatenate([first, second]), axis=0)) == 16
-    np.testing.assert_array_equal(masks(1)[1], second)
-    assert (masks(2)[0] != first).any()
 
 
 def test_encoder_is_a_vision_transformer(tmp_path):
@@ -250,30 +223,18 @@ def test_reconstruction_keeps_visible_patches(kind):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize(
-    "arguments,message",
+    "arguments",
     [
-        ({"include_top": True}, "all tokens"),
-        ({"pooling": "token"}, "all tokens"),
-        ({"mask_token": True}, "mask_token=False"),
-        ({"input_shape": (None, None, 3), "grid_size": 4}, "one size"),
+        {"include_top": True},
+        {"pooling": "token"},
+        {"mask_token": True},
+        {"position_placement": "every_layer"},
+        {"input_shape": (None, None, 3), "grid_size": 4},
     ],
 )
-def test_unsuitable_encoder_is_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
+def test_unsuitable_encoder_is_refused(arguments):
+    with pytest.raises(ValueError, match="that outputs all tokens"):
         pretraining.MaskedImageModeling(small.encoder(**arguments))
-
-
-@pytest.mark.backends("torch")
-def test_other_models_are_refused():
-    hybrid = keras_vit.HybridVisionTransformer(
-        **{**small.SIZES, "patch_size": 1},
-        resnet_layers=(1,),
-        input_shape=(32, 32, 3),
-        include_top=False,
-    )
-    for encoder in (hybrid, keras.Sequential(), None):
-        with pytest.raises(ValueError, match="`encoder` does not fit"):
-            pretraining.MaskedImageModeling(encoder)
 
 
 @pytest.mark.backends("torch")
@@ -330,13 +291,9 @@ def test_overrides_keep_the_other_arguments_of_a_file(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "policy", ["float32", pytest.param("mixed_bfloat16", marks=ON_TORCH)]
-)
 @pytest.mark.usefixtures("eager")
-def test_fit_reports_the_mean_loss_of_the_micro_batches(kind, policy):
+def test_fit_reports_the_mean_loss_of_the_micro_batches(kind):
     """The learning rate is 0, so that every step has the same weights."""
-    keras.config.set_dtype_policy(policy)
     images = small.images(8)
     model = small.MODELS[kind](small.encoder())
     losses = []
@@ -348,8 +305,4 @@ def test_fit_reports_the_mean_loss_of_the_micro_batches(kind, policy):
     model.compile(keras.optimizers.SGD(0.0, gradient_accumulation_steps=2))
     history = model.fit(images, batch_size=2, shuffle=False, verbose=0).history
     assert history.keys() == {"loss"}
-    # Compiled, products in half precision are rounded elsewhere.
-    tolerance = 1e-5 if policy == "float32" else 3e-2
-    np.testing.assert_allclose(
-        history["loss"][0], np.mean(losses), rtol=tolerance
-    )
+    np.testing.assert_allclose(history["loss"][0], np.mean(losses), rtol=1e-5)

@@ -145,25 +145,6 @@ def test_patch_embedding_of_mocov3_is_frozen():
 
 
 @ON_TORCH
-def test_images_count_as_two_equal_crops():
-    images = small.images(3)
-    model = dino()
-    pairs = {"global": np.stack([images, images], axis=1)}
-    for name, found in model(images).items():
-        np.testing.assert_array_equal(numpy(found), numpy(model(pairs)[name]))
-    model.compile("sgd")
-    whole = model.evaluate(images, verbose=0, return_dict=True)
-    weighted = model.evaluate(
-        np.concatenate([images, images[:1]]),
-        np.zeros(4),  # Keras ignores weights without labels
-        sample_weight=np.array([1.0, 1, 1, 0]) * 4 / 3,
-        verbose=0,
-        return_dict=True,
-    )
-    np.testing.assert_allclose(weighted["loss"], whole["loss"], rtol=1e-4)
-
-
-@ON_TORCH
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="output_dim=0"):
         dino(output_dim=0)
@@ -297,30 +278,6 @@ def test_heads_are_rebuilt_from_their_config(head):
     again.set_weights([numpy(weight) for weight in head.weights])
     np.testing.assert_array_equal(numpy(again(inputs)), expected)
     assert again.compute_output_shape(inputs.shape) == expected.shape
-
-
-@ON_TORCH
-@pytest.mark.parametrize(
-    ("head", "first"),
-    [
-        (lambda: pretraining.heads.DINOHead(6, 10, 5), lambda x: x.dense_1),
-        (lambda: pretraining.heads.MoCoHead(6, 10, 2), lambda x: x.linear[0]),
-    ],
-    ids=["dino", "moco"],
-)
-def test_frozen_and_int8_layers_of_heads_are_kept(head, first, tmp_path):
-    inputs = keras.Input((8,))
-    model = keras.Model(inputs, head()(inputs))
-    model.quantize("int8")
-    first(model.layers[1]).trainable = False
-    model.save(tmp_path / "model.keras")
-    for other in (
-        keras.models.load_model(tmp_path / "model.keras"),
-        keras.models.clone_model(model),
-    ):
-        for a, b in zip(model.weights, other.weights, strict=True):
-            assert (a.trainable, a.dtype) == (b.trainable, b.dtype)
-        assert not first(other.layers[1]).trainable
 
 
 @ON_TORCH

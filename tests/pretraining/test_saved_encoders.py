@@ -60,27 +60,6 @@ def test_pre_training_trains_the_same_weights_as_before():
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize(
-    "name, frozen",
-    [
-        ("teacher", None),
-        ("encoder", ("patch_embedding", "position_embedding")),
-        ("encoder", ("position_embedding",)),
-    ],
-)
-def test_files_of_earlier_versions_load_unfrozen(name, frozen, tmp_path):
-    encoder = small.encoder(num_layers=1, name=name)
-    if frozen is None:
-        encoder.trainable = False
-    for layer in frozen or ():
-        encoder.get_layer(layer).trainable = False
-    encoder.save(tmp_path / "encoder.keras")
-    with pytest.warns(UserWarning, match="pre-training had frozen"):
-        loaded = converters.load(tmp_path / "encoder.keras")
-    assert len(loaded.trainable_weights) == 22
-
-
-@pytest.mark.backends("torch")
 def test_frozen_models_with_several_outputs_load_as_saved(tmp_path):
     encoder = small.encoder(num_layers=1)
     encoder.get_layer("position_embedding").trainable = False
