@@ -492,7 +492,7 @@ def vit(
     rates[-1] = c.drop_path  # also of the only block
     for i, drop_path in enumerate(rates):
         name = f"block_{i}"
-        block = callable(make_block) and make_block(
+        block = make_block(
             c.num_heads,
             c.mlp_dim,
             activation=c.activation,
@@ -511,7 +511,6 @@ def vit(
             raise ValueError(
                 "`block` must be `TransformerBlock`, a subclass, or a function "
                 f"that returns one of the `name` {name!r}. Received: {block!r}"
-                f" of block={make_block!r}"
             )
         if c.position_placement != "stem":
             positions = shared or _positions(
@@ -587,6 +586,16 @@ def _block_class(config: ViTConfig) -> Callable[..., TransformerBlock]:
             f"The blocks of the saved model are of the class {block!r}, which "
             "the file does not contain. Pass the class, or the function that "
             "made them, as `block`."
+        )
+    is_class = isinstance(block, type)
+    if (
+        not callable(block)
+        or isinstance(block, keras.Layer)
+        or (is_class and not issubclass(block, TransformerBlock))
+    ):
+        raise ValueError(
+            "`block` must be `TransformerBlock`, a subclass, or a function "
+            f"that returns one. Received: block={block!r}"
         )
     return block
 

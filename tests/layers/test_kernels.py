@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit import exporting
 from keras_vit import layers
 from keras_vit.layers import _kernels
 from tests.harness import numpy
@@ -179,30 +178,6 @@ def test_chunked_attention_limits_the_score_shapes(monkeypatch):
     monkeypatch.setattr(ops, "softmax", recorded)
     _kernels.dot_product_attention(*[ops.ones((2, 61, 4, 8))] * 3)
     assert shapes == {(2, 4, 3, 61), (2, 4, 1, 61)}
-
-
-@TENSORFLOW
-@pytest.mark.parametrize("name", ["onnx", "litert"])
-def test_chunked_attention_is_exported(name, monkeypatch, tmp_path):
-    """The exported model accepts any batch size."""
-    if name == "onnx":
-        pytest.importorskip("tf2onnx")
-        pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(_kernels, "CHUNKED_MIN_QUERIES", 5)
-    monkeypatch.setattr(_kernels, "QUERY_CHUNK", 3)
-    inputs = keras.Input((7, 8))
-    layer = layers.MultiHeadAttention(2)
-    model = keras.Model(inputs, layer(inputs))
-    form = exporting.FORMATS[name]
-    path = tmp_path / f"model{form.suffix}"
-    form.write(model, path, (None, 7, 8), False)
-    run = form.read(path)
-    monkeypatch.undo()
-    plain = keras.Model(inputs, layer(inputs))
-    for batch in (1, 3):
-        x = normal(batch, 7, 8)
-        expected = plain.predict(x, verbose=0)
-        np.testing.assert_allclose(run(x), expected, atol=1e-5)
 
 
 DENSE = {

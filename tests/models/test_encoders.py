@@ -84,7 +84,7 @@ def test_calls_and_saving(build, tmp_path):
 
 
 @pytest.mark.suite("torch")
-@pytest.mark.parametrize("policy", ["mixed_float16", "bfloat16"])
+@pytest.mark.parametrize("policy", ["mixed_float16"])
 @encoders
 def test_precision_policies(build, policy):
     keras.config.set_dtype_policy(policy)

@@ -153,25 +153,6 @@ def test_windows_of_a_model_of_pixels_equal_the_whole(
     assert len({shape[1:] for shape in model.shapes}) == 1
 
 
-def test_windows_of_a_segmenter():
-    """One window is the whole image; windows side by side are themselves; and
-    where two overlap, their mean."""
-    model = segmenter()
-    image = images(8, 20, 3)
-    whole = model.predict(image[None], verbose=0)[0]
-    found = sliding_window(model, image, (64, 64), 32)
-    np.testing.assert_allclose(found, whole, atol=1e-5)
-    parts = [
-        model.predict(image[None, :, left : left + 12], verbose=0)[0]
-        for left in (0, 8)
-    ]
-    found = sliding_window(model, image, (8, 12), 8)
-    np.testing.assert_allclose(found[:, :8], parts[0][:, :8], atol=1e-5)
-    np.testing.assert_allclose(found[:, 12:], parts[1][:, 4:], atol=1e-5)
-    both = (parts[0][:, 8:] + parts[1][:, :4]) / 2
-    np.testing.assert_allclose(found[:, 8:12], both, atol=1e-5)
-
-
 @ON_TORCH
 def test_wrong_windows():
     image = images(8, 8, 3)
