@@ -5,6 +5,7 @@ import importlib
 import pathlib
 
 import keras
+import numpy as np
 import pytest
 
 import keras_vit
