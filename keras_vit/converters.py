@@ -107,14 +107,8 @@ def _warn_of_other_options(
         if name not in built or kind not in ("block", "stage", "head"):
             continue
         for key in sorted(saved.keys() - known):
-            # The class of a serialized object also has a module and a config.
-            value, new = (
-                x.get("config", {}).get("name") or x["class_name"]
-                if isinstance(x, dict)
-                else x
-                for x in (saved[key], built[name].get(key))
-            )
-            if value != new:
+            value = _shown(saved[key])
+            if value != _shown(built[name].get(key)):
                 lost[f"{kind}s' {key}"] = value
     if lost:
         listed = ", ".join(f"{key} {value!r}" for key, value in lost.items())
@@ -124,6 +118,15 @@ def _warn_of_other_options(
             "call `keras.config.set_dtype_policy` before; for others pass "
             "`block` or `classifier_activation`."
         )
+
+
+def _shown(value: Any) -> Any:
+    """Returns a value of a config, or the name of a serialized object."""
+    if not isinstance(value, dict) or "class_name" not in value:
+        return value
+    config = value.get("config")
+    named = isinstance(config, dict) and config.get("name")
+    return named or value["class_name"]
 
 
 def save(
@@ -159,7 +162,13 @@ def save(
                 f"{path.suffix} files have no layout. Received: "
                 f"layout={layout!r}"
             )
-        _save_keras(model, path, overwrite)
+        arguments, built = describe_model(model)
+        with atomic_write(path, overwrite) as temporary:
+            if path.suffix == ".keras":
+                write_keras(model, temporary)
+            else:
+                model.save_weights(temporary)
+                write_metadata(temporary, arguments, built)
         return
     layout = layout or ("vit_jax" if path.suffix else "huggingface")
     weights, arguments, built = describe(model)
@@ -221,18 +230,6 @@ def _write_keras_without_times(model: keras.Model, path: pathlib.Path) -> None:
         for part in sorted(pathlib.Path(folder).rglob("*")):
             if part.is_file():
                 archive.write(part, part.relative_to(folder))
-
-
-def _save_keras(
-    model: keras.Model, path: pathlib.Path, overwrite: bool
-) -> None:
-    arguments, built = describe_model(model)
-    with atomic_write(path, overwrite) as temporary:
-        if path.suffix == ".keras":
-            write_keras(model, temporary)
-        else:
-            model.save_weights(temporary)
-            write_metadata(temporary, arguments, built)
 
 
 def _build_arguments(checkpoint: Checkpoint, overrides: Config) -> Config:

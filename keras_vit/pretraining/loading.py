@@ -15,6 +15,7 @@ from keras_vit.pretraining.mocov3 import MoCoV3
 from keras_vit.pretraining.patch_prediction import MaskedPatchPrediction
 from keras_vit.pretraining.simmim import MaskedImageModeling
 from keras_vit.weights.infer import drop_pretraining
+from keras_vit.weights.saved_models import pretraining_options
 from keras_vit.weights.weight_map import assign_all
 
 _MODELS = {
@@ -24,18 +25,6 @@ _MODELS = {
     "dino": DINO,
     "mocov3": MoCoV3,
 }
-# Model arguments that can be inferred from a checkpoint.
-_INFERRED = (
-    "mask_ratio",
-    "norm_pixels",
-    "decoder_hidden_size",
-    "decoder_num_layers",
-    "decoder_num_heads",
-    "decoder_mlp_dim",
-    "output_dim",
-    "hidden_dim",
-    "bottleneck_dim",
-)
 _ENCODER_ARGUMENTS = (
     "block",
     "input_shape",
@@ -96,8 +85,8 @@ def load(
             decoder=True,
             decoder_num_heads=decoder_num_heads,
         )
-    inferred = {**checkpoint.pretraining, **checkpoint.stored}
-    method = inferred.get("pretraining")
+    arguments = dict(checkpoint.pretraining)
+    arguments |= pretraining_options(checkpoint.stored)
     if "teacher_momentum" in checkpoint.saved.get("config", ()):
         if overrides:
             raise ValueError(
@@ -105,12 +94,12 @@ def load(
                 f"Received: {', '.join(overrides)}"
             )
         return load_keras_file(checkpoint.path)
-    if method is None:
+    if "pretraining" not in arguments:
         raise ValueError(
             f"{checkpoint.path!r} holds an encoder without the decoder that "
             "pre-training needs. Load it with `converters.load`."
         )
-    arguments = {x: inferred[x] for x in _INFERRED if x in inferred}
+    build = _MODELS[arguments.pop("pretraining")]
     if checkpoint.is_pretraining_model:
         saved = load_keras_file(checkpoint.path)
         if not overrides:
@@ -128,7 +117,7 @@ def load(
         mask_token=False,
         **{x: overrides.pop(x) for x in _ENCODER_ARGUMENTS if x in overrides},
     )
-    model = _MODELS[method](encoder, **{**arguments, **overrides})
+    model = build(encoder, **{**arguments, **overrides})
     config = typing.cast(ViTConfig, checkpoint.config)  # no ResNet has a method
     resized = config.grid_size != model.stages.grid_size
     _load_decoder(model, checkpoint, resized)

@@ -47,18 +47,15 @@ class Checkpoint:
             .weights.h5 files.
         weight_map: The `WeightMap` between its keys and keras_vit paths.
         weights: Dict of keras_vit paths to arrays.
-        stored: Dict of the model arguments that are given explicitly by the
-            file, by a config.json next to it or by the table of released
-            weights. All others are inferred from shapes or implied by the
-            layout.
+        stored: Dict of the model arguments in the file, in a config.json next
+            to it or in the table of released weights.
         build_arguments: Dict of the saved model's arguments that do not
             describe its architecture, such as `input_shape`.
         file_keys: Dict of keys of `weight_map` to the keys of the file, which
             differ in files of older versions of the code base.
-        given: Dict of what the caller knows: the `grid_size` of the position
-            embeddings, their `position_prefix`, and the `image_grid`, which is
-            that of the patches of the model's input, and is used if the
-            position embeddings are not a square grid.
+        given: Dict of what the caller knows: `grid_size`, `position_prefix`,
+            and `image_grid`, that of the model's input, which is used if the
+            position embeddings are no square grid.
         released_mode: String. The `mode` of `preprocess_input` in the table of
             released weights; None for other files.
         saved: Dict in the config.json of a .keras file.
@@ -96,9 +93,8 @@ class Checkpoint:
     def preprocess_mode(self) -> str | None:
         """The `mode` of `preprocess_input` that the weights require.
 
-        None if it is neither stored with them, nor in the table of released
-        weights, nor the same for all models of the layout or of a family that
-        has its own names in it, such as DINOv2 in transformers.
+        None if it is neither stored nor the same for all models of the layout,
+        or of a family that has its own names in it, such as DINOv2.
         """
         variant = self.weight_map.variant
         return (
@@ -257,8 +253,6 @@ def open_checkpoint(
         left_out = code_base.left_out(arrays)
         normalized = code_base.normalize(arrays)
         file_keys = formats.file_keys(arrays, normalized)
-        if not decoder:
-            normalized = _drop_decoder(normalized, weight_map)
         if code_base.config_key:
             found = (read_config(path, file) for file in code_base.config_files)
             found = next(filter(None, found), {})
@@ -270,11 +264,16 @@ def open_checkpoint(
         )
         decoder_heads = config.pop("decoder_num_heads", None)
         decoder_heads = infer.infer_decoder_num_heads(
-            normalized, weight_map, decoder_num_heads or decoder_heads
+            normalized,
+            weight_map,
+            # Without the decoder, its arrays are dropped, whatever their axes.
+            (decoder_num_heads or decoder_heads) if decoder else 1,
         )
         weights = from_checkpoint(
             normalized, weight_map, (heads, decoder_heads), file_keys
         )
+        if not decoder:
+            weights = infer.drop_pretraining(weights)
         weights, config = code_base.after_reading(
             weights, config, weight_map.variant
         )
@@ -327,19 +326,6 @@ def _stored_mode(path: StrPath) -> str | None:
             except (TypeError, ValueError):  # values that are no numbers
                 break
     return None
-
-
-def _drop_decoder(
-    arrays: dict[str, Array], weight_map: WeightMap
-) -> dict[str, Array]:
-    """Returns a checkpoint's arrays without those of pre-training only."""
-    dropped = {
-        key
-        for paths, keys, _ in weight_map.transfers(weight_map.paths(arrays))
-        if paths[0].startswith(infer.PRETRAINING_PREFIXES)
-        for key in keys
-    }
-    return {key: a for key, a in arrays.items() if key not in dropped}
 
 
 def _open_keras(

@@ -275,21 +275,6 @@ def infer_bit(shapes: Shapes) -> Config:
     }
 
 
-def resnet_constants(configs: dict[str, Config]) -> Config:
-    """Returns the constants of a model's ResNet, such as its epsilons, from
-    the configs of its layers."""
-    root, norm = configs["root_conv"], configs.get("root_norm")
-    return {
-        "group_norm_epsilon": norm["epsilon"]
-        if norm
-        else configs["stage_1_unit_1"]["group_norm_epsilon"],
-        "std_epsilon": root["epsilon"],
-        "std_epsilon_place": root["epsilon_place"],
-        "conv_padding": root["padding"],
-        "pool_padding": configs["root"]["padding"],
-    }
-
-
 def _resnet(shapes: Shapes) -> Config:
     """Infers the sizes of a ResNet."""
     *_, channels, width = shapes[_ROOT]

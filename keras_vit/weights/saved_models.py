@@ -59,7 +59,15 @@ def arguments_of(file: KerasFile) -> tuple[Config, Config]:
     shapes = {name: array.shape for name, array in file.weights.items()}
     try:
         if not file.config:
-            inferred = _arguments_from_shapes(shapes, file.grid)
+            inferred = _infer(shapes, file.grid)
+            # The arrays would be the same with fixed position embeddings, and
+            # with `pooling="first_patch"`.
+            for name, value in (
+                ("position_embedding", "none"),
+                ("pooling", "gap"),
+            ):
+                if inferred.get(name) == value:
+                    del inferred[name]
             # Lists are tuples in JSON.
             told, built = (
                 {
@@ -104,7 +112,16 @@ def arguments_from_layer_configs(
     """
     arguments, family = _infer(shapes, grid), infer.family(shapes)
     if family != "vit":
-        arguments |= infer.resnet_constants(configs)
+        root, unit = configs["root_conv"], configs.get("stage_1_unit_1", {})
+        arguments |= {
+            "group_norm_epsilon": configs["root_norm"]["epsilon"]
+            if "root_norm" in configs
+            else unit["group_norm_epsilon"],
+            "std_epsilon": root["epsilon"],
+            "std_epsilon_place": root["epsilon_place"],
+            "conv_padding": root["padding"],
+            "pool_padding": configs["root"]["padding"],
+        }
     if family == "bit":
         pooling = "gap" if "pooling" in configs else None
         return arguments, _built_arguments(configs, pooling)
@@ -168,15 +185,3 @@ def _infer(shapes: Shapes, grid: Grid) -> Config:
     if infer.family(shapes) == "bit":
         return infer.infer_bit(shapes)
     return infer_architecture(shapes, grid)
-
-
-def _arguments_from_shapes(shapes: Shapes, grid: Grid) -> Config:
-    """Returns the arguments that shapes determine without a doubt."""
-    # The arrays would be the same with fixed position embeddings, and with
-    # `pooling="first_patch"`.
-    ambiguous = {"position_embedding": "none", "pooling": "gap"}
-    return {
-        name: value
-        for name, value in _infer(shapes, grid).items()
-        if ambiguous.get(name) != value
-    }

@@ -6,7 +6,6 @@ import pathlib
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
 
@@ -81,20 +80,6 @@ def test_transformers_folder_is_written(tmp_path):
         _cli.convert(golden_data.weights_path(case), folder, to="huggingface")
 
 
-@pytest.mark.slow
-def test_transformers_reads_the_folder(tmp_path):
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    case = "vit_jax_token"
-    _cli.convert(golden_data.weights_path(case), tmp_path, to="huggingface")
-    model = transformers.ViTForImageClassification.from_pretrained(tmp_path)
-    golden = golden_data.io(case)
-    image = torch.tensor(golden["image"]).cpu().permute(0, 3, 1, 2)
-    with torch.no_grad():
-        logits = model.cpu().eval()(image).logits.numpy()
-    np.testing.assert_allclose(logits, golden["logits"], atol=3e-5)
-
-
 def test_sharded_safetensors_are_read(tmp_path):
     from safetensors.numpy import save_file
 
@@ -135,18 +120,6 @@ def test_command_line_needs_no_backend(tmp_path):
     again = run(source, target, "--to", "timm", KERAS_BACKEND="none")
     assert again.returncode == 1
     assert "Traceback" not in again.stderr and "exists" in again.stderr
-
-
-@pytest.mark.slow
-def test_command_line_makes_a_keras_model(tmp_path):
-    source = golden_data.weights_path("vit_jax_token")
-    target = tmp_path / "model.keras"
-    done = run(source, target)
-    assert done.returncode == 0, done.stderr
-    golden = golden_data.io("vit_jax_token")
-    model = keras.models.load_model(target, safe_mode=True)
-    found = model.predict(golden["image"], verbose=0)
-    np.testing.assert_allclose(found, golden["logits"], atol=3e-5)
 
 
 def test_inspect_and_wrong_arguments(capsys, tmp_path):

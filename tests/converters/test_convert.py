@@ -9,8 +9,6 @@ import pytest
 import keras_vit
 from keras_vit.weights import open_checkpoint
 from keras_vit.weights.formats import FORMATS
-from keras_vit.weights.formats import detect_layout
-from keras_vit.weights.infer import infer_architecture
 from keras_vit.weights.weight_map import from_checkpoint
 from keras_vit.weights.weight_map import to_checkpoint
 from keras_vit.weights.writing import write_checkpoint
@@ -160,42 +158,6 @@ def test_hybrids_are_refused_with_the_layouts_that_have_them(tmp_path):
             keras_vit.converters.save(model, tmp_path / "a.npz", layout)
         assert all(repr(name) in str(error.value) for name in hybrids)
     assert not (tmp_path / "a.npz").exists()
-
-
-def test_block_numbers_with_leading_zeros_are_unmapped():
-    keys = ["blocks.01.norm1.weight", "blocks.1.norm1.weight"]
-    assert MAPS["timm:"].unmapped_keys(keys) == keys[:1]
-
-
-@pytest.mark.parametrize("case", golden_data.MODELS)
-def test_architecture_is_inferred_from_the_shapes(case):
-    layout, _ = golden_data.MODELS[case]
-    arrays = golden_data.arrays(case)
-    _, weight_map = detect_layout(arrays, layout)
-    arrays = FORMATS[layout].normalize(arrays)
-    weights = from_checkpoint(arrays, weight_map, heads=3)
-    arguments = golden_data.arguments(case)
-    inferred = infer_architecture(
-        {path: array.shape for path, array in weights.items()},
-        prefixes=FORMATS[layout].possible_prefixes(""),
-    )
-    for name in ("hidden_size", "num_layers", "num_heads", "mlp_dim"):
-        assert inferred[name] == arguments[name]
-    assert inferred["patch_size"] == (arguments["patch_size"],) * 2
-    assert inferred["representation_size"] == arguments.get(
-        "representation_size"
-    )
-    top = arguments.get("include_top", True)
-    assert inferred["classes"] == (7 if top else None)
-
-
-def test_error_names_an_array_with_wrong_rank():
-    arrays = golden_data.arrays("timm_base")
-    arrays["patch_embed.proj.weight"] = np.zeros((48, 3))
-    with pytest.raises(
-        ValueError, match=r"proj.weight: \(48, 3\) does not fit"
-    ):
-        from_checkpoint(arrays, MAPS["timm:"], heads=3)
 
 
 @pytest.mark.backends("torch")

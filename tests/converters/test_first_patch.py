@@ -103,20 +103,6 @@ def test_ambiguous_pooling_warns_when_loading(tmp_path, capsys):
 
 
 @pytest.mark.backends("torch")
-def test_ambiguous_pooling_is_reported_when_converting(tmp_path):
-    source, target = tmp_path / "a.npz", tmp_path / "a.safetensors"
-    save(build(pooling="gap"), source, "big_vision")
-    (note, *_) = _cli.convert(source, target, to="timm")
-    assert "--set pooling=first_patch" in note
-    settings = {"pooling": "first_patch"}
-    with pytest.raises(ValueError, match="pooling='first_patch'"):
-        _cli.convert(source, tmp_path / "b.pth", to="timm", settings=settings)
-    _cli.convert(source, tmp_path / "a.keras", settings=settings)
-    model = load(tmp_path / "a.keras")
-    assert model.get_layer("pooling").mode == "first_patch"
-
-
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "layout", ["vit_jax", "timm", "mae", "huggingface", "torchvision"]
 )

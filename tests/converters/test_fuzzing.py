@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from keras_vit.weights import open_checkpoint
 from tests.fuzzing import check
 from tests.fuzzing import readers
 
@@ -45,24 +44,3 @@ def test_truncated_files_are_refused(seed, tmp_path):
         data = files[name][: len(files[name]) * part // 100]
         found = {**files, name: data}
         assert check.outcome(reader, found, expected, tmp_path) == "refused"
-
-
-def test_fuzzing_check_detects_failures(seed, tmp_path, monkeypatch):
-    reader, files, expected = seed
-    assert check.outcome(reader, files, expected, tmp_path, True) == "same"
-    for error in (KeyError("a.npz"), ValueError("no name"), MemoryError()):
-
-        def broken(path, error=error):
-            raise error
-
-        monkeypatch.setattr(check, "open_checkpoint", broken)
-        with pytest.raises(check.Failure):
-            check.outcome(reader, files, expected, tmp_path)
-
-    def writing(path):
-        (tmp_path / "more").write_text("x")
-        return open_checkpoint(path)
-
-    monkeypatch.setattr(check, "open_checkpoint", writing)
-    with pytest.raises(check.Failure, match="left files behind: .'more'"):
-        check.outcome(reader, files, expected, tmp_path)

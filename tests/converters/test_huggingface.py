@@ -10,7 +10,6 @@ import keras_vit
 from keras_vit import convert as _cli
 from keras_vit.converters import load
 from keras_vit.converters import save
-from keras_vit.models import weights_by_path
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -150,26 +149,6 @@ def test_deit_without_head_keeps_its_tokens(tmp_path):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name,output,arguments", MODELS)
-def test_folder_round_trip_is_exact(name, output, arguments, tmp_path):
-    model = build(**arguments)
-    save(model, tmp_path / "folder")
-    again = load(tmp_path / "folder")
-    wanted, found = weights_by_path(model), weights_by_path(again)
-    if not arguments.get("mask_token"):
-        assert found.keys() == wanted.keys()
-    for key in wanted:
-        np.testing.assert_array_equal(
-            keras.ops.convert_to_numpy(found[key]),
-            keras.ops.convert_to_numpy(wanted[key]),
-        )
-    images = np.zeros((1, 12, 12, 3), "float32")
-    np.testing.assert_array_equal(
-        keras.ops.convert_to_numpy(again(images)),
-        keras.ops.convert_to_numpy(model(images)),
-    )
-
-
 @pytest.mark.parametrize(
     "arguments,reason",
     [
@@ -280,19 +259,3 @@ def test_preprocessing_matches_the_code_base(case, mean, tmp_path):
     assert found["image_mean"][0] == mean
     size = json.loads((folder / "config.json").read_text())["image_size"]
     assert found["size"] == {"height": size, "width": size}
-
-
-def test_existing_folder_is_not_overwritten(tmp_path):
-    save(build(), tmp_path / "folder")
-    with pytest.raises(FileExistsError, match="already has model.safetensors"):
-        save(build(), tmp_path / "folder")
-    save(build(classes=2), tmp_path / "folder", overwrite=True)
-    assert load(tmp_path / "folder").output_shape == (None, 2)
-
-
-@pytest.mark.parametrize("layout", ["huggingface", "huggingface:vit"])
-def test_registers_without_a_head_are_refused(layout, tmp_path):
-    model = build(**NO_HEAD, num_registers=2, position_prefix="class")
-    with pytest.raises(ValueError, match="no place for:\n  register_tokens"):
-        save(model, tmp_path / "model.safetensors", layout)
-    assert not list(tmp_path.iterdir())

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from keras_vit.converters import load
-from keras_vit.weights.formats.huggingface_config import read_arguments
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -208,13 +207,6 @@ def test_config_of_another_model_is_refused(family, key, value, tmp_path):
         load(tmp_path)
 
 
-def test_pooler_act_is_not_read_without_a_pooler(tmp_path):
-    config = transformers.ViTConfig(**SIZES, pooler_act="relu")
-    with torch.device("cpu"):
-        transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
-    assert load(tmp_path).output_shape == (None, 2)
-
-
 def test_early_configs_of_clip_have_another_name_of_their_entries(tmp_path):
     build("clip_vision_model").save_pretrained(tmp_path)
     entries = json.loads((tmp_path / "config.json").read_text())
@@ -228,7 +220,3 @@ def test_early_configs_of_clip_have_another_name_of_their_entries(tmp_path):
     assert read.vision_config.hidden_act == "gelu"
     block = load(tmp_path).get_layer("block_0")
     assert block.get_config()["activation"] == "gelu"
-
-
-def test_missing_entries_have_the_defaults_of_transformers():
-    assert read_arguments({"model_type": "vit_mae"})["norm_pixels"] is False

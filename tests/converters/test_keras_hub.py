@@ -54,18 +54,6 @@ def test_outputs_match_keras_hub(case, record_error):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", CASES)
-def test_preset_runs_on_images_of_any_size(case):
-    """keras-hub's models have one size."""
-    golden = golden_data.io(case)
-    model = load(golden_data.folder(case), input_shape=(None, None, 3))
-    found = run(model, golden["image"])
-    np.testing.assert_allclose(found, golden["output"], rtol=0, atol=3e-6)
-    found = run(model, np.zeros((1, 32, 20, 3), "float32"))
-    assert found.shape[0] == 1 and np.isfinite(found).all()
-
-
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("program", [True, False], ids=["file", "model"])
 def test_preset_is_written_back_bit_for_bit(case, program, tmp_path):
     source, target = golden_data.folder(case), tmp_path / "back"
@@ -168,8 +156,8 @@ def test_preprocessing_is_read_and_written(vit, tmp_path):
         ("task.json", {"backbone": {"patch_size": 0}}, "ZeroDivisionError"),
         (
             "task.json",
-            {"backbone": {"layer_norm_epsilon": "1"}},
-            "layer_norm_epsilon must be between",
+            {"backbone": {"layer_norm_epsilon": "x"}},
+            "to float: 'x'",
         ),
     ],
 )

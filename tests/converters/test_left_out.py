@@ -106,21 +106,6 @@ def test_activation_that_is_not_stored_is_named(
         assert config.get("problem_type") == several[activation]
 
 
-@pytest.mark.parametrize("activation", ["sigmoid", "softmax", None])
-def test_hub_folder_of_a_model_with_an_activation(activation, tmp_path):
-    build(classifier_activation=activation).save(tmp_path / "model.keras")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        keras_vit.hub.save(tmp_path / "model.keras", tmp_path / "hub")
-    said = [w for w in caught if "of the head is not stored" in str(w.message)]
-    assert len(said) == (activation is not None)
-    config = json.loads((tmp_path / "hub" / "config.json").read_text())
-    several = config.get("problem_type") == "multi_label_classification"
-    assert several == (activation == "sigmoid")
-    _, same, _ = keras_vit.hub.verify(tmp_path / "hub")
-    assert same
-
-
 def test_folder_of_transformers_keeps_that_a_model_is_multi_label(tmp_path):
     run = tmp_path / "run"
     run.mkdir()

@@ -171,16 +171,6 @@ def test_epsilon_of_timm_clip_models(tmp_path):
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("pooling", ["max", "avgmax", ["avg"]])
-def test_unsupported_timm_pooling_is_refused(pooling, tmp_path):
-    path, _ = timm_file(tmp_path, (32, 32))
-    config = {"architecture": "vit_tiny", "global_pool": pooling}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="'global_pool' in its config.json"):
-        keras_vit.converters.load(path, num_heads=2)
-
-
-@pytest.mark.backends("torch")
 def test_positions_that_fit_two_grids_raise(tmp_path):
     path, expected = timm_file(
         tmp_path, (24, 24), reg_tokens=4, no_embed_class=True

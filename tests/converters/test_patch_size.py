@@ -33,12 +33,6 @@ def test_kernels_equal_timms(size, record_error):
 
 
 @pytest.mark.backends("torch")
-def test_an_equal_size_keeps_the_bits():
-    kernel = np.random.default_rng(0).normal(size=(4, 6, 3, 5))
-    assert resample_patch_kernel(kernel, (4, 6)) is kernel
-
-
-@pytest.mark.backends("torch")
 def test_big_vision_resizes_bilinearly():
     """Section 3.4 of the paper: products with resized patches are kept when
     patches grow. big_vision resizes bilinearly, without antialiasing."""

@@ -178,8 +178,8 @@ def _break(monkeypatch, kind):
     "kind,words",
     [
         ("absent", "timm is not installed: pip install timm"),
-        ("raised", "torchvision cannot be imported (operator torchvision::nms"),
-        ("wrapped", "torchvision cannot be imported (operator torchvision::"),
+        ("raised", "torchvision was built for another PyTorch (operator"),
+        ("wrapped", "torchvision was built for another PyTorch (operator"),
     ],
 )
 def test_unavailable_library_is_reported(
@@ -194,7 +194,6 @@ def test_unavailable_library_is_reported(
     last = out.strip().splitlines()[-1]
     assert last.startswith("not verified in the original library: a.safe")
     assert words in last
-    assert "None is not installed" not in out
 
 
 @pytest.mark.backends("torch")

@@ -64,52 +64,42 @@ def detect_layout(
 ) -> tuple[str, WeightMap]:
     """Returns the name and the map of the layout that keys fit; a given
     layout is the only candidate."""
-    name, variant = "", ""
-    if layout is not None:
-        code_base, variant = split(layout)
-        name = code_base.name
-    matches: dict[str, WeightMap] = {}
-    nearest: tuple[int, str, WeightMap | None, list[str]]
-    nearest = (len(arrays) + 1, "", None, [])
-    for candidate in [name] if name else FORMATS:
-        marker = FORMATS[candidate].marker
-        normalized = FORMATS[candidate].normalize(arrays)
-        if marker and not name and marker not in normalized:
+    code_bases, matches, candidates = list(FORMATS.values()), {}, []
+    for code_base in [split(layout)[0]] if layout else code_bases:
+        normalized = code_base.normalize(arrays)
+        if not (layout or code_base.marker in (None, *normalized)):
             continue
-        for weight_map in FORMATS[candidate].maps:
-            if variant and weight_map.variant != variant:
-                continue
+        maps, variant = code_base.maps, split(layout)[1] if layout else ""
+        for weight_map in [code_base.weight_map(variant)] if variant else maps:
             unmapped = weight_map.unmapped_keys(normalized)
-            if len(unmapped) < nearest[0]:
-                names = file_keys(arrays, normalized)
-                in_file = [str(names.get(key, key)) for key in unmapped]
-                nearest = (len(unmapped), candidate, weight_map, in_file)
+            names = file_keys(arrays, normalized)
+            candidates.append((unmapped, names, code_base.name, weight_map))
             complete = all(key in normalized for key in weight_map.required)
             if not unmapped and (complete or variant):
-                matches.setdefault(candidate, weight_map)
+                matches.setdefault(code_base.name, weight_map)
     if "bit" in matches:
         # Also fits "vit_jax", as a hybrid without a Vision Transformer.
         matches.pop("vit_jax", None)
     # Keys that both of Google's layouts have mean the same in both.
     if len(matches) == 1 or matches.keys() == {"vit_jax", "big_vision"}:
         return next(iter(matches.items()))
-    count, candidate, weight_map, unmapped = nearest
-    if name and weight_map is not None:
+    unmapped, names, name, weight_map = min(candidates, key=lambda x: len(x[0]))
+    if layout:
         return name, weight_map  # the reader lists what does not fit
     if matches:
         raise ValueError(
             f"The keys fit several layouts: {', '.join(matches)}. Give one as "
             "`layout`."
         )
-    if weight_map is None or count == len(arrays):
+    if len(unmapped) >= len(arrays):
         raise ValueError(
             "The keys fit no layout. The first are: "
             f"{', '.join(sorted(arrays)[:5])}. Known layouts: "
             f"{', '.join(FORMATS)}."
         )
-    lines = "\n".join(f"  {key}" for key in sorted(unmapped))
+    lines = "\n".join(f"  {names.get(key, key)}" for key in sorted(unmapped))
     raise ValueError(
-        f"The keys fit no layout. The nearest is {candidate!r}.\n"
+        f"The keys fit no layout. The nearest is {name!r}.\n"
         f"Arrays that it has no place for:\n{lines}"
     )
 
@@ -180,7 +170,7 @@ def check_representable(
         reasons = [f"it has no hybrids, which {' and '.join(able)} have"]
     else:
         variant = variant or code_base.nearest_variant(arguments)
-        reasons = list(code_base.refusals(arguments, variant, folder))
+        reasons = code_base.refusals(arguments, variant, folder)
     if reasons:
         raise ValueError(
             f"The layout {code_base.name!r} cannot hold the model: "

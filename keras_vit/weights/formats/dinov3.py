@@ -269,8 +269,9 @@ class Dinov3(Format):
     def values(self, arguments: Config, variant: str, folder: bool) -> Values:
         return {"class_token": (True,), "activation": ("gelu", "swiglu")}
 
+    @staticmethod
     def after_reading(
-        self, weights: dict[str, Array], stored: Config, variant: str
+        weights: dict[str, Array], stored: Config, variant: str
     ) -> tuple[dict[str, Array], Config]:
         """Removes the biases of keys that a mask of zeros switches off."""
         weights, stored = dict(weights), dict(stored)

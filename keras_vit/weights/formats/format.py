@@ -4,7 +4,6 @@ import json
 import pathlib
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 from typing import ClassVar
@@ -128,20 +127,24 @@ class Format:
         """
         return dict(arrays)
 
-    def left_out(self, arrays: dict[str, Array]) -> list[str]:
+    @staticmethod
+    def left_out(arrays: dict[str, Array]) -> list[str]:
         """Lists the keys that `normalize` leaves out, since they are no part of
         the model, such as a text tower."""
         return []
 
-    def read_config(self, config: Config) -> Config:
+    @staticmethod
+    def read_config(config: Config) -> Config:
         """Returns the arguments that a config.json contains."""
         return {}
 
-    def check_config(self, config: Config, weights: dict[str, Array]) -> None:
+    @staticmethod
+    def check_config(config: Config, weights: dict[str, Array]) -> None:
         """Raises a `ValueError` if a config.json is not that of the weights."""
 
+    @staticmethod
     def after_reading(
-        self, weights: dict[str, Array], stored: Config, variant: str
+        weights: dict[str, Array], stored: Config, variant: str
     ) -> tuple[dict[str, Array], Config]:
         """Adds what the code base computes, and removes what has no effect."""
         return weights, stored
@@ -161,37 +164,28 @@ class Format:
         whose arrays do not show that it has no others."""
         return {}
 
-    def problems(
-        self, arguments: Config, variant: str, folder: bool
-    ) -> Iterator[str]:
-        """Yields other reasons why a file or a folder cannot be a model's."""
-        yield from ()
-
     def refusals(
         self, arguments: Config, variant: str, folder: bool
-    ) -> Iterator[str]:
-        """Yields why its code would compute other outputs than a model, or
-        could not."""
+    ) -> list[str]:
+        """Lists why its code would compute other outputs than a model."""
         a, values = arguments, dict(_VALUES)
         if variant in self.rotary_variants:
             values = {"position_embedding": ("rope",), "block": (None,)}
-            rotary = a["position_embedding"] == "rope"
-            if rotary and variant != self.nearest_variant(a):
-                yield f"activation={a['activation']!r} in {variant!r}"
+            if variant != self.nearest_variant(a):
+                values["activation"] = (f"another in {variant!r}",)
         elif a["position_embedding"] == "learned":
             possible = self.possible_prefixes(variant)
             counts = [infer.num_positioned(p, a) for p in possible]
-            prefix = a["position_prefix"]
-            if infer.num_positioned(prefix, a) not in counts:
+            if infer.num_positioned(a["position_prefix"], a) not in counts:
                 values["position_prefix"] = possible
         if a["classes"]:
             values["pooling"] = self.poolings
         values |= self.values(a, variant, folder)
-        for name, allowed in values.items():
-            if name in a and a[name] not in allowed:
-                others = " or ".join(map(repr, allowed))
-                yield f"{name}={a[name]!r} (it has {others})"
-        yield from self.problems(a, variant, folder)
+        return [
+            f"{name}={a[name]!r} (it has {' or '.join(map(repr, allowed))})"
+            for name, allowed in values.items()
+            if name in a and a[name] not in allowed
+        ]
 
     def before_writing(
         self, weights: dict[str, Array], arguments: Config, variant: str
@@ -217,7 +211,8 @@ class Format:
             weight_map = self.weight_map(variant, weights)
         return weights, weight_map
 
-    def to_file(self, arrays: dict[str, Array]) -> dict[str, Array]:
+    @staticmethod
+    def to_file(arrays: dict[str, Array]) -> dict[str, Array]:
         """Returns the arrays of a file, the inverse of what `normalize` adds
         and leaves out, or raises a `ValueError` if a file cannot hold them."""
         return arrays
@@ -278,6 +273,14 @@ def write_folder(
             pathlib.Path(temporary).write_text(json.dumps(content, indent=2))
     for name in others:
         (folder / name).unlink(missing_ok=True)
+
+
+def square(arguments: Config) -> Values:
+    """Returns values of a model with square patches and images, for `values`;
+    its grid must be known."""
+    rows, _ = arguments["patch_size"]
+    side, _ = arguments["grid_size"] or (1, 1)
+    return {"patch_size": ((rows, rows),), "grid_size": ((side, side),)}
 
 
 QKV = ("query", "key", "value")

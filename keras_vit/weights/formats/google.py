@@ -263,7 +263,8 @@ class BigVision(Format):
 
         return replace_prefix(rename_keys(arrays, rename), "", "params/")
 
-    def left_out(self, arrays: dict[str, Array]) -> list[str]:
+    @staticmethod
+    def left_out(arrays: dict[str, Array]) -> list[str]:
         """Lists the keys of the text tower and the loss of SigLIP's files."""
         if not any(key.startswith("params/img/") for key in arrays):
             return []

@@ -10,7 +10,6 @@ import pathlib
 import re
 import tempfile
 from collections.abc import Collection
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,9 @@ from keras_vit.weights.formats.format import Reference
 from keras_vit.weights.formats.format import ReferenceUnavailable
 from keras_vit.weights.formats.format import Values
 from keras_vit.weights.formats.format import block_layers
+from keras_vit.weights.formats.format import square
 from keras_vit.weights.formats.format import write_folder
+from keras_vit.weights.formats.huggingface_config import ACTIVATIONS
 from keras_vit.weights.formats.huggingface_config import check_config
 from keras_vit.weights.formats.huggingface_config import dinov3_config
 from keras_vit.weights.formats.huggingface_config import hidden_act
@@ -257,12 +258,6 @@ def _model_config(arguments: Config, variant: str) -> Config:
     return config
 
 
-def _labels(old: Config, classes: int) -> Config:
-    """Returns the labels of config.json: the source's if their number fits."""
-    names = class_names_of(old, classes)
-    return label_entries(names or [f"LABEL_{i}" for i in range(classes)])
-
-
 def problem_type(old: dict, activation: str | None = None) -> dict:
     """Returns the entry of a multi-label model in config.json, or none."""
     run, data = old.get("config"), old.get("data")
@@ -304,13 +299,14 @@ def _preprocessor_config(
         kept = read_config(source.path, FOLDER_FILES[2])
         if kept:
             return kept
-    if mode is None:
-        mode = source.preprocess_mode if source else "tf"
-    if mode is None:
+    if source and mode is None:
+        mode = source.preprocess_mode
         meta = arguments["layer_scale"] is not None or _is_deit(arguments)
-        mode = "torch" if meta and layout != "keras" else "tf"
-        mode = "clip" if arguments["pre_norm"] else mode
-    mean, std = PREPROCESSING[mode]
+        if mode is None and arguments["pre_norm"]:
+            mode = "clip"
+        elif mode is None and meta and layout != "keras":
+            mode = "torch"
+    mean, std = PREPROCESSING[mode or "tf"]
     resample = _RESAMPLE["bilinear"]
     timm = old.get("pretrained_cfg")
     if layout == "timm" and isinstance(timm, dict) and "mean" in timm:
@@ -324,8 +320,8 @@ def _preprocessor_config(
         "resample": resample,
         "do_rescale": True,
         "do_normalize": True,
-        "image_mean": list(mean),
-        "image_std": list(std),
+        "image_mean": mean,
+        "image_std": std,
         "rescale_factor": 1 / 255,
         "size": {"height": size, "width": size},
     }
@@ -388,22 +384,11 @@ class HuggingFace(Format):
                 arrays[joined] = np.concatenate([arrays.pop(k) for k in parts])
         return arrays
 
-    def left_out(self, arrays: dict[str, Array]) -> list[str]:
-        return siglip_clip.left_out(arrays)
-
-    def to_file(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        return siglip_clip.to_file(arrays)
-
-    def read_config(self, config: Config) -> Config:
-        return read_arguments(config)
-
-    def check_config(self, config: Config, weights: dict[str, Array]) -> None:
-        check_config(config, weights)
-
-    def after_reading(
-        self, weights: dict[str, Array], stored: Config, variant: str
-    ) -> tuple[dict[str, Array], Config]:
-        return dinov3.after_reading(weights, stored, variant)
+    left_out = staticmethod(siglip_clip.left_out)
+    to_file = staticmethod(siglip_clip.to_file)
+    read_config = staticmethod(read_arguments)
+    check_config = staticmethod(check_config)
+    after_reading = staticmethod(dinov3.after_reading)
 
     def nearest_variant(self, arguments: Config) -> str:
         """Returns the variant of the transformers model that fits best.
@@ -432,9 +417,9 @@ class HuggingFace(Format):
 
     def values(self, arguments: Config, variant: str, folder: bool) -> Values:
         a, dinov2 = arguments, variant.startswith("dinov2")
+        if variant in dinov3.VARIANTS and not folder:
+            return {"class_token": (True,)}
         if variant in dinov3.VARIANTS:
-            if not folder:
-                return {"class_token": (True,)}
             return {
                 "class_token": (True,),
                 "classes": (None,),
@@ -447,38 +432,28 @@ class HuggingFace(Format):
         if a["classes"]:
             values["representation_size"] = (None,)
         if variant in siglip_clip.VARIANTS:
-            return values | siglip_clip.values(a)
+            values |= siglip_clip.values(a)
+            if folder:
+                values |= square(a) | {"activation": (*ACTIVATIONS.values(),)}
+            return values
         values["class_token"] = (True,)
         if a["classes"]:
             values["pooling"] = ("token", "token_gap")
             if folder:
                 values["pooling"] = ("token_gap",) if dinov2 else ("token",)
-        if folder and not dinov2:
-            values |= {"layer_scale": (None,), "num_registers": (0, 1)}
-        return values
-
-    def problems(
-        self, arguments: Config, variant: str, folder: bool
-    ) -> Iterator[str]:
-        a, dinov2 = arguments, variant.startswith("dinov2")
-        if not folder or variant in dinov3.VARIANTS:
-            return
-        sides = {*a["patch_size"]}, {*(a["grid_size"] or (1, 2))}
-        if max(map(len, sides)) > 1:
-            yield (
-                f"patch_size={a['patch_size']}, grid_size={a['grid_size']}, "
-                "since its patches and grids are square"
-            )
-        gated = a["activation"] == "swiglu"
-        if gated != variant.endswith("swiglu") or not (
-            gated or hidden_act(a["activation"])
-        ):
-            yield f"activation={a['activation']!r}"
-        if dinov2 and (a["layer_scale"] is None or _ratio(a) is None):
-            yield (
-                f"layer_scale={a['layer_scale']}, mlp_dim={a['mlp_dim']}, "
-                "since DINOv2 has layer scale and a whole `mlp_ratio`"
-            )
+        if not folder:
+            return values
+        gated = variant.endswith("swiglu")
+        values |= square(a) | {
+            "activation": ("swiglu",) if gated else (*ACTIVATIONS.values(),)
+        }
+        if not dinov2:
+            return values | {"layer_scale": (None,), "num_registers": (0, 1)}
+        width = a["mlp_dim"] if _ratio(a) else 4 * a["hidden_size"]
+        return values | {
+            "layer_scale": (a["layer_scale"] or 1.0,),
+            "mlp_dim": (width,),
+        }
 
     def before_writing(
         self, weights: dict[str, Array], arguments: Config, variant: str
@@ -500,7 +475,9 @@ class HuggingFace(Format):
         config = {**_model_config(arguments, variant), "dtype": dtype}
         projected = variant == siglip_clip.PROJECTED
         if arguments["classes"] is not None and not projected:
-            config |= _labels(old, arguments["classes"])
+            names = class_names_of(old, arguments["classes"])
+            default = [f"LABEL_{i}" for i in range(arguments["classes"])]
+            config |= label_entries(names or default)
             config |= problem_type(old, arguments.get("classifier_activation"))
         size = config.get("vision_config", config)["image_size"]
         height = size if isinstance(size, int) else size[0]
@@ -524,7 +501,7 @@ class HuggingFace(Format):
             if not path.is_dir():
                 path = pathlib.Path(folder)
                 variant = self.nearest_variant(arguments)
-                problems = list(self.refusals(arguments, variant, True))
+                problems = self.refusals(arguments, variant, True)
                 if problems:
                     raise ReferenceUnavailable("; ".join(problems))
                 configs = self.folder_configs(
@@ -533,21 +510,20 @@ class HuggingFace(Format):
                 arrays = read(checkpoint.path)
                 write_folder(path, {FOLDER_FILES[0]: arrays}, configs)
             config = transformers.AutoConfig.from_pretrained(path)
-            names: list[str] = config.architectures or []
-            classes = [
-                getattr(transformers, siglip_clip.TOWERS.get(name, name), None)
-                for name in names
-            ]
-            if not classes or classes[0] is None:
+            name = (config.architectures or [""])[0]
+            build = getattr(
+                transformers, siglip_clip.TOWERS.get(name, name), None
+            )
+            if build is None:
                 raise ReferenceUnavailable(
                     "config.json names no model of transformers"
                 )
-            if names[0] in siglip_clip.TOWERS:
+            if name in siglip_clip.TOWERS:
                 width = getattr(config, "projection_dim", None)
                 config = config.vision_config
                 if width is not None:  # the tower's own may be another
                     config.projection_dim = width
-            model = classes[0].from_pretrained(
+            model = build.from_pretrained(
                 path, config=config, dtype=torch.float32
             )
             model.eval()

@@ -11,7 +11,6 @@ when it loads a file.
 import pathlib
 import re
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from keras_vit.weights.formats.format import Reference
 from keras_vit.weights.formats.format import ReferenceUnavailable
 from keras_vit.weights.formats.format import Values
 from keras_vit.weights.formats.format import block_layers
+from keras_vit.weights.formats.format import square
 from keras_vit.weights.formats.reference import image_size
 from keras_vit.weights.weight_map import IDENTITY
 from keras_vit.weights.weight_map import Layers
@@ -78,6 +78,16 @@ def _map(
 
 _VIT, _DEIT = "vi_t_patching_and_embedding", "dei_t_embeddings"
 _DINOV2, _POSITIONS = "dinov2_embedding", "position_embedding/embedding"
+_HEADS = ("pre_logits", "predictions")
+_TOKENS = tuple(
+    f"{_DINOV2}/{name}"
+    for name in (
+        "cls_token",
+        "mask_token",
+        "register_tokens",
+        "position_embeddings",
+    )
+)
 _HEAD = (
     ("pre_logits/*", "task/pre_logits/*", "linear"),
     ("head/*", "task/predictions/*", "linear"),
@@ -120,14 +130,10 @@ _MAPS = (
             variant,
             f"{_DINOV2}/patch_embeddings/projection",
             (
-                ("class_token/tokens", f"{_DINOV2}/cls_token", "array"),
-                ("mask_token/tokens", f"{_DINOV2}/mask_token", "vector"),
-                (
-                    "register_tokens/tokens",
-                    f"{_DINOV2}/register_tokens",
-                    "array",
-                ),
-                (_POSITIONS, f"{_DINOV2}/position_embeddings", "array"),
+                ("class_token/tokens", _TOKENS[0], "array"),
+                ("mask_token/tokens", _TOKENS[1], "vector"),
+                ("register_tokens/tokens", _TOKENS[2], "array"),
+                (_POSITIONS, _TOKENS[3], "array"),
             ),
             "dinov2_encoder/layers/dinov2_layer_{i}",
             ("norm1", "norm2", "attention/attention", *layers),
@@ -170,14 +176,8 @@ def _arguments(name: str, options: Config, task: Config | None) -> Config:
     if image[0] <= 4 < image[2]:  # saved with channels first
         image = image[1:]
     pairs = zip(image, np.broadcast_to(patch, 2), strict=False)
-    epsilon = options.get("layer_norm_epsilon", 1e-6)
-    if type(epsilon) is not float or not 0 < epsilon < 1:
-        raise ValueError(
-            "its layer_norm_epsilon must be between 0 and 1. Received: "
-            f"{epsilon!r:.100}"
-        )
     arguments = {
-        "norm_epsilon": epsilon,
+        "norm_epsilon": float(options.get("layer_norm_epsilon", 1e-6)),
         "grid_size": tuple(int(size) // int(p) for size, p in pairs),
     }
     if options.get("antialias_in_interpolation"):
@@ -273,65 +273,45 @@ class KerasHub(Format):
 
     def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
         """Numbers the first block, and names what Keras numbers."""
-        heads = sorted({m[0] for m in map(_DENSE.match, arrays) if m})
-        names = dict(
-            zip(heads[::-1], ("predictions", "pre_logits"), strict=False)
-        )
-        names = {dense: f"task/{name}" for dense, name in names.items()}
+        heads = sorted({m[0] for m in map(_DENSE.match, arrays) if m})[::-1]
+        names = {
+            f"{head}/{i}": f"task/{name}/{i}"
+            for head, name in zip(heads, _HEADS[::-1], strict=False)
+            for i in (0, 1)
+        }
         numbered = sorted(filter(_NUMBERED.fullmatch, arrays))
         if len(numbered) >= 3:
-            first, *others, positions, dropped = numbered
-            names[first] = f"{_DINOV2}/cls_token"
+            cls, *others, positions, dropped = numbered
+            names |= {cls: _TOKENS[0], positions: _TOKENS[-1]}
             for key in others:
-                kind = (
-                    "mask_token"
-                    if np.ndim(arrays[key]) == 2
-                    else "register_tokens"
-                )
-                names[key] = f"{_DINOV2}/{kind}"
-            names[positions] = f"{_DINOV2}/position_embeddings"
+                is_mask = np.ndim(arrays[key]) == 2
+                names[key] = _TOKENS[1 if is_mask else 2]
             arrays = {key: a for key, a in arrays.items() if key != dropped}
-
-        def rename(key: str) -> str:
-            key = _FIRST.sub(r"\1_0", key)
-            start = _DENSE.match(key)
-            if start:
-                return key.replace(start[0], names.get(start[0], start[0]), 1)
-            return names.get(key, key)
-
-        return rename_keys(arrays, rename)
-
-    def to_file(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        """Undoes `_normalize`."""
-        heads = [
-            h for h in ("pre_logits", "predictions") if f"task/{h}/0" in arrays
-        ]
-        names = {
-            f"task/{head}": f"task/dense{f'_{i}' * (i > 0)}"
-            for i, head in enumerate(heads)
-        }
-        tokens = (
-            "cls_token",
-            "mask_token",
-            "register_tokens",
-            "position_embeddings",
+        return rename_keys(
+            arrays, lambda key: names.get(key, _FIRST.sub(r"\1_0", key))
         )
-        stored = [
-            f"{_DINOV2}/{t}" for t in tokens if f"{_DINOV2}/{t}" in arrays
-        ]
-        found = {}
-        for key, array in arrays.items():
-            if key in stored:
-                found[f"{_DINOV2}/{stored.index(key)}"] = array
-                if key == stored[-1]:
-                    found[f"{_DINOV2}/{len(stored)}"] = array
-                continue
-            layer, _, number = key.rpartition("/")
-            layer = re.sub(r"(encoder_block|dinov2_layer)_0(?=/)", r"\1", layer)
-            found[f"{names.get(layer, layer)}/{number}"] = array
-        return found
 
-    def read_config(self, config: Config) -> Config:
+    @staticmethod
+    def to_file(arrays: dict[str, Array]) -> dict[str, Array]:
+        """Undoes `normalize`."""
+        heads = [name for name in _HEADS if f"task/{name}/0" in arrays]
+        names = {
+            f"task/{name}/{i}": f"task/dense{'_1' * number}/{i}"
+            for number, name in enumerate(heads)
+            for i in (0, 1)
+        }
+        tokens = [key for key in _TOKENS if key in arrays]
+        names |= {key: f"{_DINOV2}/{i}" for i, key in enumerate(tokens)}
+        if tokens:
+            copy = {f"{_DINOV2}/{len(tokens)}": arrays[tokens[-1]]}
+            arrays = {**arrays, **copy}
+        first = re.compile(r"(encoder_block|dinov2_layer)_0(?=/)")
+        return rename_keys(
+            arrays, lambda key: names.get(key, first.sub(r"\1", key))
+        )
+
+    @staticmethod
+    def read_config(config: Config) -> Config:
         """Returns the arguments that task.json or config.json imply."""
         try:
             task = config["config"] if "backbone" in config["config"] else None
@@ -362,6 +342,7 @@ class KerasHub(Format):
             "qkv_bias": (True,),
             "final_norm": ("before_pooling",),
             "position_embedding": ("learned",),
+            "grid_size": (a["grid_size"] or "one that is given",),
         }
         if a["classes"]:
             token = a["class_token"]
@@ -376,21 +357,15 @@ class KerasHub(Format):
             values["representation_size"] = (None,)
         if variant == "deit":
             values["num_registers"] = (1,)
-        if dinov2:
-            values |= {"classes": (None,), "norm_epsilon": (1e-6,)}
-        return values
-
-    def problems(
-        self, arguments: Config, variant: str, folder: bool
-    ) -> Iterator[str]:
-        a, grid = arguments, arguments["grid_size"]
-        if grid is None:
-            yield "grid_size=None"
-        elif variant.startswith("dinov2"):
-            if len({*a["patch_size"]}) > 1 or len({*grid}) > 1:
-                yield f"patch_size={a['patch_size']}, grid_size={grid}"
-            if _intermediate_dim(a) is None:
-                yield f"mlp_dim={a['mlp_dim']}"
+        if not dinov2:
+            return values
+        width = a["mlp_dim"] if _intermediate_dim(a) else 4 * a["hidden_size"]
+        return values | {
+            "classes": (None,),
+            "norm_epsilon": (1e-6,),
+            "mlp_dim": (width,),
+            **square(a),
+        }
 
     def folder_configs(
         self,

@@ -53,6 +53,12 @@ def _dinov2(
     return WeightMap(variant, TORCH, (*layers, mask))
 
 
+def _prefixed(names: Names, new: str, old: str = "") -> Names:
+    if isinstance(names, tuple):
+        return tuple(new + name.removeprefix(old) for name in names)
+    return new + names.removeprefix(old)
+
+
 def mae_decoder(
     encoder: Layers, blocks: str, decoder_blocks: str, prefix: str = ""
 ) -> Layers:
@@ -60,11 +66,6 @@ def mae_decoder(
 
     Its blocks have the same names as the encoder's, with another prefix.
     """
-
-    def change_prefix(names: Names, old: str, new: str) -> Names:
-        if isinstance(names, tuple):
-            return tuple(new + name.removeprefix(old) for name in names)
-        return new + names.removeprefix(old)
 
     path = "decoder/"
     return (
@@ -77,8 +78,8 @@ def mae_decoder(
         ),
         *(
             (
-                change_prefix(layer, "", path),
-                change_prefix(key, blocks, decoder_blocks),
+                _prefixed(layer, path),
+                _prefixed(key, decoder_blocks, blocks),
                 parameter_type,
             )
             for layer, key, parameter_type in encoder
@@ -97,13 +98,8 @@ _MAE = replace_layers(
 def _with_prefixes(layers: Iterable[Layer], path: str, key: str) -> Layers:
     """Returns layers of a `WeightMap` with prefixes of their names."""
 
-    def add(names: Names, prefix: str) -> Names:
-        if isinstance(names, tuple):
-            return tuple(prefix + name for name in names)
-        return prefix + names
-
     return tuple(
-        (add(paths, path), add(keys, key), parameter_type)
+        (_prefixed(paths, path), _prefixed(keys, key), parameter_type)
         for paths, keys, parameter_type in layers
     )
 
@@ -151,11 +147,11 @@ class Dinov2(_Meta):
     def nearest_variant(self, arguments: Config) -> str:
         return "swiglu" if arguments["activation"] == "swiglu" else ""
 
-    def problems(
-        self, arguments: Config, variant: str, folder: bool
-    ) -> Iterator[str]:
+    def values(self, arguments: Config, variant: str, folder: bool) -> Values:
+        fitting = arguments["activation"]
         if variant != self.nearest_variant(arguments):
-            yield f"activation={arguments['activation']!r} in {variant!r}"
+            fitting = "swiglu" if variant else "gelu"
+        return {"class_token": (True,), "activation": (fitting,)}
 
 
 class Mae(_Meta):

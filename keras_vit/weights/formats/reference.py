@@ -85,29 +85,18 @@ def load_state_dict(
     model.eval()
 
 
-# Part of PyTorch's error message if torchvision was built for another version
-# of PyTorch.
-_OPERATORS = "torchvision::"
-
-
 def explain_import_error(error: BaseException) -> str:
-    """Returns a message about a failed import of a library, with its remedy.
-
-    A `RuntimeError` is explained if it is that of a torchvision that was built
-    for another version of PyTorch, and otherwise raised again.
-    """
+    """Returns a message about a failed import of a library, with its remedy."""
     while error.__cause__ is not None:  # transformers wraps the error
         error = error.__cause__
-    if _OPERATORS in str(error):
-        return (
-            f"torchvision cannot be imported ({error}): it was built for "
-            "another PyTorch. Install both from one place, such as: pip "
-            "install -U torch torchvision --index-url "
-            "https://download.pytorch.org/whl/cpu"
-        )
-    if not isinstance(error, ImportError):
-        raise error
     if isinstance(error, ModuleNotFoundError) and error.name:
         name = error.name.partition(".")[0]
         return f"{name} is not installed: pip install {name}"
+    if "torchvision::" in str(error):  # a RuntimeError or an ImportError
+        return (
+            f"torchvision was built for another PyTorch ({error}): install "
+            "both anew"
+        )
+    if not isinstance(error, ImportError):
+        raise error
     return f"importing it failed ({type(error).__name__}: {error})"

@@ -270,7 +270,8 @@ class Timm(Format):
             return {}
         return dinov3.timm_values(arguments)
 
-    def read_config(self, config: Config) -> Config:
+    @staticmethod
+    def read_config(config: Config) -> Config:
         """Returns the arguments that timm's config.json implies."""
         arguments = {}
         pooling = config.get("global_pool")
@@ -283,15 +284,15 @@ class Timm(Format):
                 )
             arguments["pooling"] = _POOLINGS[pooling]
         name = str(config["architecture"])
-        if "quickgelu" in name:
-            arguments["activation"] = "quick_gelu"
-        if _TANH_SIGLIP.match(name):
-            arguments["activation"] = "gelu_tanh"
         stored = config.get("model_args")
-        if isinstance(stored, dict) and isinstance(
-            stored.get("act_layer"), str
-        ):
-            arguments["activation"] = stored["act_layer"]
+        stored = stored if isinstance(stored, dict) else {}
+        activation = stored.get("act_layer")
+        if "quickgelu" in name:
+            activation = activation or "quick_gelu"
+        if _TANH_SIGLIP.match(name):
+            activation = activation or "gelu_tanh"
+        if isinstance(activation, str):
+            arguments["activation"] = activation
         if "_clip_" in name:
             arguments["norm_epsilon"] = 1e-5
         # `no_embed_class`, which timm's configs do not store.
@@ -301,10 +302,7 @@ class Timm(Format):
             arguments["position_prefix"] = "all"
         return arguments
 
-    def after_reading(
-        self, weights: dict[str, Array], stored: Config, variant: str
-    ) -> tuple[dict[str, Array], Config]:
-        return dinov3.after_reading(weights, stored, variant)
+    after_reading = staticmethod(dinov3.after_reading)
 
     def before_writing(
         self, weights: dict[str, Array], arguments: Config, variant: str
