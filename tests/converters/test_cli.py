@@ -19,33 +19,6 @@ pytestmark = pytest.mark.backends("torch")
 TOOL = pathlib.Path(__file__).parents[2] / "tools" / "convert.py"
 
 
-@pytest.mark.parametrize(
-    "case,layout,reason",
-    [
-        ("vit_jax_gap", "torchvision", "class_token=False"),
-        ("big_vision_tok", "vit_jax", "position_prefix='none'"),
-        ("timm_reg_ls_qknorm", "vit_jax", "position_prefix='none'"),
-        ("timm_map", "torchvision", "class_token=False"),
-        (
-            "facebook_mae_finetuned_gap",
-            "vit_jax",
-            "pooling=.gap. .it has",
-        ),
-        ("timm_pre_norm", "vit_jax", "no place for:\n  pre_norm/beta"),
-    ],
-)
-def test_unrepresentable_model_is_refused(case, layout, reason, tmp_path):
-    target = tmp_path / "out.npz"
-    given = {"num_heads": 3}
-    if case == "vit_jax_gap":
-        given["grid_size"] = (4, 6)
-    with pytest.raises(ValueError, match=reason):
-        _cli.convert(
-            golden_data.load_path(case), target, to=layout, settings=given
-        )
-    assert not list(tmp_path.iterdir())
-
-
 def test_run_folder_is_converted(tmp_path):
     run, weights = tmp_path / "run", tmp_path / "weights.npz"
     run.mkdir()
@@ -78,25 +51,6 @@ def test_transformers_folder_is_written(tmp_path):
     np.testing.assert_allclose(found, golden["logits"], atol=3e-5)
     with pytest.raises(FileExistsError, match="already has model.safetensors"):
         _cli.convert(golden_data.weights_path(case), folder, to="huggingface")
-
-
-def test_sharded_safetensors_are_read(tmp_path):
-    from safetensors.numpy import save_file
-
-    arrays = golden_data.arrays("hf_vit")
-    keys = sorted(arrays)
-    index = {}
-    for i, part in enumerate((keys[::2], keys[1::2])):
-        name = f"model-{i}.safetensors"
-        save_file({k: arrays[k] for k in part}, tmp_path / name)
-        index.update(dict.fromkeys(part, name))
-    path = tmp_path / "model.safetensors.index.json"
-    path.write_text(json.dumps({"weight_map": index}))
-    golden_data.assert_same(read(tmp_path), arrays)
-    index[keys[0]] = "../outside.safetensors"
-    path.write_text(json.dumps({"weight_map": index}))
-    with pytest.raises(ValueError, match="names a shard outside"):
-        read(path)
 
 
 def run(*arguments, **environment):
