@@ -1,10 +1,10 @@
 """Model parallelism: layouts that split a model's variables over devices."""
 
 import math
-import re
 from typing import Any
 
 import keras
+import numpy as np
 
 MODEL = "model"  # the mesh axis over which weights are split
 
@@ -145,16 +145,9 @@ def bytes_per_device(
             sizes = _axis_sizes(distribution.device_mesh)
             axes = distribution.get_variable_layout(variable).axes
             size //= math.prod(sizes[axis] for axis in axes if axis)
-        total += size * _itemsize(variable.dtype)
+        total += size * np.dtype(variable.dtype).itemsize
     return total
 
 
 def _axis_sizes(mesh: keras.distribution.DeviceMesh) -> dict[str, int]:
     return dict(zip(mesh.axis_names, mesh.shape, strict=True))
-
-
-def _itemsize(dtype: str) -> int:
-    # NumPy does not know names such as "bfloat16".
-    if dtype == "bool":
-        return 1
-    return int(re.findall(r"\d+", dtype)[0]) // 8

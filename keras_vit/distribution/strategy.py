@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -10,32 +11,23 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.distribution import _tensorflow
+from keras_vit._types import Dataset
 from keras_vit.distribution import layout
 from keras_vit.distribution import sharding
 
 # Strategies of each backend.
 NAMES = {
-    "tensorflow": ("none", "mirrored", "multiworker", "tpu"),
+    "tensorflow": ("none", "mirrored", "tpu"),
     "jax": ("none", "data-parallel", "model-parallel"),
     "torch": ("none",),
 }
-# What the error suggests if a strategy is for another backend.
-INSTEAD = {
-    ("tensorflow", "data-parallel"): "use 'mirrored' or 'tpu'",
-    ("tensorflow", "model-parallel"): "it needs KERAS_BACKEND=jax",
-    ("jax", "mirrored"): "use 'data-parallel'",
-    ("jax", "multiworker"): "use 'data-parallel', also for several processes",
-    ("jax", "tpu"): "use 'data-parallel', which finds the TPU",
-}
-TORCH = (
-    "Keras 3.15 trains on one device with PyTorch; several need "
-    "KERAS_BACKEND=jax or tensorflow"
+NO_MULTIWORKER = (
+    "TF_CONFIG names several workers, and `model.fit` of Keras 3 fails under "
+    "TensorFlow's strategy for them "
+    "(https://github.com/keras-team/keras/issues/20585). Use 'data-parallel' "
+    "with KERAS_BACKEND=jax for several machines or processes, and 'mirrored' "
+    "without TF_CONFIG for the devices of one machine."
 )
-
-
-def _unchanged(batches: Any) -> Any:
-    return batches
 
 
 def _one_process(number: int) -> list[int]:
@@ -80,7 +72,9 @@ class Strategy:
     scope: Callable = dataclasses.field(
         default=contextlib.nullcontext, repr=False
     )
-    distribute: Callable = dataclasses.field(default=_unchanged, repr=False)
+    distribute: Callable = dataclasses.field(
+        default=lambda batches: batches, repr=False
+    )
     gather: Callable = dataclasses.field(default=_one_process, repr=False)
 
     @property
@@ -134,8 +128,6 @@ def get_strategy(
             "none": one device.
             "mirrored" or "tpu" (TensorFlow): `tf.distribute.MirroredStrategy`
             or `TPUStrategy`.
-            "multiworker" (TensorFlow): not available, as `model.fit` of
-            Keras 3 fails under it.
             "data-parallel" (JAX): every device has a replica of the model and
             computes a part of the batch.
             "model-parallel" (JAX): devices also split the model; see
@@ -168,41 +160,39 @@ def get_strategy(
     ...     model.fit(chosen.distribute(train))
     """
     backend = keras.backend.backend()
-    _check(name, backend, model_devices)
-    reason = "as asked"
-    if backend == "torch":
-        return Strategy("none", TORCH if name == "auto" else reason)
-    if backend == "jax":
-        _connect_jax_processes()
-    if name == "auto":
-        name, reason = (_auto_jax if backend == "jax" else _tensorflow.auto)(
-            devices
-        )
-    if name == "none":
-        return Strategy("none", reason)
-    if name in ("data-parallel", "model-parallel"):
-        return _jax(name, reason, devices, model_devices)
-    return Strategy(name, reason, **_tensorflow.settings(name, devices))
-
-
-def _check(name: str, backend: str, model_devices: int | None) -> None:
-    known = dict.fromkeys(["auto", *sum(NAMES.values(), ())])
-    if name not in known:
+    if name not in ("auto", *NAMES[backend]):
         raise ValueError(
-            f"There is no strategy {name!r}. There are: {', '.join(known)}."
-        )
-    if name != "auto" and name not in NAMES[backend]:
-        other = next(b for b, names in NAMES.items() if name in names)
-        instead = INSTEAD.get((backend, name), f"use 'none'. {TORCH}")
-        raise ValueError(
-            f"The strategy {name!r} is for the {other} backend, and this is "
-            f"{backend}: {instead}."
+            f"There is no strategy {name!r} for the backend {backend}. It has: "
+            f"auto, {', '.join(NAMES[backend])}. Others need another "
+            "KERAS_BACKEND: "
+            f"{', '.join(f'{k}: {v}' for k, v in NAMES.items())}"
         )
     if model_devices is not None and name != "model-parallel":
         raise ValueError(
             "`model_devices` is for the strategy 'model-parallel'. Received: "
             f"name={name!r}, model_devices={model_devices}"
         )
+    reason = "as asked"
+    if backend == "jax":
+        _connect_jax_processes()
+    if name == "auto":
+        name, reason = {
+            "torch": _auto_torch,
+            "jax": _auto_jax,
+            "tensorflow": _auto_tensorflow,
+        }[backend](devices)
+    if name == "none":
+        return Strategy("none", reason)
+    if backend == "jax":
+        return _jax(name, reason, devices, model_devices)
+    return _tensorflow(name, reason, devices)
+
+
+def _auto_torch(devices: Sequence[str] | None) -> tuple[str, str]:
+    return "none", (
+        "Keras 3.15 trains on one device with PyTorch; several need "
+        "KERAS_BACKEND=jax or tensorflow"
+    )
 
 
 def _auto_jax(devices: Sequence[str] | None) -> tuple[str, str]:
@@ -232,8 +222,7 @@ def _connect_jax_processes() -> None:
         raise RuntimeError(
             "The processes cannot be connected any more, as JAX has looked for "
             "its devices already. Call "
-            "`keras_vit.distribution.get_strategy` before "
-            "anything is computed."
+            "`keras_vit.distribution.get_strategy` before anything is computed."
         ) from error
 
 
@@ -289,3 +278,82 @@ def _gather_jax(number: int) -> list[int]:
 
     numbers = multihost_utils.process_allgather(np.int32(number))
     return numbers.tolist()
+
+
+def _auto_tensorflow(devices: Sequence[str] | None) -> tuple[str, str]:
+    """Returns the name of the strategy that fits the machine, and why."""
+    import tensorflow as tf
+
+    if _tpu_name() is not None:
+        return "tpu", "there is a TPU"
+    # A run in each process would overwrite the files of the others.
+    cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
+    if sum(len(cluster.get(job, ())) for job in ("chief", "worker")) > 1:
+        raise ValueError(NO_MULTIWORKER)
+    count = len(devices or tf.config.list_physical_devices("GPU"))
+    if count > 1:
+        return "mirrored", f"there are {count} devices"
+    return "none", "there is one GPU" if count else "there is no GPU"
+
+
+def _tensorflow(
+    name: str, reason: str, devices: Sequence[str] | None
+) -> Strategy:
+    import tensorflow as tf
+
+    if name == "tpu":
+        distribution = _tpu_strategy(tf)
+    else:
+        # All GPUs, or else all CPUs.
+        found = tf.config.list_logical_devices("GPU")
+        found = found or tf.config.list_logical_devices("CPU")
+        devices = devices or [device.name for device in found]
+        distribution = tf.distribute.MirroredStrategy(devices)
+    replicas = distribution.num_replicas_in_sync
+
+    def distribute(batches: Any) -> Dataset:
+        # `model.fit` splits each batch of a `tf.data.Dataset` over the
+        # replicas. If they are on several machines (a TPU slice), each machine
+        # reads all images and keeps its rows of a batch: with the other
+        # policies it could read other files, and batches would differ from
+        # those on one device.
+        dataset = sharding.to_tf_dataset(
+            sharding.pad_batches(batches, replicas)
+        )
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = (
+            tf.data.experimental.AutoShardPolicy.DATA
+        )
+        return dataset.with_options(options)
+
+    return Strategy(
+        name,
+        reason,
+        num_devices=replicas,
+        num_replicas=replicas,
+        scope=distribution.scope,
+        distribute=distribute,
+    )
+
+
+def _tpu_name() -> str | None:
+    """Returns the address of a TPU for TensorFlow, or None."""
+    for variable in ("TPU_NAME", "COLAB_TPU_ADDR"):
+        if os.environ.get(variable):
+            return os.environ[variable]
+    # A virtual machine whose devices are TPU chips.
+    return "local" if os.path.exists("/dev/accel0") else None
+
+
+def _tpu_strategy(tf: Any) -> Any:
+    address = _tpu_name()
+    if address is None:
+        raise ValueError(
+            "The strategy 'tpu' finds no TPU: there is neither TPU_NAME in "
+            "the environment nor /dev/accel0. Use 'mirrored' for GPUs."
+        )
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(address)
+    if address != "local":
+        tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    return tf.distribute.TPUStrategy(resolver)

@@ -11,19 +11,22 @@ from keras_vit.distribution import sharding
 from keras_vit.distribution import strategy
 
 BACKEND = keras.config.backend()
-NAMES = dict.fromkeys(sum(strategy.NAMES.values(), ()))
-WRONG = [name for name in NAMES if name not in strategy.NAMES[BACKEND]]
+OTHERS = {
+    name
+    for backend, names in strategy.NAMES.items()
+    for name in names
+    if name not in strategy.NAMES[BACKEND]
+}
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_strategy_of_another_backend_is_refused(name):
-    with pytest.raises(ValueError, match=f"{name}.*{BACKEND}.*(use|needs)"):
+@pytest.mark.parametrize("name", sorted({*OTHERS, "mirored"}))
+def test_unknown_strategies_are_refused(name):
+    words = f"{name}.*{BACKEND}.*auto, none.*jax: .*data-parallel"
+    with pytest.raises(ValueError, match=words):
         keras_vit.distribution.get_strategy(name)
 
 
-def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match="'mirored'.*mirrored, multiworker"):
-        keras_vit.distribution.get_strategy("mirored")
+def test_devices_of_another_strategy_are_refused():
     with pytest.raises(ValueError, match="model_devices=2"):
         keras_vit.distribution.get_strategy("none", model_devices=2)
 
@@ -37,17 +40,13 @@ def test_tpu_strategy_without_a_tpu_raises(monkeypatch):
 
 
 @pytest.mark.backends("tensorflow")
-@pytest.mark.parametrize("name", ["multiworker", "auto"])
-def test_multi_worker_tf_config_is_refused(name, monkeypatch):
+def test_multi_worker_tf_config_is_refused(monkeypatch):
     cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
     task = {"type": "worker", "index": 0}
     config = json.dumps({"cluster": cluster, "task": task})
     monkeypatch.setenv("TF_CONFIG", config)
-    with pytest.raises(ValueError) as refused:
-        keras_vit.distribution.get_strategy(name)
-    message = str(refused.value)
-    for text in ("keras/issues/20585", "'data-parallel'", "'mirrored'", config):
-        assert text in message
+    with pytest.raises(ValueError, match="TF_CONFIG.*20585.*data-parallel"):
+        keras_vit.distribution.get_strategy("auto")
 
 
 @pytest.mark.backends("jax")
