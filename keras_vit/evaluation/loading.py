@@ -80,16 +80,8 @@ class LoadedClassifier:
     def reading(
         self, data: ImageDataset, batch_size: int, protocol: str = "vit_jax"
     ) -> Config:
-        """Returns the arguments of `ImageDataset.test` for the model.
-
-        Args:
-            data: `keras_vit.data.ImageDataset`.
-            batch_size: Integer.
-            protocol: String. The protocol if that of the model is unknown.
-
-        Returns:
-            Dict of arguments.
-        """
+        """Returns the arguments of `ImageDataset.test` for the model, with
+        `protocol` if that of the model is unknown."""
         plain = protocol if data.has_protocols else "simple"
         return {
             "image_size": self.image_size,
@@ -100,16 +92,15 @@ class LoadedClassifier:
 
     def describe(self) -> str:
         """Returns a human-readable summary of several lines."""
-        name, size = self.model.name, size_text(self.image_size)
         height, width = height_and_width(self.image_size)
         source = "flags and defaults (no config.json of a run)"
         if self.config_path:
             source = f"{self.config_path}, unless flags say otherwise"
         return (
-            f"model     {name}: {self.model.count_params():,} weights, images "
-            f"{height} x {width} x {self.channels}\n"
-            f"taken from {source}: image size {size}, mode "
-            f"{printable(self.mode)}, protocol "
+            f"model     {self.model.name}: {self.model.count_params():,} "
+            f"weights, images {height} x {width} x {self.channels}\n"
+            f"taken from {source}: image size {size_text(self.image_size)}, "
+            f"mode {printable(self.mode)}, protocol "
             f"{printable(self.protocol or 'unspecified')}, "
             f"{len(self.class_names or ())} names of classes"
         )
@@ -143,9 +134,6 @@ def load_classifier(
             Transformer, in pixels. Defaults to that of the weights, whose
             kernel is else resized.
 
-    Returns:
-        A `LoadedClassifier`.
-
     Raises:
         FileNotFoundError: if there is no file at `weights`.
         OSError: if weights could not be downloaded.
@@ -172,12 +160,15 @@ def load_classifier(
     if spec is None:
         spec = {"mode": checkpoint.preprocess_mode or "tf"}
     loaded = _load(checkpoint, image_size, patch_size)
-    channels = loaded.input_shape[-1]
+    *size, channels = loaded.input_shape[1:]
     published = {} if config else read_config(checkpoint.path)
     several = published.get("problem_type") == MULTI_LABEL
     return LoadedClassifier(
         model=loaded,
-        image_size=image_size or _size_of(loaded) or 224,
+        # The model may take images of any size.
+        image_size=image_size
+        or parse_image_size(None if None in size else size)
+        or 224,
         channels=channels,
         mode=mode or config.get("mode") or spec["mode"],
         protocol=protocol or config.get("protocol"),
@@ -243,12 +234,6 @@ def _load(
     return converters.load(checkpoint, **overrides)
 
 
-def _size_of(model: keras.Model) -> int | tuple[int, int] | None:
-    """Returns the size of a model's images, or None if it takes any."""
-    size = model.input_shape[1:3]
-    return None if None in size else parse_image_size(size)
-
-
 def head_of(model: keras.Model) -> keras.Layer | None:
     """Returns the layer whose output are the logits, or None."""
     names = {layer.name for layer in model.layers}
@@ -259,14 +244,8 @@ def head_of(model: keras.Model) -> keras.Layer | None:
 
 
 def num_classes_of(trained: LoadedClassifier) -> int:
-    """Returns the number of classes of a model.
-
-    Args:
-        trained: `LoadedClassifier`.
-
-    Raises:
-        ValueError: if the model has no classification head.
-    """
+    """Returns the number of classes of a `LoadedClassifier`; raises a
+    `ValueError` if it has no classification head."""
     if head_of(trained.model) is None or trained.model.output.ndim != 2:
         raise ValueError(
             f"The model {trained.model.name!r} has no classification head. "
@@ -338,8 +317,7 @@ def feature_model(model: keras.Model) -> keras.Model:
 
 
 def _for_inference(model: keras.Model) -> keras.Model:
-    """Returns a model without tokens that it does not read, with XLA if that is
-    faster."""
+    """Returns a model without tokens that it does not read."""
     model = inference_model(model)
     if jit_compile() is True:
         model.jit_compile = True
@@ -369,89 +347,49 @@ def match_class_names(
     """
     count, wanted = num_classes_of(trained), data.class_names
     known = trained.class_names
+    # WordNet identifiers, as ImageNet's folders have.
+    are_ids = all(re.fullmatch(r"n\d{8}", name) for name in wanted)
     if known is None and count == len(wanted):
-        # No warning is needed for ImageNet's classes: they are always in the
-        # order of their WordNet identifiers.
-        if not (_are_ids(wanted) and list(wanted) == sorted(wanted)):
-            _warn_of_order(count, data)
+        # ImageNet's classes are always in the order of their identifiers.
+        if not (are_ids and list(wanted) == sorted(wanted)):
+            warn(
+                f"The weights do not name their {count} classes, which are "
+                f"assumed to be those of {data.name!r}, in the same order: "
+                f"{', '.join(wanted[:_SHOWN])}. If this is wrong, so is the "
+                "accuracy.",
+            )
         return np.arange(count), tuple(wanted)
-    is_imagenet = count == imagenet.IMAGENET_CLASSES and _are_ids(wanted)
-    if known is None and is_imagenet:
+    if known is None and are_ids and count == imagenet.IMAGENET_CLASSES:
         known = tuple(str(name) for name, _ in imagenet.imagenet_labels())
-    if known is None:
+    if known is None or len(known) != count:
+        named = "no names" if known is None else f"{len(known)} names"
         raise ValueError(
-            f"The model has {count} classes, and {data.name!r} has "
-            f"{len(wanted)}. {_hint(count, len(wanted))}Evaluate it on what it "
-            f"was trained on, or train a head for these: {_train(data)}."
-        )
-    if len(known) != count:
-        raise ValueError(
-            f"The model has {count} classes, and {len(known)} have a name: "
-            f"correct {trained.config_path!r}."
+            f"The model has {count} classes with {named}, and {data.name!r} "
+            f"has {len(wanted)}. {_train(data)}"
         )
     strange = [name for name in wanted if name not in known]
     if strange:
-        shown = ", ".join(map(repr, strange[:_SHOWN]))
         raise ValueError(
             f"The model knows {len(known)} classes by name, such as "
             f"{known[0]!r}, and {len(strange)} of the {len(wanted)} classes of "
-            f"{data.name!r} are not among them: {shown}"
-            f"{', ...' if len(strange) > _SHOWN else ''}. Name the folders as "
-            "in training, evaluate on the set it was trained on, or train a "
-            f"head for these classes: {_train(data)}."
+            f"{data.name!r} are not among them: "
+            f"{', '.join(map(repr, strange[:_SHOWN]))}. {_train(data)}"
         )
     return np.array([known.index(name) for name in wanted]), known
 
 
-def _warn_of_order(count: int, data: ImageDataset) -> None:
-    """Warns that the classes of weights without names are assumed."""
-    first = ", ".join(
-        f"{number} is {name!r}"
-        for number, name in enumerate(data.class_names[:2])
-    )
-    warn(
-        f"The weights do not name their {count} classes. They are assumed to "
-        f"be those of {data.name!r}, in the same order: class {first}, and so "
-        "on. If this is wrong, so is the accuracy. A run's folder, with its "
-        "config.json, has the names.",
-    )
-
-
 def _train(data: ImageDataset) -> str:
-    """Returns the command that trains a head for a dataset."""
-    return f"recipes/finetune_cifar.py --dataset {data.name} --weights ..."
-
-
-def _are_ids(names: tuple[str, ...]) -> bool:
-    """Returns whether all class names are WordNet identifiers."""
-    return all(re.fullmatch(r"n\d{8}", name) for name in names)
-
-
-def _hint(count: int, wanted: int) -> str:
-    """Returns what the number of a model's classes suggests, or ""."""
-    if count == wanted + 1:
-        return (
-            "One more is usually a background, class 0, and needs a head "
-            "without it. "
-        )
-    if count == imagenet.IMAGENET21K_CLASSES:
-        return "These are ImageNet-21k's, in which pre-training was done. "
-    return ""
+    """Returns what to do if classes differ."""
+    return (
+        "Name the classes as in training, evaluate on what the model was "
+        "trained on, or train a head: recipes/finetune_cifar.py --dataset "
+        f"{data.name} --weights ..."
+    )
 
 
 def fitted(data: ImageDataset, trained: LoadedClassifier) -> ImageDataset:
-    """Returns a dataset with the number of channels that a model takes.
-
-    Args:
-        data: `keras_vit.data.ImageDataset`.
-        trained: `LoadedClassifier`.
-
-    Returns:
-        An `ImageDataset`.
-
-    Raises:
-        ValueError: if images cannot be decoded to that number of channels.
-    """
+    """Returns an `ImageDataset` with the number of channels that a model takes;
+    raises a `ValueError` if it is neither 1 nor 3."""
     if trained.channels not in (1, 3):
         raise ValueError(
             "Images are decoded to 1 or 3 channels. The model takes "

@@ -51,9 +51,6 @@ def softmax(logits: ArrayLike) -> Array:
 
     Returns:
         Array of the same shape whose rows sum to 1.
-
-    Raises:
-        ValueError: if `logits` has another shape, or a value is not finite.
     """
     logits = check_scores(logits, "logits").astype(np.float64)
     exp = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -68,9 +65,6 @@ def sigmoid(logits: ArrayLike) -> Array:
 
     Returns:
         Array of the same shape with values in [0, 1].
-
-    Raises:
-        ValueError: if `logits` has another shape, or a value is not finite.
     """
     logits = check_scores(logits, "logits").astype(np.float64)
     # exp does not overflow: its argument is not positive.
@@ -89,8 +83,8 @@ def real_accuracy(scores: ArrayLike, labels: Any) -> float:
     Args:
         scores: Array of shape `(images, classes)`: logits or probabilities.
         labels: List with one list of classes per image, which may be empty;
-            or array, tensor or sparse matrix of shape `(images, classes)`,
-            positive where a class applies.
+            or array or tensor of shape `(images, classes)`, positive where a
+            class applies.
 
     Returns:
         A float in [0, 1].
@@ -110,50 +104,35 @@ def real_accuracy(scores: ArrayLike, labels: Any) -> float:
 
 def _multi_hot(labels: Any, images: int, classes: int) -> Array:
     """Returns labels of any kind as booleans of shape `(images, classes)`."""
-    if hasattr(labels, "toarray"):  # a sparse matrix of SciPy
-        labels = labels.toarray()
-    if hasattr(labels, "shape"):  # an array, a tensor or a table
-        labels = np.asarray(labels)
-    if not hasattr(labels, "dtype") or labels.dtype.kind == "O":
-        labels = _multi_hot_of_lists(labels, classes)
-    if labels.shape != (images, classes):
+    if not hasattr(labels, "shape") or labels.dtype == object:
+        rows = [np.asarray(members) for members in labels]
+        labels = np.zeros((len(rows), classes), bool)
+        # They may be rows of zeros and ones.
+        ambiguous = classes == 2 and all(row.shape == (2,) for row in rows)
+        for hot, row in zip(labels, rows, strict=True):
+            integers = not row.size or (
+                row.ndim == 1 and row.dtype.kind in "iu"
+            )
+            if (
+                ambiguous
+                or not integers
+                or not set(row.tolist()) <= set(range(classes))
+                or len(set(row.tolist())) < row.size
+            ):
+                raise ValueError(
+                    "Each list of `labels` must hold different integers from "
+                    f"0 to {classes - 1}; rows of zeros and ones must be an "
+                    f"array. Received: {row.tolist()}"
+                )
+            hot[row.astype(int)] = True
+    labels = np.asarray(labels)
+    if labels.shape != (images, classes) or np.isnan(labels).any():
         raise ValueError(
-            f"`labels` must be of shape {(images, classes)}, that of the "
-            f"scores. Received: {labels.shape}"
-        )
-    if np.isnan(labels).any():
-        raise ValueError(
-            "`labels` must be numbers. Received: NaN for "
-            f"{np.isnan(labels).any(1).sum()} of {images} images. Give 0 where "
-            "a class does not apply."
+            f"`labels` must be numbers of shape {(images, classes)}, that of "
+            f"the scores. Received: shape {labels.shape}, with "
+            f"{np.isnan(labels).sum()} NaN"
         )
     return labels > 0
-
-
-def _multi_hot_of_lists(labels: Sequence, classes: int) -> Array:
-    """Converts a list of classes, or of zeros and ones, per image."""
-    rows = [np.asarray(members) for members in labels]
-    if all(
-        row.shape == (classes,) and np.isin(row, (0, 1)).all() for row in rows
-    ):
-        if classes > 2:  # a list of classes would name one twice
-            return np.array(rows)
-        raise ValueError(
-            "`labels` may be rows of zeros and ones or lists of the classes 0 "
-            f"and 1. Received: {list(labels[0])} as the first of {len(rows)}. "
-            "Give an array of shape (images, classes), positive where a class "
-            "applies."
-        )
-    multi_hot = np.zeros((len(rows), classes), bool)
-    for multi_hot_row, row in zip(multi_hot, rows, strict=True):
-        integers = not row.size or (row.ndim == 1 and row.dtype.kind in "iu")
-        if not integers or not all(0 <= label < classes for label in row):
-            raise ValueError(
-                f"Labels must be integers from 0 to {classes - 1}. Received: "
-                f"{row.tolist()}"
-            )
-        multi_hot_row[row.astype(int)] = True
-    return multi_hot
 
 
 def average_precisions(scores: ArrayLike, labels: Any) -> list[float | None]:
@@ -170,10 +149,6 @@ def average_precisions(scores: ArrayLike, labels: Any) -> list[float | None]:
     Returns:
         List with one float in [0, 1] per class, None for a class without
         positives.
-
-    Raises:
-        ValueError: if shapes do not match, a score is not finite, or a label is
-            out of range.
     """
     scores = check_scores(scores)
     correct = _multi_hot(labels, *scores.shape)
@@ -241,14 +216,9 @@ def load_real_labels(path: StrPath) -> list[list[int]]:
         labels = json.loads(path.read_text())
     except (ValueError, RecursionError):
         labels = None
-    if (
-        not isinstance(labels, list)
-        or not labels
-        or not all(
-            isinstance(members, list)
-            and all(type(label) is int and label >= 0 for label in members)
-            for members in labels
-        )
+    if not isinstance(labels, list) or not all(
+        isinstance(members, list) and all(type(x) is int for x in members)
+        for members in labels or [None]
     ):
         raise ValueError(
             f"{str(path)!r} must hold a list with one list of class numbers "
@@ -277,9 +247,6 @@ def reliability(
         A list with one dict per bin: its bounds `lower` and `upper`, the
         number of `images`, their mean `confidence` (the probability of the
         top class) and their `accuracy`, both None for an empty bin.
-
-    Raises:
-        ValueError: if shapes do not match, or rows are not probabilities.
     """
     probabilities = check_scores(probabilities, "probabilities")
     labels = check_labels(labels, *probabilities.shape)
@@ -300,19 +267,19 @@ def reliability(
     rows = []
     for index in range(bins):
         inside = bin_index == index
-        images = int(inside.sum())
-        rows.append(
-            {
-                "lower": float(edges[index]),
-                "upper": float(edges[index + 1]),
-                "images": images,
-                "confidence": float(confidence[inside].mean())
-                if images
-                else None,
-                "accuracy": float(correct[inside].mean()) if images else None,
-            }
-        )
+        row = {
+            "lower": float(edges[index]),
+            "upper": float(edges[index + 1]),
+            "images": int(inside.sum()),
+            "confidence": _mean(confidence[inside]),
+            "accuracy": _mean(correct[inside]),
+        }
+        rows.append(row)
     return rows
+
+
+def _mean(values: Array) -> float | None:
+    return float(values.mean()) if values.size else None
 
 
 def calibration_error(
@@ -331,9 +298,6 @@ def calibration_error(
 
     Returns:
         A float in [0, 1].
-
-    Raises:
-        ValueError: as in `reliability`.
     """
     rows = [r for r in reliability(probabilities, labels, bins) if r["images"]]
     total = sum(row["images"] for row in rows)
@@ -362,9 +326,6 @@ def confusion_matrix(
     Returns:
         Integers of shape `(classes, classes)`: rows are true classes, columns
         predicted classes.
-
-    Raises:
-        ValueError: if shapes do not match or a class is out of range.
     """
     predicted, labels = np.asarray(predicted), np.asarray(labels)
     if predicted.shape != labels.shape:
@@ -446,9 +407,6 @@ def per_class(
 
         Undefined values, such as the accuracy of a class without images, are
         None.
-
-    Raises:
-        ValueError: if the number of names is not the number of classes.
     """
     confusion = np.asarray(confusion)
     if confusion.shape != (len(class_names),) * 2:

@@ -32,9 +32,6 @@ def plot_reliability(
     Args:
         rows: The output of `reliability`.
         title: String.
-
-    Returns:
-        A `matplotlib.figure.Figure`.
     """
     figure = new_figure(5, 5.4, title)
     top, bottom = figure.subplots(
@@ -65,9 +62,6 @@ def plot_confusion(
         confusion: The output of `confusion_matrix`.
         class_names: List of strings, one per class.
         title: String.
-
-    Returns:
-        A `matplotlib.figure.Figure`.
     """
     confusion = np.asarray(confusion)
     count = len(class_names)
@@ -115,9 +109,6 @@ def plot_top_predictions(
             which may be empty.
         names: List of strings, one title per image.
         title: String.
-
-    Returns:
-        A `matplotlib.figure.Figure`.
     """
     columns = min(3, len(images))
     rows = -(-len(images) // columns)
@@ -162,9 +153,6 @@ def plot_segmentation(
         title: String.
         ignore: Integer. Value of the pixels of masks that have no class, which
             are white.
-
-    Returns:
-        A `matplotlib.figure.Figure`.
     """
     colors = _class_colors(len(class_names))
     count = len(images)

@@ -1,9 +1,7 @@
 """Inference on all images of a dataset."""
 
-import itertools
 import sys
 from collections.abc import Iterable
-from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -44,7 +42,16 @@ def predict_dataset(
         total, unit_name="image", verbose=int(sys.stdout.isatty())
     )
     found, labels, done = [], [], 0
-    for images, labels_here, weights in _named(batches):
+    iterator = iter(batches)
+    while done < total:
+        try:
+            images, labels_here, weights = next(iterator)
+        except StopIteration:
+            break
+        except Exception as error:
+            if wrong := find_data_error(error):
+                raise wrong from error
+            raise
         kept = np.flatnonzero(np.asarray(weights))
         if kept.size:
             result = model.predict_on_batch(np.asarray(images))
@@ -53,23 +60,6 @@ def predict_dataset(
             labels.append(np.asarray(labels_here)[kept])
             done += kept.size
         bar.update(min(done, total), finalize=done >= total)
-        if done >= total:
-            break
     if not found:
         raise ValueError("There is no image to look at.")
     return np.concatenate(found)[:total], np.concatenate(labels)[:total]
-
-
-def _named(batches: Iterable[tuple]) -> Iterator[tuple]:
-    """Yields batches; errors of images and labels get a message of one line."""
-    iterator = iter(batches)
-    for _ in itertools.count():
-        try:
-            batch = next(iterator)
-        except StopIteration:
-            return
-        except Exception as error:
-            if found := find_data_error(error):
-                raise ValueError(str(found)) from error
-            raise
-        yield batch

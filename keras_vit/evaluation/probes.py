@@ -95,7 +95,11 @@ def few_shot(
     _check_counts(labels, test_y, classes, max(shots), names)
     found = {}
     for seed in seeds:
-        order = _shuffle_by_class(labels, classes, seed)
+        rng = np.random.default_rng(seed)
+        order = [
+            rng.permutation(np.flatnonzero(labels == label))
+            for label in range(classes)
+        ]
         for count in shots:
             chosen = np.concatenate([members[:count] for members in order])
             tested = np.ones(len(test_x), bool)
@@ -107,47 +111,30 @@ def few_shot(
                     "`test_features` and `test_labels`, or fewer shots."
                 )
             solve = ridge_solver(features[chosen], labels[chosen], classes)
+            y = test_y[tested]
+            counts = np.bincount(y)
             for penalty in penalties:
                 best = solve(penalty).scores(test_x[tested]).argmax(axis=1)
-                results = _accuracies(best == test_y[tested], test_y[tested])
-                row = (len(chosen), *results)
+                right = best == y
+                sums = np.bincount(y, weights=right)
+                by_class = sums[counts > 0] / counts[counts > 0]
+                row = len(chosen), float(right.mean()), by_class.mean()
                 found.setdefault((count, penalty), []).append(row)
-    return [
-        _summary(count, penalty, rows)
-        for (count, penalty), rows in found.items()
-    ]
-
-
-def _shuffle_by_class(labels: Array, classes: int, seed: int) -> list[Array]:
-    """Returns the indices of the images of each class, shuffled."""
-    rng = np.random.default_rng(seed)
-    return [
-        rng.permutation(np.flatnonzero(labels == label))
-        for label in range(classes)
-    ]
-
-
-def _accuracies(correct: Array, labels: Array) -> tuple[float, float]:
-    """Returns the accuracy over images, and the mean accuracy of classes."""
-    counts = np.bincount(labels)
-    num_correct = np.bincount(labels, weights=correct)
-    present = counts > 0
-    by_class = num_correct[present] / counts[present]
-    return float(correct.mean()), float(by_class.mean())
-
-
-def _summary(shots: int, l2: float, rows: list[tuple]) -> dict[str, Any]:
-    """Returns a dict of `few_shot` for the results of all seeds."""
-    images, accuracies, per_class = zip(*rows, strict=True)
-    return {
-        "shots": shots,
-        "l2": l2,
-        "images": images[0],
-        "accuracies": [float(value) for value in accuracies],
-        "accuracy": float(np.mean(accuracies)),
-        "std": float(np.std(accuracies)),
-        "per_class": float(np.mean(per_class)),
-    }
+    results = []
+    for (count, penalty), rows in found.items():
+        images, accuracies, by_class = zip(*rows, strict=True)
+        results.append(
+            {
+                "shots": count,
+                "l2": penalty,
+                "images": images[0],
+                "accuracies": list(accuracies),
+                "accuracy": float(np.mean(accuracies)),
+                "std": float(np.std(accuracies)),
+                "per_class": float(np.mean(by_class)),
+            }
+        )
+    return results
 
 
 def _distinct(name: str, values: ArrayLike, check: Callable) -> list:
@@ -171,26 +158,17 @@ def _check_counts(
             f"{labels[0]}"
         )
     tested = np.bincount(test_labels, minlength=classes) > 0
-    missing = np.flatnonzero((counts == 0) & tested)
-    if missing.size:
-        warn(
-            f"{missing.size} classes have test images and no training "
-            "images, so that all of them count as wrong: "
-            f"{_some(missing, names)}.",
-        )
-    few = np.flatnonzero((counts > 0) & (counts < max_shots))
-    if few.size:
-        warn(
-            f"{few.size} classes have fewer than {max_shots} images, and "
-            f"train on all of them: {_some(few, names)}.",
-        )
-
-
-def _some(numbers: Array, names: Sequence[int | str]) -> str:
-    """Returns the names of the first classes as text."""
-    shown = ", ".join(str(names[i]) for i in numbers[:_MAX_LISTED])
-    more = len(numbers) - _MAX_LISTED
-    return shown + (f" and {more} more" if more > 0 else "")
+    for few, text in (
+        (tested & (counts == 0), "have test images and no training images"),
+        (
+            (counts > 0) & (counts < max_shots),
+            f"have fewer than {max_shots} images, all of which are used",
+        ),
+    ):
+        if few.any():
+            some = np.flatnonzero(few)[:_MAX_LISTED]
+            shown = ", ".join(str(names[i]) for i in some)
+            warn(f"{few.sum()} classes {text}, such as {shown}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,12 +227,6 @@ def ridge(
             class may have no images.
         classes: Integer. Number of classes.
         l2: Float above 0. Factor of the squared L2 norm of the weights.
-
-    Returns:
-        A `Linear`.
-
-    Raises:
-        ValueError: if shapes do not match, or a value is out of range.
     """
     return ridge_solver(features, labels, classes)(l2)
 
@@ -310,9 +282,6 @@ def linear_probe(
 
     Returns:
         A `Linear`. Apply `softmax` to its scores for probabilities.
-
-    Raises:
-        ValueError: if shapes do not match, or a value is out of range.
     """
     x, mean, deviation = _standardize(features)
     labels = check_labels(labels, len(x), classes)
@@ -408,9 +377,6 @@ def nearest_neighbours(
     Returns:
         Array of shape `(test images, classes)`: fractions of the votes, which
         sum to 1 for each image.
-
-    Raises:
-        ValueError: if shapes do not match, or a value is out of range.
     """
     x = _directions(features, "features")
     labels = check_labels(labels, len(x), classes)

@@ -101,7 +101,7 @@ def test_imbalanced_and_missing_classes_warn():
     text = [str(warning.message) for warning in caught]
     assert "1 classes have test images and no training images" in text[0]
     assert "1 classes have fewer than 5 images" in text[1]
-    assert text[0].endswith(": cat.") and text[1].endswith(": bee.")
+    assert text[0].endswith("as cat.") and text[1].endswith("as bee.")
     assert rows[0]["images"] == 14
     assert rows[0]["per_class"] < rows[0]["accuracy"]
     with warnings.catch_warnings():

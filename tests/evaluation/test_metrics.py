@@ -5,7 +5,6 @@ import hypothesis
 import keras
 import numpy as np
 import pytest
-import scipy.sparse
 import sklearn.metrics
 
 from keras_vit import evaluation
@@ -37,9 +36,11 @@ def test_real_accuracy_ignores_images_without_labels():
     assert evaluation.real_accuracy(scores, rows) == pytest.approx(2 / 3)
     with pytest.raises(ValueError, match="None of the images has a label"):
         evaluation.real_accuracy(scores, [[]] * 4)
-    with pytest.raises(ValueError, match="from 0 to 3. Received: .4."):
+    with pytest.raises(ValueError, match="from 0 to 3; .*Received: .4."):
         evaluation.real_accuracy(scores, [[4], [], [], []])
-    with pytest.raises(ValueError, match=r"shape \(4, 4\).*Received: \(1, 4\)"):
+    with pytest.raises(
+        ValueError, match=r"shape \(4, 4\).*Received: shape \(1, 4\)"
+    ):
         evaluation.real_accuracy(scores, [[1]])
 
 
@@ -50,13 +51,8 @@ MULTI_HOT = (RNG.random((200, 7)) < 0.3).astype(int)
 @pytest.mark.parametrize(
     "convert",
     [
-        np.ndarray.tolist,
-        lambda x: [list(map(bool, row)) for row in x],
-        lambda x: [list(map(float, row)) for row in x],
-        list,
         keras.ops.convert_to_tensor,
         lambda x: keras.ops.convert_to_tensor(x.astype("float32")),
-        scipy.sparse.csr_array,
         lambda x: [np.flatnonzero(row) for row in x],
         lambda x: np.array([np.flatnonzero(row) for row in x], object),
     ],
@@ -74,14 +70,14 @@ def test_multi_hot_labels_of_any_kind_count_the_same(convert):
 @pytest.mark.parametrize(
     "labels, match",
     [
-        ([[0, 1], [1, 0]], "may be rows of zeros and ones or lists"),
-        ([[0, 0], [1, 1]], "may be rows of zeros and ones or lists"),
-        ([[0.0], [0.5]], r"integers from 0 to 1. Received: \[0.0\]"),
-        ([[True], []], r"integers from 0 to 1. Received: \[True\]"),
-        ([0, 1], "integers from 0 to 1. Received: 0"),
-        (np.array([0, 1]), r"must be of shape \(2, 2\)"),
-        (np.array([[1, np.nan], [0, 1]]), "NaN for 1 of 2 images"),
-        ([[-1], [0]], "integers from 0 to 1. Received: .-1."),
+        ([[0, 1], [1, 0]], r"must be an array. Received: \[0, 1\]"),
+        ([[0, 0], []], r"different integers from 0 to 1.* \[0, 0\]"),
+        ([[0.0], [0.5]], r"integers from 0 to 1.*Received: \[0.0\]"),
+        ([[True], []], r"Received: \[True\]"),
+        ([0, 1], "Received: 0"),
+        (np.array([0, 1]), r"of shape \(2, 2\)"),
+        (np.array([[1, np.nan], [0, 1]]), "1 NaN"),
+        ([[-1], [0]], r"Received: \[-1\]"),
     ],
 )
 def test_labels_of_two_meanings_and_wrong_labels_raise(labels, match):

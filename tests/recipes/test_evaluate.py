@@ -155,9 +155,7 @@ def test_unknown_classes_are_refused(shades, tmp_path, capsys, trained_run):
         capsys, "evaluate", "--weights", run, "--dataset", folder,
         "--output", tmp_path / "out",
     )  # fmt: skip
-    assert (
-        "The model has 3 classes, and 'set' has 2. One more is usually" in line
-    )
+    assert "The model has 3 classes with no names, and 'set' has 2." in line
     line = programs.refused(capsys, "evaluate", "--weights", run)
     assert "is unknown: give" in line and "--dataset" in line
     assert not (tmp_path / "out").exists()
