@@ -135,7 +135,6 @@ def format_warning(
 # Module name: package name, where they differ.
 _DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
-    "keras_cv": "keras-cv",
     "tensorflow_datasets": "tensorflow-datasets",
 }
 

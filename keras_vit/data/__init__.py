@@ -4,8 +4,6 @@ TensorFlow is imported when a pipeline is built, not with this package.
 """
 
 from keras_vit.data._pipeline import find_data_error as find_data_error
-from keras_vit.data._pipeline import parse_image_error as parse_image_error
-from keras_vit.data._pipeline import parse_label_error as parse_label_error
 from keras_vit.data.arrays import from_arrays as from_arrays
 from keras_vit.data.canvases import single_digits as single_digits
 from keras_vit.data.crops import CROPS as CROPS
@@ -28,9 +26,6 @@ from keras_vit.data.protocols import PROTOCOLS as PROTOCOLS
 from keras_vit.data.protocols import height_and_width as height_and_width
 from keras_vit.data.randaugment import AUGREG as AUGREG
 from keras_vit.data.randaugment import rand_augment as rand_augment
-from keras_vit.data.segmentation import (
-    SegmentationDataset as SegmentationDataset,
-)
 from keras_vit.data.vtab import VTAB_GROUPS as VTAB_GROUPS
 from keras_vit.data.vtab import VTAB_TASKS as VTAB_TASKS
 from keras_vit.data.vtab import load_vtab as load_vtab

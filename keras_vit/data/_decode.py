@@ -52,9 +52,8 @@ def decode(encoded: Tensor, channels: int) -> Tensor:
         return _with_channels(encoded, channels)
     return tf.cond(
         tf.io.is_jpeg(encoded),
-        lambda: apply_exif_orientation(
-            _of_jpeg(tf.io.decode_jpeg, encoded, channels),
-            exif_orientation(encoded),
+        lambda: _upright(
+            _of_jpeg(tf.io.decode_jpeg, encoded, channels), encoded
         ),
         lambda: _decode_other(encoded, channels),
     )
@@ -78,8 +77,7 @@ def decode_random_area(
     def of_jpeg() -> Tensor:
         window = window_of(tf.io.extract_jpeg_shape(encoded), seed)
         crop = functools.partial(tf.io.decode_and_crop_jpeg, crop_window=window)
-        part = _of_jpeg(crop, encoded, channels)
-        return apply_exif_orientation(part, exif_orientation(encoded))
+        return _upright(_of_jpeg(crop, encoded, channels), encoded)
 
     def crop_pixels(pixels: Tensor) -> Tensor:
         top, left, height, width = tf.unstack(window_of(tf.shape(pixels), seed))
@@ -94,20 +92,6 @@ def decode_random_area(
     )
 
 
-def exif_orientation(encoded: Tensor) -> Tensor:
-    """Returns the EXIF orientation of a JPEG: 1 to 8, where 1 is upright."""
-    tf = import_tensorflow()
-    # Cameras write it at the beginning. Most other files have none.
-    start = tf.strings.substr(encoded, 0, _EXIF_BYTES)
-    # `\C` is a byte, and `.` a character of UTF-8.
-    found = tf.strings.regex_full_match(start, r"\C*Exif\x00\x00\C*")
-    return tf.cond(
-        found,
-        lambda: tf.numpy_function(_read_orientation, [encoded], tf.int32),
-        lambda: 1,
-    )
-
-
 def _read_orientation(encoded: bytes | Array) -> np.int32:
     # TensorFlow gives an array of an object outside of a graph.
     file = io.BytesIO(np.asarray(encoded, object).item())
@@ -119,11 +103,16 @@ def _read_orientation(encoded: bytes | Array) -> np.int32:
     return np.int32(found if found in range(1, 9) else 1)
 
 
-def apply_exif_orientation(pixels: Tensor, orientation: Tensor) -> Tensor:
-    """Rotates and flips an image as its EXIF orientation says."""
+def _upright(pixels: Tensor, encoded: Tensor) -> Tensor:
+    """Rotates and flips a decoded JPEG as its EXIF orientation says."""
     tf = import_tensorflow()
+    # Cameras write it at the beginning. Most other files have none.
+    start = tf.strings.substr(encoded, 0, _EXIF_BYTES)
+    # `\C` is a byte, and `.` a character of UTF-8.
+    found = tf.strings.regex_full_match(start, r"\C*Exif\x00\x00\C*")
 
     def turned() -> Tensor:
+        orientation = tf.numpy_function(_read_orientation, [encoded], tf.int32)
         x = tf.cond(
             orientation > 4,
             lambda: tf.transpose(pixels, (1, 0, 2)),
@@ -133,10 +122,8 @@ def apply_exif_orientation(pixels: Tensor, orientation: Tensor) -> Tensor:
         axes = tf.where(flip)
         return tf.reverse(x, tf.cast(axes[:, 0], tf.int32))
 
-    shape = pixels.shape
     return tf.ensure_shape(
-        tf.cond(orientation == 1, lambda: pixels, turned),
-        (None, None, shape[-1]),
+        tf.cond(found, turned, lambda: pixels), (None, None, pixels.shape[-1])
     )
 
 

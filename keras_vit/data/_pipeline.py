@@ -31,15 +31,7 @@ from keras_vit.preprocessing import preprocess_input
 FOREVER = np.iinfo(np.int64).max
 # tf.data hands on the text of an error, and no object: what was raised. Each
 # of the workers, at least as many as CPUs, raises errors ahead of the first.
-_raised: collections.deque["DataError"] = collections.deque(maxlen=4096)
-
-
-class DataError(ValueError):
-    """An image that cannot be read, which has a name, or a wrong label."""
-
-    def __init__(self, message: str, name: str | None = None) -> None:
-        super().__init__(message)
-        self.name = name
+_raised: collections.deque[ValueError] = collections.deque(maxlen=4096)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +56,8 @@ class ImageSource:
         images = map_with_names(
             self.train_stream(options), self._preparation(data, options)
         )
+        size = options.micro_batch_size
         if not options.uses_mixing:
-            size = options.micro_batch_size
             batches = images.batch(size, drop_remainder=True)
         else:
             batches = images.batch(len(options.local_rows), drop_remainder=True)
@@ -75,11 +67,8 @@ class ImageSource:
                 lambda number, batch: mix(number, *batch)
             )
             if options.micro_batches > 1:
-                batches = batches.map(
-                    lambda *batch: tuple(
-                        in_micro_batches(x, options) for x in batch
-                    )
-                ).unbatch()
+                batches = batches.unbatch()
+                batches = batches.batch(size, drop_remainder=True)
         if options.patch_sizes is not None:
             batches = options.patch_sizes.map(batches, options)
         return without_autotune(batches.prefetch(2))
@@ -87,8 +76,7 @@ class ImageSource:
     def _preparation(
         self, data: ImageDataset, options: PipelineOptions
     ) -> Callable[..., Any]:
-        """Returns the function of an example of `train_stream` that reads and
-        augments it."""
+        """Returns the function that reads and augments an image."""
         tf = import_tensorflow()
         options.refuse(self.refuses, repr(data.name))
         size, channels = options.image_size, data.channels
@@ -268,12 +256,6 @@ def listed_dataset(
     )
 
 
-def in_micro_batches(x: Tensor, options: PipelineOptions) -> Tensor:
-    tf = import_tensorflow()
-    shape = (options.micro_batches, options.micro_batch_size, *x.shape[1:])
-    return tf.reshape(x, shape)
-
-
 def normalize_and_encode(
     image: Tensor, label: Tensor, data: ImageDataset, options: PipelineOptions
 ) -> tuple[Tensor, Tensor]:
@@ -286,8 +268,26 @@ def normalize_and_encode(
     return image, label
 
 
+def _fail(message: str) -> None:
+    """Raises an error that `find_data_error` finds."""
+    error = ValueError(message)
+    _raised.append(error)
+    raise error
+
+
+def unreadable(name: bytes) -> None:
+    """Raises the error of an image that cannot be read."""
+    # TensorFlow hands on no text that is not UTF-8.
+    shown = name.decode("utf-8", "replace")
+    _fail(
+        f"This image cannot be read: {shown!r}. Remove it or convert it, or "
+        "leave such files out with --skip-bad-images (skip_bad_images=True in "
+        "Python)."
+    )
+
+
 def map_with_names(examples: Dataset, prepare: Callable[..., Any]) -> Dataset:
-    """Maps `prepare` over images; an error is a `DataError` with the name.
+    """Maps `prepare` over images; an error names the image.
 
     An error in a tf.data graph does not name the element that caused it, and
     can only be ignored, which leaves the element out. Therefore each image is a
@@ -303,7 +303,7 @@ def map_with_names(examples: Dataset, prepare: Callable[..., Any]) -> Dataset:
         types = [part.dtype for part in tf.nest.flatten(spec)]
 
         def fail(name: Tensor) -> Any:
-            parts = tf.numpy_function(_raise_unreadable, [name], types)
+            parts = tf.numpy_function(unreadable, [name], types)
             shaped = [
                 tf.ensure_shape(x, part.shape)
                 for x, part in zip(parts, tf.nest.flatten(spec), strict=True)
@@ -322,53 +322,19 @@ def map_with_names(examples: Dataset, prepare: Callable[..., Any]) -> Dataset:
     )
 
 
-def _raise_unreadable(name: bytes) -> None:
-    # TensorFlow hands on no text that is not UTF-8.
-    raise unreadable(name.decode("utf-8", "replace"))
-
-
-def unreadable(name: str, reason: str = "") -> DataError:
-    """Returns the error of an image that cannot be read."""
-    return _recorded(
-        f"This image cannot be read: {name!r}{reason and f', as {reason}'}. "
-        "Remove it or convert it, or leave such files out with "
-        "--skip-bad-images (skip_bad_images=True in Python).",
-        name,
-    )
-
-
-def _recorded(message: str, name: str | None = None) -> DataError:
-    _raised.append(DataError(message, name))
-    return _raised[-1]
-
-
-def find_data_error(error: Exception) -> DataError | None:
-    """Returns the image that cannot be read, or the wrong label, that caused an
-    error, or None.
+def find_data_error(error: Exception) -> ValueError | None:
+    """Returns the error of an image that cannot be read, or of a wrong label,
+    that caused an error, or None.
 
     Args:
         error: Exception, raised when batches of an `ImageDataset` are read.
 
     Returns:
-        A `ValueError`, whose attribute `name` is the name of the image; or None
-        for an error of another cause. The name is None for a wrong label.
+        A `ValueError` that names the image, or the dataset and its split; None
+        for an error of another cause.
     """
     text = str(error)
     return next((each for each in _raised if str(each) in text), None)
-
-
-def parse_image_error(error: Exception) -> str | None:
-    """Returns the name of the image that caused an error, or None; see
-    `find_data_error`."""
-    found = find_data_error(error)
-    return found.name if found else None
-
-
-def parse_label_error(error: Exception) -> str | None:
-    """Returns the message about a wrong label that caused an error, or None;
-    see `find_data_error`."""
-    found = find_data_error(error)
-    return str(found) if found and found.name is None else None
 
 
 def check_label(
@@ -383,11 +349,10 @@ def check_label(
     tf = import_tensorflow()
 
     def fail(label: Array) -> None:
-        raise _recorded(
-            f"A label is out of range: the split {split} of {dataset} must "
-            f"have labels from 0 to {num_classes - 1}. Images without a label, "
-            "which are stored as -1, can be neither trained nor evaluated on: "
-            "evaluate on another split with --test-split, such as --test-split "
+        _fail(
+            f"The split {split} of {dataset} must have labels from 0 to "
+            f"{num_classes - 1}, and images without a label have -1: evaluate "
+            "on another split with --test-split, such as --test-split "
             f"validation. Received: {label}"
         )
 

@@ -14,9 +14,8 @@ from keras_vit._warnings import warn
 from keras_vit.data._decode import import_tensorflow
 from keras_vit.data._pipeline import listed_dataset
 from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.splits import hold_out_by_path
+from keras_vit.data.splits import make_splits
 from keras_vit.data.splits import parse_holdout
-from keras_vit.data.splits import split_by_path
 
 
 def from_arrays(
@@ -56,38 +55,31 @@ def from_arrays(
             no other one.
         class_names: List of strings. None for "0", "1", ...
         name: String. Name of the dataset.
-        holdout: Float in [0, 1). Fraction of the training images to hold out
-            for `ImageDataset.validation`, or "paper"; see `load_dataset`.
+        holdout: As in `load_dataset`.
 
     Raises:
         ValueError: if an array has another shape, dtype or range.
     """
     holdout = parse_holdout(name, holdout)
-    if test is not None and (
-        not isinstance(test, tuple | list) or len(test) != 2
-    ):
-        raise ValueError(
-            "`test` must be a pair of arrays, (images, labels). Received an "
-            f"object of type {type(test).__name__}."
-        )
     given = {"images": (images, labels)} | ({"test": test} if test else {})
     parts = {key: _check_images(key, x) for key, (x, _) in given.items()}
     arrays = list(parts.values())
     found = [
         _check_labels(key, y, len(parts[key])) for key, (_, y) in given.items()
     ]
-    for what, (one, *others) in (
-        ("channels", [x.shape[-1] for x in arrays]),
-        ("numbers for each label", [(*y.shape[1:], 1)[0] for y in found]),
-    ):
-        if others and others != [one]:
-            raise ValueError(
-                f"The training and the test images must have as many {what}. "
-                f"Received: {one} and {others[0]}"
-            )
+    kinds = {
+        (x.shape[-1], *y.shape[1:]) for x, y in zip(arrays, found, strict=True)
+    }
+    if len(kinds) > 1:
+        raise ValueError(
+            "The training and the test images must have as many channels, and "
+            "as many numbers for each label. Received (channels, numbers): "
+            f"{kinds}"
+        )
     all_labels, count = np.concatenate(found), len(arrays[0])
     names = _class_names(all_labels, class_names)
     indices = np.arange(len(all_labels))
+    paths = [pathlib.PurePath(str(i)) for i in indices]
     sizes = {x.shape[1:3] for x in arrays}
     height, width = next(iter(sizes))
     channels = arrays[0].shape[-1]
@@ -104,7 +96,9 @@ def from_arrays(
         names,
         [f"{key}[{i}]" for key, x in parts.items() for i in range(len(x))],
         all_labels,
-        split_by_index(all_labels, indices[:count], indices[count:], holdout),
+        make_splits(
+            paths, all_labels, indices[:count], indices[count:], holdout
+        ),
         image_reader(image, dtype, channels),
         contents=indices,
         channels=channels,
@@ -126,32 +120,6 @@ def image_reader(
     return read
 
 
-def split_by_index(
-    labels: Array, train: Array, test: Array, holdout: float
-) -> dict[str, Array]:
-    """Returns the indices of the training, validation and test images.
-
-    Without test images, about a fifth of the training images become test
-    images, or it is a `ValueError` if every class has one image. Each index is
-    used as the path of `split_by_path`. Labels are classes, or rows of zeros
-    and ones.
-    """
-    # Rows of several classes are split as if all images were of one class.
-    classes = np.zeros(len(labels), int) if labels.ndim == 2 else labels
-    paths = [pathlib.PurePosixPath(str(i)) for i in range(len(labels))]
-    if not len(test):
-        kept, chosen = split_by_path([paths[i] for i in train], classes[train])
-        train, test = train[kept], train[chosen]
-        if not len(test):
-            raise ValueError(
-                "A fifth of the images is needed as test images, and every "
-                "class has one image. Give more images, or `test`. Received: "
-                f"{len(labels)} images"
-            )
-    train, validation = hold_out_by_path(paths, classes, train, holdout)
-    return {"train": train, "validation": validation, "test": test}
-
-
 def _check_images(name: str, images: Any) -> Any:
     if not hasattr(images, "shape"):
         images = np.asarray(images)
@@ -159,28 +127,21 @@ def _check_images(name: str, images: Any) -> Any:
     if len(shape) != 4 or shape[-1] not in (1, 3) or 0 in shape:
         raise ValueError(
             f"`{name}` must be of shape (count, height, width, channels) with "
-            f"1 or 3 channels, and hold an image or more. Received: {shape}. "
-            "Images of shape (count, height, width) become gray ones by "
-            "`images[..., None]`, and those of shape (count, channels, height, "
-            "width) fit after `images.transpose(0, 2, 3, 1)`."
+            f"1 or 3 channels, and hold an image or more. Received: {shape}; "
+            "give gray images as `images[..., None]`."
         )
     if images.dtype == np.uint8:
         return images
     low, high = float(images.min()), float(images.max())
     is_float = np.issubdtype(images.dtype, np.floating)
-    if is_float and low >= 0 and 1 < high <= 255:  # not NaN
-        return images
-    remedy = "Scale them."
-    if not is_float:
-        remedy = 'Integers from 0 to 255 fit after `images.astype("uint8")`.'
-    elif 0 <= low and high <= 1:
-        remedy = "Use `images * 255`."
-    elif -1 <= low and high <= 1:
-        remedy = "Use `(images + 1) * 127.5`."
-    raise ValueError(
-        f"`{name}` must be uint8, or float with values from 0 to 255. Received "
-        f"{images.dtype} with values from {low:g} to {high:g}. {remedy}"
-    )
+    if not is_float or not (low >= 0 and 1 < high <= 255):  # also NaN
+        raise ValueError(
+            f"`{name}` must be uint8, or float with values from 0 to 255. "
+            f"Received: {images.dtype} with values from {low:g} to {high:g}. "
+            "Scale them, as in `images * 255` or `(images + 1) * 127.5`, or "
+            'use `images.astype("uint8")` for integers.'
+        )
+    return images
 
 
 def _check_labels(name: str, labels: ArrayLike, count: int) -> Array:
@@ -188,26 +149,20 @@ def _check_labels(name: str, labels: ArrayLike, count: int) -> Array:
     labels = np.asarray(labels)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if labels.ndim not in (1, 2) or len(labels) != count:
+    is_multi_label = labels.ndim == 2
+    if is_multi_label:
+        fits = np.isin(labels, (0, 1)).all()
+    else:
+        fits = np.issubdtype(labels.dtype, np.integer) and (labels >= 0).all()
+    if labels.ndim not in (1, 2) or len(labels) != count or not fits:
         raise ValueError(
-            f"`{name}` must be of shape ({count},), or ({count}, classes) for "
-            f"several classes an image. Received: {labels.shape}"
+            f"`{name}` must be {count} integers of 0 or more, the number of "
+            "each image's class, or rows of zeros and ones for several classes "
+            f"an image. Received: {labels.dtype}, shape {labels.shape}, such "
+            f"as {labels.tolist()[:1]}. Names become integers by `np.unique("
+            "labels, return_inverse=True)`; leave out images without a label."
         )
-    wrong = ~np.isin(labels, (0, 1))
-    if labels.ndim == 1:
-        is_integer = np.issubdtype(labels.dtype, np.integer)
-        wrong = labels < 0 if is_integer else np.full(count, True)
-    if wrong.any():
-        raise ValueError(
-            f"`{name}` must be integers of 0 or more, the number of each "
-            "image's class, or rows of zeros and ones for several classes an "
-            f"image. Received: {labels.dtype}, such as "
-            f"{labels[wrong].tolist()[0]!r}. Names become integers by "
-            "`class_names, labels = "
-            "np.unique(labels, return_inverse=True)`; leave out images without "
-            "a label."
-        )
-    if labels.ndim == 1:
+    if not is_multi_label:
         return labels
     if (labels.sum(1) == 1).all():
         warn(
@@ -225,14 +180,14 @@ def _class_names(
     names = tuple(
         map(str, range(count) if class_names is None else class_names)
     )
-    if len(names) < count or (is_multi_label and len(names) > count):
+    if (
+        len(names) < count
+        or (is_multi_label and len(names) > count)
+        or len(set(names)) < max(len(names), 1 if is_multi_label else 2)
+    ):
         raise ValueError(
-            f"The labels are of {count} classes, and `class_names` must hold "
-            f"a name for each. Received: {len(names)} names"
-        )
-    if len(set(names)) < max(len(names), 1 if is_multi_label else 2):
-        raise ValueError(
-            "There must be two classes or more, whose names differ from each "
-            f"other. Received: {', '.join(names)}"
+            "There must be two classes or more, and `class_names` must hold a "
+            f"different name for each of the {count} classes of the labels. "
+            f"Received: {', '.join(names[:9])}, {len(names)} names"
         )
     return names

@@ -25,7 +25,7 @@ NUM_TRAIN, NUM_TEST = 2000, 200
 MOST_DIGITS = 2
 DIGIT_SIZES = (12, 15)  # pixels
 BRIGHTEST_BACKGROUND, DARKEST_INK = 0.5, 0.8
-# A pixel is of a digit where the ink of its neighbourhood, from 0 to 1, is more
+# A pixel is of a digit where the ink of its neighborhood, from 0 to 1, is more
 # than the second number, and ignored where it is between the two.
 LEAST_INK, CERTAIN_INK = 0.2, 0.4
 # The left part of each photograph is for training.
@@ -35,7 +35,7 @@ TRAIN_PART = 0.7
 def digit_canvases(
     size: int = SIZE, num_train: int = NUM_TRAIN, num_test: int = NUM_TEST
 ) -> ImageDataset:
-    """Returns grey images of one or two digits on photographs, and masks.
+    """Returns gray images of one or two digits on photographs, and masks.
 
     Class 0 is the background, and class `d + 1` the digit `d`, with a margin
     around its strokes. Pixels at the border of a digit are ignored.
@@ -64,7 +64,7 @@ def digit_canvases(
 def single_digits(
     size: int = SIZE, num_train: int = 8000, num_test: int = 400
 ) -> tuple[tuple[Array, Array], ...]:
-    """Returns grey images of one digit on a photograph, and its value.
+    """Returns gray images of one digit on a photograph, and its value.
 
     A classifier that is trained on them has features of digits, but has never
     seen a mask.
@@ -122,10 +122,15 @@ class _Canvases:
             values.append(int(self.labels[which]))
             digit = self.digits[which][None]
             window = tuple(slice(p, p + side) for p in place)
-            colour = rng.uniform(DARKEST_INK, 1)
+            color = rng.uniform(DARKEST_INK, 1)
             ink = resize(digit, side)[0]
-            canvas[window] += ink * (colour - canvas[window])
-            ink = resize(_maximum_of_neighbours(digit), side)[0, ..., 0]
+            canvas[window] += ink * (color - canvas[window])
+            # The maximum of each 3 x 3 neighborhood is a margin.
+            padded = np.pad(digit, ((0, 0), (1, 1), (1, 1), (0, 0)))
+            windows = np.lib.stride_tricks.sliding_window_view(
+                padded, (3, 3), (1, 2)
+            )
+            ink = resize(windows.max((-2, -1)), side)[0, ..., 0]
             part = mask[window]
             part[ink > LEAST_INK] = IGNORE
             part[ink > CERTAIN_INK] = values[-1] + 1
@@ -135,28 +140,12 @@ class _Canvases:
         photo = self.photos[rng.integers(len(self.photos))]
         height, width = photo.shape[:2]
         side = int(rng.integers(size, min(3 * size, height, width) + 1))
-        top, left = (
-            rng.integers(height - side + 1),
-            rng.integers(width - side + 1),
-        )
+        top = rng.integers(height - side + 1)
+        left = rng.integers(width - side + 1)
         crop = photo[top : top + side, left : left + side]
         crop = (crop[:, :: rng.choice((-1, 1))] * 255).astype("uint8")
         crop = resize_image(crop, (size, size)).astype("float32")
         return crop * (BRIGHTEST_BACKGROUND / 255)
-
-
-def _maximum_of_neighbours(images: Array) -> Array:
-    """Returns the maximum of each 3 x 3 neighbourhood."""
-    padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    height, width = images.shape[1:3]
-    return np.max(
-        [
-            padded[:, y : y + height, x : x + width]
-            for y in range(3)
-            for x in range(3)
-        ],
-        axis=0,
-    )
 
 
 def _free_place(

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit import _checks
 from keras_vit._types import Tensor
 from keras_vit.data._decode import decode
 from keras_vit.data._decode import import_tensorflow
@@ -12,7 +11,7 @@ from keras_vit.data.protocols import height_and_width
 from keras_vit.data.protocols import random_resized_crop
 from keras_vit.preprocessing import preprocess_input
 
-# Weights of red, green and blue in Pillow's conversion to grey.
+# Weights of red, green and blue in Pillow's conversion to gray.
 _LUMA = (0.299, 0.587, 0.114)
 
 
@@ -27,8 +26,8 @@ class MultiCrop:
     A crop of an image depends on the seed and on the image's position in the
     run only, so that a run that resumes gets the same crops.
 
-    Crops are resized within one grey level of Pillow. The published code
-    rounds to 256 levels after each operation on colours, and approximates the
+    Crops are resized within one gray level of Pillow. The published code
+    rounds to 256 levels after each operation on colors, and approximates the
     Gaussian blur by box filters; here, neither is done.
 
     Attributes:
@@ -42,7 +41,7 @@ class MultiCrop:
             torchvision's `ColorJitter`. Images of one channel have only the
             first two.
         jitter_probability: Float in [0, 1].
-        grey_probability: Float in [0, 1]. Probability that a crop becomes grey.
+        grey_probability: Float in [0, 1]. Probability that a crop becomes gray.
         blur_probabilities: Floats in [0, 1], for the first and the second
             global crop and for local crops.
         blur_sigma: `(smallest, largest)` standard deviation of the Gaussian
@@ -65,26 +64,12 @@ class MultiCrop:
 
     def __post_init__(self) -> None:
         height_and_width(self.local_size)
-        _checks.non_negative_int("num_local", self.num_local)
-        for name in ("global_scale", "local_scale"):
-            low, high = getattr(self, name)
+        for low, high in (self.global_scale, self.local_scale):
             if not 0 < low <= high <= 1:
                 raise ValueError(
-                    f"`{name}` must be (smallest, largest) fractions of the "
-                    f"area, above 0 and at most 1. Received: "
-                    f"{name}={(low, high)}"
+                    "A scale must be (smallest, largest) fractions of the "
+                    f"area, above 0 and at most 1. Received: {(low, high)}"
                 )
-        probabilities = (
-            self.jitter_probability,
-            self.grey_probability,
-            *self.blur_probabilities,
-            self.solarize_probability,
-        )
-        if not all(0 <= p <= 1 for p in probabilities):
-            raise ValueError(
-                "Probabilities of `MultiCrop` must be from 0 to 1. Received: "
-                f"{probabilities}"
-            )
 
     def __call__(
         self,
@@ -118,7 +103,7 @@ class MultiCrop:
                 x = tf.image.stateless_random_flip_left_right(x, seeds[1])
             x = _sometimes(self.jitter_probability, self._jitter, x, seeds[2:4])
             if channels == 3:
-                x = _sometimes(self.grey_probability, _grey, x, seeds[4:6])
+                x = _sometimes(self.grey_probability, _gray, x, seeds[4:6])
             x = _sometimes(blur, self._blur, x, seeds[6:8])
             x = _sometimes(solarize, _solarized, x, seeds[8:10])
             shape = (*height_and_width(size), channels)
@@ -167,13 +152,13 @@ class MultiCrop:
         operations = [
             lambda x: blended(x, 0.0, factor(0, brightness)),
             lambda x: blended(
-                x, tf.round(tf.reduce_mean(_grey(x))), factor(1, contrast)
+                x, tf.round(tf.reduce_mean(_gray(x))), factor(1, contrast)
             ),
         ]
         if x.shape[-1] == 3:
             turn = tf.random.stateless_uniform((), seeds[3], -hue, hue)
             operations += [
-                lambda x: blended(x, _grey(x), factor(2, saturation)),
+                lambda x: blended(x, _gray(x), factor(2, saturation)),
                 lambda x: tf.image.adjust_hue(x / 255, turn) * 255,
             ]
         order = tf.argsort(
@@ -226,8 +211,8 @@ def _sometimes(
     return tf.cond(chosen, lambda: function(x, seeds[1]), lambda: x)
 
 
-def _grey(x: Tensor, seed: Tensor | None = None) -> Tensor:
-    """Returns the image in grey, with the same number of channels."""
+def _gray(x: Tensor, seed: Tensor | None = None) -> Tensor:
+    """Returns the image in gray, with the same number of channels."""
     tf = import_tensorflow()
     if x.shape[-1] == 1:
         return x
@@ -239,7 +224,6 @@ def _solarized(x: Tensor, seed: Tensor) -> Tensor:
     return import_tensorflow().where(x < 128, x, 255 - x)
 
 
-# Published settings, and those of this package for digits.
 CROPS = {
     # facebookresearch/dino, main_dino.py
     "dino": MultiCrop(),

@@ -18,9 +18,8 @@ from keras_vit.data.folders import files_dataset
 from keras_vit.data.image_files import validate_images
 from keras_vit.data.labels import encode_labels
 from keras_vit.data.labels import summarize
-from keras_vit.data.splits import hold_out_by_path
+from keras_vit.data.splits import make_splits
 from keras_vit.data.splits import parse_holdout
-from keras_vit.data.splits import split_by_path
 
 # What the columns may be called, in the order in which they are looked for.
 IMAGE_COLUMNS = ("image", "path", "file", "file_name", "filename")
@@ -60,8 +59,7 @@ def from_csv(
     ```
 
     Images of several classes each, or none, make a multi-label dataset, whose
-    labels are rows of zeros and ones. Mixup and cutmix mix these rows as they
-    mix those of one class.
+    labels are rows of zeros and ones.
 
     ```
     data = keras_vit.data.from_csv("photos.csv")
@@ -74,9 +72,8 @@ def from_csv(
     ```
 
     Args:
-        path: Path of the file, in UTF-8 with commas. `load_dataset(path)` and
-            `--dataset` of the recipes take it as well, if its name ends in
-            .csv.
+        path: Path of the file, in UTF-8 with commas. `load_dataset` takes it as
+            well, if its name ends in .csv.
         image_column: String. Column of the images' paths, relative to the
             folder of the file, or absolute. None takes the first one that is
             there of "image", "path", "file", "file_name" and "filename".
@@ -84,17 +81,14 @@ def from_csv(
             "labels" or "class".
         split_column: String. Column of "train", "validation" ("valid", "val",
             "dev") and "test". None takes "split" if it is there. Without such
-            a column, about a fifth of the images becomes the test set: as in a
-            folder, a hash of each path decides, relative to the folder of the
-            file if the image is in it, so that another line moves no image.
+            a column, a hash of each path decides, as in a folder.
         multi_label: Boolean. Whether an image may have several classes, as in
             "cat;dog", or none, an empty cell. None: whether any cell contains
             a semicolon. Lines of the same image must have the same classes.
-        holdout: Float in [0, 1). Fraction of the training images to hold out
-            for `ImageDataset.validation`, or "paper"; see `load_dataset`. If
-            there are both validation and test images, the validation images
-            are those held out. Without test images, they are the test set.
-        skip_bad_images: Boolean. As in `load_dataset`.
+        holdout: As in `load_dataset`. If there are both validation and test
+            images, the validation images are those held out. Without test
+            images, they are the test set.
+        skip_bad_images: As in `load_dataset`.
 
     Raises:
         ValueError: if a column, a label or a file is missing, or a file is no
@@ -116,21 +110,12 @@ def from_csv(
             f"{columns['label']!r}. Received: "
             f"{', '.join(class_names) or 'none'}"
         )
-    classes = np.zeros(len(labels), int) if is_multi_label else labels
+    splits = {"train": np.arange(len(labels)), "validation": [], "test": []}
     if columns["split"]:
         splits = _given_splits(path, rows, names, columns["split"])
-    else:
-        train, test = split_by_path(names, classes)
-        splits = {"train": train, "validation": np.empty(0, int), "test": test}
-        if not len(test):
-            raise ValueError(
-                f"{str(path)!r} must have a class of two images or more, so "
-                "that some of its images become test images. Add images, or a "
-                "column 'split'."
-            )
     if not len(splits["validation"]):
-        splits["train"], splits["validation"] = hold_out_by_path(
-            names, classes, splits["train"], holdout
+        splits = make_splits(
+            names, labels, splits["train"], splits["test"], holdout
         )
     elif holdout:
         warn(
@@ -138,14 +123,6 @@ def from_csv(
             f"which are those held out: --holdout {holdout:g} is not used."
         )
     _raise_if_contradictory(path, rows, names, values)
-    for part in ("validation", "test"):
-        repeated = len(splits[part]) - len({names[i] for i in splits[part]})
-        if repeated:
-            warn(
-                f"{str(path)!r} names {part} images more than once: {repeated} "
-                f"of {len(splits[part])} lines repeat an image, which counts "
-                "as often in metrics."
-            )
     return files_dataset(
         path.stem,
         class_names,
@@ -169,13 +146,11 @@ def _read(
             reader = csv.DictReader(file, strict=True)
             found = reader.fieldnames or []
             rows = [(reader.line_num, row) for row in reader]
-    except UnicodeDecodeError as error:
+    except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(
-            f"{str(path)!r} must be text in UTF-8: {error.reason} at byte "
-            f"{error.start}. Save it as 'CSV UTF-8'."
+            f"{str(path)!r} is no CSV file in UTF-8: {error}. Save it as 'CSV "
+            "UTF-8'."
         ) from error
-    except csv.Error as error:
-        raise ValueError(f"{str(path)!r} is no CSV file: {error}.") from error
     columns = {}
     for kind, given, known in (
         ("image", image_column, IMAGE_COLUMNS),
@@ -187,15 +162,9 @@ def _read(
         if columns[kind] is None and (kind != "split" or given is not None):
             raise ValueError(
                 f"{str(path)!r} must have a column "
-                f"{' or '.join(map(repr, wanted))}. Received the columns "
-                f"{', '.join(map(repr, found)) or 'none'}, from its first "
-                "line, which must be separated by commas. In Python, name the "
-                f"column by `from_csv(..., {kind}_column=...)`."
-            )
-        if found.count(columns[kind]) > 1:
-            raise ValueError(
-                f"{str(path)!r} must have one column {columns[kind]!r}. "
-                f"Received: {found.count(columns[kind])} of that name"
+                f"{' or '.join(map(repr, wanted))}, or give {kind}_column to "
+                "`from_csv`. Received the columns "
+                f"{', '.join(map(repr, found)) or 'none'}, from its first line"
             )
     if not rows:
         raise ValueError(f"{str(path)!r} has no rows below its first line.")
@@ -203,12 +172,10 @@ def _read(
         # Names without a value have None, and values without a name the key
         # None.
         if None in row or None in row.values():
-            count = len(row.pop(None, ())) + len(found)
-            count -= list(row.values()).count(None)
             raise ValueError(
                 f"Line {line} of {str(path)!r} must have {len(found)} values, "
-                "as the first line has names. Put quotation marks around "
-                f"values with commas. Received: {count} values"
+                "as the first line has names, with quotation marks around "
+                f"values with commas. Received: {list(row.values())}"
             )
     return rows, columns
 
@@ -257,20 +224,17 @@ def _raise_if_contradictory(
 ) -> None:
     """Raises an error if two lines give an image different classes."""
     first = {}
-    for i, (name, value) in enumerate(zip(names, values, strict=True)):
-        other = first.setdefault(name, i)
-        found = [
-            set(x) if isinstance(x, list) else {x}
-            for x in (values[other], value)
-        ]
-        if found[0] != found[1]:
-            both = [SEPARATOR.join(sorted(x)) for x in found]
+    for (line, _), name, value in zip(rows, names, values, strict=True):
+        classes = sorted(value) if isinstance(value, list) else [value]
+        other, known = first.setdefault(name, (line, classes))
+        if known != classes:
             raise ValueError(
                 f"Lines of {str(path)!r} with the same image must have the "
-                f"same classes. Received: {str(name)!r} is {both[0]!r} in line "
-                f"{rows[other][0]} and {both[1]!r} in line {rows[i][0]}. If an "
-                "image may have several classes, give it one line with "
-                f"{SEPARATOR.join(sorted(found[0] | found[1]))!r}"
+                f"same classes. Received: {str(name)!r} is "
+                f"{SEPARATOR.join(known)!r} in line {other} and "
+                f"{SEPARATOR.join(classes)!r} in line {line}. An image of "
+                f"several classes has one line with "
+                f"{SEPARATOR.join(sorted({*known, *classes}))!r}"
             )
 
 
@@ -283,12 +247,11 @@ def _given_splits(
         split = SPLITS.get(row[column].strip().lower())
         other = split_of.setdefault(name, split)
         if split is None or split != other:
-            also = f", and it is in {other!r} before" if other != split else ""
             raise ValueError(
                 f"Line {line} of {str(path)!r} must have one of "
                 f"{', '.join(SPLITS)} in the column {column!r}, the same one "
-                f"in each line of an image, or the accuracy would be wrong. "
-                f"Received: {row[column]!r} for {str(name)!r}{also}"
+                "in each line of an image, or the accuracy would be wrong. "
+                f"Received: {row[column]!r} for {str(name)!r}, before {other!r}"
             )
         splits[split].append(i)
     if not splits["test"]:
@@ -296,8 +259,8 @@ def _given_splits(
     if not splits["test"]:
         raise ValueError(
             f"{str(path)!r} must have test or validation images in the column "
-            f"{column!r}. Received 'train' in each line. Leave the column out "
-            "to evaluate on a fifth of the images."
+            f"{column!r}. Received: 'train' in each line. Without the column, "
+            "a fifth of the images is the test set."
         )
     return {name: np.array(rows, int) for name, rows in splits.items()}
 

@@ -1,8 +1,7 @@
 """A dataset of labelled images: its metadata and its batches."""
 
 import dataclasses
-import difflib
-import pathlib
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -68,51 +67,41 @@ class PipelineOptions:
                     f"There is no {name} {value!r}. --{name} takes: "
                     f"{', '.join(known)}."
                 )
-        for name in ("mixup", "cutmix"):
+        for name, least, most in (
+            ("mixup", 0, 1),
+            ("cutmix", 0, 1),
+            ("batch_size", 1, math.inf),
+            ("start", 0, math.inf),
+            ("scale", 1, math.inf),
+        ):
             value = getattr(self, name)
-            if not 0 <= value <= 1:  # also not NaN
+            if value is not None and not least <= value <= most:  # also NaN
+                upper = f" to {most}" if most == 1 else " or more"
                 raise ValueError(
-                    f"--{name} must be 0 (none) to 1. Received: {value}"
+                    f"`{name}` must be {least}{upper}. Received: {value}"
                 )
         if isinstance(self.erase, int | float):
             object.__setattr__(self, "erase", RandomErasing(self.erase))
         size = height_and_width(self.image_size)
         object.__setattr__(self, "image_size", size)
-        for name, kind in (
-            ("erase", RandomErasing),
-            ("crops", MultiCrop),
-            ("patch_sizes", RandomPatchSizes),
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, kind | None):
-                raise ValueError(
-                    f"`{name}` must be a `{kind.__name__}` of keras_vit.data. "
-                    f"Received: {value!r}"
-                )
         if self.crops is not None:
             others = "protocol", "augment", "mixup", "cutmix", "erase"
             self.refuse((*others, "patch_sizes"), "`MultiCrop`")
         if self.patch_sizes is not None:
             self.patch_sizes.check(self.image_size)
-        for name, least in (("batch_size", 1), ("start", 0), ("scale", 1)):
-            value = getattr(self, name)
-            if value is not None and not value >= least:  # also not NaN
-                raise ValueError(
-                    f"`{name}` must be {least} or more. Received: {value}"
-                )
         index, count = self.shard
-        if not 0 <= index < count or self.batch_size % count:
+        if (
+            not 0 <= index < count
+            or self.batch_size % count
+            or self.micro_batches < 1
+            or len(self.local_rows) % self.micro_batches
+        ):
             raise ValueError(
-                "`shard` must be (index, count) with 0 <= index < count, and "
-                "`batch_size`, the images of all processes together, must be a "
-                f"multiple of the {count} processes. Received: "
-                f"shard={self.shard}, batch_size={self.batch_size}"
-            )
-        if self.micro_batches < 1 or len(self.local_rows) % self.micro_batches:
-            raise ValueError(
-                "`micro_batches` must divide the images of a batch in each "
-                f"process, {len(self.local_rows)}. Received: "
-                f"{self.micro_batches}"
+                "`shard` must be (index, count) with 0 <= index < count, which "
+                "must divide `batch_size`, and `micro_batches` must divide the "
+                f"images of each process. Received: shard={self.shard}, "
+                f"batch_size={self.batch_size}, "
+                f"micro_batches={self.micro_batches}"
             )
 
     def refuse(self, names: Iterable[str], source: str) -> None:
@@ -121,9 +110,8 @@ class PipelineOptions:
         defaults = {x.name: x.default for x in dataclasses.fields(self)}
         defaults["erase"] = RandomErasing(0.0)
         for name in names:
-            value = getattr(self, name)
-            if value != defaults[name]:
-                default = defaults[name]
+            value, default = getattr(self, name), defaults[name]
+            if value != default:
                 default = getattr(default, "probability", default)
                 raise ValueError(
                     f"{source} has its own way to make images and labels: use "
@@ -327,20 +315,18 @@ class ImageDataset:
 
     def _check_class_weights(self, options: PipelineOptions) -> None:
         weights = np.asarray(options.class_weights, "float64")
-        is_valid = (np.isfinite(weights) & (weights >= 0)).all()
         if (
             self.multi_label
             or options.uses_mixing
             or weights.shape != (len(self.class_names),)
-            or not is_valid
+            or not (np.isfinite(weights) & (weights >= 0)).all()
         ):
-            kind = "several classes" if self.multi_label else "one class"
             raise ValueError(
                 f"`class_weights` must be {len(self.class_names)} numbers of 0 "
                 "or more, for images of one class each, without mixup and "
                 f"cutmix. Received: {options.class_weights}, "
-                f"mixup={options.mixup}, cutmix={options.cutmix}, and images "
-                f"of {kind} each{' (multi-label)' * self.multi_label}"
+                f"mixup={options.mixup}, cutmix={options.cutmix}, "
+                f"multi-label: {self.multi_label}"
             )
 
     def class_counts(self) -> Array:
@@ -360,9 +346,9 @@ class ImageDataset:
 
         The last batch may be smaller than the others, and weights are 1. Images
         and masks of a dataset with masks are resized, masks to the nearest
-        pixel. An
-        image without a label, of which ImageNet's ReaL labels have some, has a
-        weight of 0 and only counts in `metrics`, not in `weighted_metrics`.
+        pixel. An image without a label, of which ImageNet's ReaL labels have
+        some, has a weight of 0 and only counts in `metrics`, not in
+        `weighted_metrics`.
 
         Args:
             image_size, batch_size, protocol, mode, one_hot: As in `train`.
@@ -383,16 +369,11 @@ class ImageDataset:
             it is padded, with weights of shape `(batch, 1, 1)`, with which a
             batch counts in a loss as it has images.
         """
-        return self._evaluation_batches("test", **options)
+        return self.batches("test", **options)
 
     def validation(self, **options: Any) -> Any:
         """Like `test`, with the training images that are held out."""
-        if not self.num_validation:
-            raise ValueError(
-                f"Nothing of {self.name!r} was held out: give load_dataset a "
-                "`holdout`."
-            )
-        return self._evaluation_batches("validation", **options)
+        return self.batches("validation", **options)
 
     @property
     def evaluation_split(self) -> str:
@@ -406,13 +387,29 @@ class ImageDataset:
 
     def evaluation(self, **options: Any) -> Any:
         """Like `test`, with the images of `evaluation_split`."""
-        return self._evaluation_batches(self.evaluation_split, **options)
+        return self.batches(self.evaluation_split, **options)
 
-    def batches(self, split: str, **options: Any) -> Any:
+    def batches(
+        self,
+        split: str,
+        *,
+        image_size: int | tuple[int, int],
+        batch_size: int,
+        protocol: str = "simple",
+        mode: str = "tf",
+        one_hot: bool = False,
+        shard: tuple[int, int] = (0, 1),
+        pad: bool = False,
+    ) -> Any:
         """Like `test`, with the images of "train", "validation" or "test"."""
-        if not getattr(self, f"num_{split}"):
-            raise ValueError(f"{self.name!r} has no {split} images.")
-        return self._evaluation_batches(split, **options)
+        total = getattr(self, f"num_{split}")
+        if not total:
+            hint = "; give load_dataset a `holdout`" * (split == "validation")
+            raise ValueError(f"{self.name!r} has no {split} images{hint}.")
+        options = PipelineOptions(
+            image_size, batch_size, protocol, mode, one_hot, shard, pad
+        )
+        return self.source.evaluation_batches(self, split, total, options)
 
     def sample(self, split: str, count: int) -> "ImageDataset":
         """Returns the dataset with a random sample of the images of a split.
@@ -439,32 +436,10 @@ class ImageDataset:
         )
 
     def image_names(self, split: str) -> list[str]:
-        """Returns the names of the images of `batches(split)`, in order.
-
-        Raises:
-            ValueError: if the images have no names.
-        """
+        """Returns the names of the images of `batches(split)`, in order."""
         if not hasattr(self.source, "image_names"):
             raise ValueError(f"The images of {self.name!r} have no names.")
         return self.source.image_names(split, getattr(self, f"num_{split}"))
-
-    def _evaluation_batches(
-        self,
-        split: str,
-        *,
-        image_size: int | tuple[int, int],
-        batch_size: int,
-        protocol: str = "simple",
-        mode: str = "tf",
-        one_hot: bool = False,
-        shard: tuple[int, int] = (0, 1),
-        pad: bool = False,
-    ) -> Any:
-        options = PipelineOptions(
-            image_size, batch_size, protocol, mode, one_hot, shard, pad
-        )
-        total = getattr(self, f"num_{split}")
-        return self.source.evaluation_batches(self, split, total, options)
 
     def metadata(self) -> dict[str, Any]:
         """Returns a dict of the fields that can be written as JSON."""
@@ -490,9 +465,6 @@ def balanced_class_weights(counts: ArrayLike) -> Array:
         Float array of the shape of `counts`. Classes without images do not
         count, and have a weight of 0.
 
-    Raises:
-        ValueError: if there are no images.
-
     Example:
 
     ```python
@@ -511,29 +483,3 @@ def balanced_class_weights(counts: ArrayLike) -> Array:
         )
     weights = counts.sum() / ((counts > 0).sum() * np.maximum(counts, 1))
     return np.where(counts > 0, weights, 0.0)
-
-
-def unknown_dataset_error(name: str, known: Iterable[str] = ()) -> ValueError:
-    """Returns the error for a name that is no folder or file, nor in TFDS."""
-    if name.split(":")[0] == "imagenet21k":
-        return ValueError(
-            "ImageNet-21k is not in TFDS: give a folder of it, "
-            "FOLDER/train/CLASS/* and FOLDER/test/CLASS/*, or prepare a TFDS "
-            f"set named {name!r} with splits 'train' and 'test' in the folder "
-            "that TFDS_DATA_DIR names."
-        )
-    path = pathlib.Path(name).expanduser()
-    nearby = []
-    if path.parent.is_dir():
-        nearby = [
-            str(path.parent / p.name)
-            for p in path.parent.iterdir()
-            if p.is_dir() or p.suffix.lower() == ".csv"
-        ]
-    close = difflib.get_close_matches(name, ["digits", *known, *nearby])
-    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-    return ValueError(
-        f"There is no folder or file {name!r}, and TFDS has no dataset of "
-        f"that name.{hint} --dataset takes 'digits', a name in TFDS such as "
-        "'cifar10', a folder, or a CSV file of paths and labels."
-    )

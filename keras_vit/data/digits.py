@@ -12,7 +12,6 @@ from keras_vit.data.arrays import from_arrays
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.dataset import PipelineOptions
 from keras_vit.data.protocols import height_and_width
-from keras_vit.data.splits import holdout_split
 from keras_vit.data.splits import stratified_split
 from keras_vit.layers.resampling import resampling_matrix
 
@@ -31,7 +30,8 @@ def digits(holdout: float = 0.0) -> ImageDataset:
     images = images.reshape(-1, 8, 8, 1).astype("float32") / 8 - 1  # 0 .. 16
     labels = labels.astype("int32")
     train, test = stratified_split(labels)
-    train, validation = holdout_split(train, labels, holdout)
+    kept, held_out = stratified_split(labels[train], holdout, seed=1)
+    train, validation = train[kept], train[held_out]
     splits = {"train": train, "validation": validation, "test": test}
 
     def arrays(split: str, options: PipelineOptions) -> tuple[Array, Array]:

@@ -7,7 +7,6 @@ from typing import Any
 from keras_vit._types import Tensor
 from keras_vit.data._decode import import_tensorflow
 
-MODES = ("pixel", "constant")
 ATTEMPTS = 10  # to find a rectangle that fits the image, as in timm
 
 
@@ -38,7 +37,7 @@ class RandomErasing:
         aspect: `(smallest, largest)` ratio of height to width.
         mode: "pixel" for a normally distributed number of mean 0 and standard
             deviation 1 in each pixel and channel, as in DeiT; "constant" for
-            0. Images are normalised before, so that 0 is a medium grey.
+            0. Images are normalized before, so that 0 is a medium gray.
     """
 
     probability: float = 0.25
@@ -47,23 +46,16 @@ class RandomErasing:
     mode: str = "pixel"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.probability <= 1:  # also not NaN
+        low, high = self.area
+        if not 0 <= self.probability <= 1 or not 0 < low <= high <= 1:
             raise ValueError(
-                "The probability of erasing must be from 0 to 1. Received: "
-                f"{self.probability}"
+                "The probability of erasing must be from 0 to 1, and `area` "
+                "(smallest, largest) fractions above 0 and at most 1. "
+                f"Received: {self.probability}, {self.area}"
             )
-        for name, most in (("area", 1), ("aspect", math.inf)):
-            low, high = getattr(self, name)
-            if not 0 < low <= high <= most:
-                raise ValueError(
-                    f"`{name}` must be (smallest, largest), both above 0"
-                    f"{' and at most 1' if most == 1 else ''}. Received: "
-                    f"{getattr(self, name)}"
-                )
-        if self.mode not in MODES:
+        if self.mode not in ("pixel", "constant"):
             raise ValueError(
-                f"`mode` must be one of {', '.join(MODES)}. Received: "
-                f"{self.mode!r}"
+                f"`mode` must be 'pixel' or 'constant'. Received: {self.mode!r}"
             )
 
     def __call__(self, image: Tensor, seed: Any) -> Tensor:

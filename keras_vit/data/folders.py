@@ -1,7 +1,7 @@
-"""Data sets that are folders of image files, with a sub-folder per class."""
+"""Datasets that are folders of image files, with a sub-folder per class."""
 
 import collections
-import filecmp
+import hashlib
 import os
 import pathlib
 from collections.abc import Iterable
@@ -11,10 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit._program import printable
 from keras_vit._types import Array
 from keras_vit._types import StrPath
-from keras_vit._types import Tensor
 from keras_vit._warnings import warn
 from keras_vit.data._decode import decode
 from keras_vit.data._decode import import_tensorflow
@@ -26,10 +24,8 @@ from keras_vit.data.image_files import image_files
 from keras_vit.data.image_files import median_side
 from keras_vit.data.image_files import validate_images
 from keras_vit.data.labels import summarize
-from keras_vit.data.labels import warn_similar_names
 from keras_vit.data.splits import TEST_SPLITS
-from keras_vit.data.splits import hold_out_by_path
-from keras_vit.data.splits import split_by_path
+from keras_vit.data.splits import make_splits
 
 _THUMBNAIL_SIDE = 512
 
@@ -48,17 +44,16 @@ def warn_duplicate_images(
     files: Sequence[pathlib.Path], root: pathlib.Path, depth: int
 ) -> None:
     """Warns of identical files of the same name in two classes, or in train and
-    test, which the first `depth` parts of their paths below `root` name.
-
-    Only files of the same name and size are read, and only until they differ.
-    """
-    named = collections.defaultdict(list)
+    test, which the first `depth` parts of their paths below `root` name."""
+    named, found = collections.defaultdict(list), []
     for path in files:
-        named[path.name.lower()].append(path)
-    found = []
+        named[path.name.lower(), path.stat().st_size].append(path)
     for paths in named.values():
-        for group in _group_identical(paths) if len(paths) > 1 else ():
-            shown = [path.relative_to(root) for path in group]
+        same = collections.defaultdict(list)
+        for path in paths if len(paths) > 1 else ():
+            digest = hashlib.sha256(path.read_bytes()).digest()
+            same[digest].append(path.relative_to(root))
+        for shown in same.values():
             if len({path.parts[:depth] for path in shown}) > 1:
                 found.append(" and ".join(map(str, shown[:2])))
     if found:
@@ -67,26 +62,6 @@ def warn_duplicate_images(
             f"{summarize(found)}. Remove one of each pair: the accuracy would "
             "be wrong.",
         )
-
-
-def _group_identical(paths: Sequence[pathlib.Path]) -> list[list[pathlib.Path]]:
-    """Returns groups of two or more files with the same content."""
-    sizes = collections.defaultdict(list)
-    for path in paths:
-        sizes[path.stat().st_size].append(path)
-    groups = []
-    for same_size in sizes.values():
-        same = []
-        for path in same_size:
-            for group in same:
-                if filecmp.cmp(path, group[0], shallow=False):
-                    group.append(path)
-                    break
-            else:
-                same.append([path])
-        groups += [group for group in same if len(group) > 1]
-    filecmp.clear_cache()
-    return groups
 
 
 _LAYOUTS = (
@@ -104,9 +79,8 @@ def image_folder(
     root = pathlib.Path(name).expanduser()
     if not root.is_dir():
         raise ValueError(
-            f"--dataset {name!r} is a file. {_LAYOUTS} "
-            "A file must be a CSV file of paths and labels, with a name that "
-            "ends in .csv."
+            f"--dataset {name!r} is a file, and no CSV file by its name. "
+            f"{_LAYOUTS}"
         )
     parts = _parts(root)
     whole = len(parts) == 1
@@ -123,7 +97,6 @@ def image_folder(
             "same class folders. Only in one of them: "
             f"{', '.join(sorted(differing))}."
         )
-    warn_similar_names(classes)
     listed = [
         (part, path, label)
         for part, images in found.items()
@@ -135,27 +108,27 @@ def image_folder(
     labels = np.array([label for *_, label in listed], "int32")
     # Paths relative to the folder of the classes, so that it can be moved.
     names = [path.relative_to(part) for part, path, _ in listed]
-    if whole:
-        train, test = split_by_path(names, labels)
-        if untested := set(range(len(classes))) - set(labels[test]):
-            warn(
-                f"{str(root)!r}: {len(untested)} of {len(classes)} classes "
-                "have no image in the test set, and so no accuracy of their "
-                f"own: {summarize([classes[i] for i in untested], ', ')}. The "
-                "test set is about a fifth of the images, chosen by their "
-                "names. Add images, or make the folders train/ and test/ "
-                "yourself.",
-            )
-    else:
-        is_train = np.array([part == parts[0] for part, *_ in listed])
-        train, test = np.flatnonzero(is_train), np.flatnonzero(~is_train)
-    train, validation = hold_out_by_path(names, labels, train, holdout)
+    is_train = np.array([part == parts[0] for part, *_ in listed])
+    splits = make_splits(
+        names,
+        labels,
+        np.flatnonzero(is_train),
+        np.flatnonzero(~is_train),
+        holdout,
+    )
+    if untested := set(range(len(classes))) - set(labels[splits["test"]]):
+        warn(
+            f"{str(root)!r}: {len(untested)} of {len(classes)} classes have no "
+            "image in the test set, a fifth of the images: "
+            f"{summarize([classes[i] for i in untested], ', ')}. Add images, "
+            "or make the folders train/ and test/ yourself.",
+        )
     return files_dataset(
         root.resolve().name,
         tuple(classes),
         files,
         labels,
-        {"train": train, "validation": validation, "test": test},
+        splits,
         num_skipped=bad,
         verified=skip_bad_images,
     )
@@ -178,16 +151,11 @@ def files_dataset(
         files,
         labels,
         splits,
-        read_file,
+        lambda path: import_tensorflow().io.read_file(path),
         median_side=median_side([files[i] for i in splits["train"]]),
         num_skipped=num_skipped,
         num_unverified=0 if verified else len(files),
     )
-
-
-def read_file(path: Tensor) -> Tensor:
-    """Returns the content of a file, whose path is a string tensor."""
-    return import_tensorflow().io.read_file(path)
 
 
 def load_files(
@@ -255,22 +223,12 @@ def _images(
     """Returns the sorted images of each class, and the number of bad files."""
     folders = sorted(_folders(root))
     if len(folders) < 2:
+        names = ", ".join(repr(folder.name) for folder in folders) or "none"
         raise ValueError(
-            f"{str(root)!r} must have two classes or more, and has "
-            + (
-                f"only one class, {folders[0].name!r}. {_LAYOUTS}"
-                if folders
-                else f"no class sub-folder. {_LAYOUTS}"
-            )
+            f"{str(root)!r} must have a folder for each of two classes or "
+            f"more. Received: {names}. {_LAYOUTS}"
         )
-    for folder in folders:
-        if printable(folder.name) != folder.name:
-            raise ValueError(
-                f"The class folder {str(folder)!r} has a name that is no "
-                "text (UTF-8) or holds control characters: rename it."
-            )
     found = image_files(folders)
-    _warn_if_deeper(root, found)
     every = [path for paths in found.values() for path in paths]
     good, bad = validate_images(every, skip_bad_images)
     images = {}
@@ -278,32 +236,12 @@ def _images(
         images[folder.name] = [path for path in paths if path in good]
         count = len(images[folder.name])
         if count < at_least:
-            unread = len(paths) - count
             raise ValueError(
-                f"The class folder {str(folder)!r} has {count} images "
-                f"({', '.join(EXTENSIONS)}), and needs {at_least} or more."
-                + (f" {unread} more cannot be read." if unread else "")
+                f"The class folder {str(folder)!r} needs {at_least} images or "
+                f"more ({', '.join(EXTENSIONS)}). Received: {count}, and "
+                f"{len(paths) - count} that cannot be read"
             )
     return images, bad
-
-
-def _warn_if_deeper(
-    root: pathlib.Path, found: Mapping[pathlib.Path, Sequence[pathlib.Path]]
-) -> None:
-    """Warns if all images of all classes are in folders within the classes'."""
-    inner = {
-        path.relative_to(folder).parent.parts[:1]
-        for folder, paths in found.items()
-        for path in paths
-    }
-    if len(inner) > 1 and () not in inner:
-        names = sorted(name for (name,) in inner)
-        warn(
-            f"{str(root)!r}: the classes are "
-            f"{', '.join(folder.name for folder in found)}, and all their "
-            f"images lie in folders within them: {summarize(names, ', ')}. If "
-            f"these are the classes, give {str(min(found))!r} or such.",
-        )
 
 
 def _folders(root: pathlib.Path) -> Iterator[pathlib.Path]:

@@ -5,7 +5,7 @@ indexed by integers and by the names of columns.
 """
 
 import io
-from collections.abc import Callable
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +16,10 @@ from keras_vit._images import open_image
 from keras_vit._types import Array
 from keras_vit.data._pipeline import listed_dataset
 from keras_vit.data.arrays import image_reader
-from keras_vit.data.arrays import split_by_index
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.labels import encode_labels
 from keras_vit.data.splits import TEST_SPLITS
+from keras_vit.data.splits import make_splits
 from keras_vit.data.splits import parse_holdout
 
 
@@ -47,9 +47,8 @@ def from_huggingface(
 
     Args:
         dataset: A `datasets.DatasetDict` with a split "train"; or a
-            `datasets.Dataset`, of which about a fifth becomes the test set. A
-            hash of an image's index decides, so that appending images moves no
-            other one. Streaming is not supported.
+            `datasets.Dataset`, of which about a fifth becomes the test set, as
+            in `from_arrays`. Streaming is not supported.
         image_column: String. Column of images: of the feature `Image`, or of
             uint8 arrays of shape `(height, width, channels)`.
         label_column: String. Column of the classes.
@@ -57,27 +56,25 @@ def from_huggingface(
             "validation" ("valid", "val") where there is no such split or its
             labels are missing, which are stored as -1.
         name: String. Name of the dataset.
-        channels: 3 for colour, to which grey images are converted; 1 for grey.
+        channels: 3 for color, to which gray images are converted; 1 for gray.
         image_size: Integer. Height and width, if they are those of every
             image, such as 32 for CIFAR: some protocols treat small images
-            differently. None if images differ.
-        holdout: Float in [0, 1). Fraction of the training images to hold out
-            for `ImageDataset.validation`, or "paper"; see `load_dataset`.
+            differently.
+        holdout: As in `load_dataset`.
 
     Raises:
         ValueError: if a split or a column is missing, or is of another type.
     """
     holdout = parse_holdout(name, holdout)
-    if channels not in (1, 3):
-        raise ValueError(f"`channels` must be 1 or 3. Received: {channels}")
     splits = _choose_splits(_named_splits(dataset), label_column, test_split)
     labels, class_names = _labels(splits, label_column)
     # The split of each image, and its index in this split.
     rows = [(key, i) for key in splits for i in range(len(splits[key]))]
     indices = np.arange(len(rows))
     is_train = np.array([key == "train" for key, _ in rows])
-    indices_of = split_by_index(
-        labels, indices[is_train], indices[~is_train], holdout
+    paths = [pathlib.PurePath(str(i)) for i in indices]
+    indices_of = make_splits(
+        paths, labels, indices[is_train], indices[~is_train], holdout
     )
 
     def image(index: int) -> Array:
@@ -86,7 +83,7 @@ def from_huggingface(
 
     for key, split in splits.items():
         _check_column(key, split, image_column)
-        _check_first_image(image, rows.index((key, 0)), key, image_column)
+        image(rows.index((key, 0)))  # an error now, before the first batch
     return listed_dataset(
         name,
         class_names,
@@ -143,36 +140,15 @@ def _check_column(key: str, split: Any, column: str) -> None:
         )
 
 
-def _check_first_image(
-    image: Callable[[int], Array], index: int, key: str, column: str
-) -> None:
-    """Raises a `ValueError` with the reason if an image cannot be read."""
-    try:
-        image(index)
-    except Exception as error:  # of whatever package decodes it
-        raise ValueError(
-            f"The first image of the split {key!r}, in its column {column!r}, "
-            f"cannot be read: {error}. Give another `image_column`, or cast "
-            "the column to `datasets.Image()`."
-        ) from error
-
-
 def _named_splits(dataset: Any) -> dict[str, Any]:
     """Returns a dict of the names of splits to their datasets."""
     splits = dict(dataset) if hasattr(dataset, "keys") else {"train": dataset}
     for key, split in splits.items():
-        for needed in ("features", "__len__", "__getitem__"):
-            if not hasattr(split, needed):
-                raise ValueError(
-                    "`dataset` must be a `datasets.Dataset` or `DatasetDict`, "
-                    "loaded without `streaming=True`. Received for the split "
-                    f"{key!r}: an object of type {type(split).__name__}, which "
-                    f"has no `{needed}`."
-                )
-        if not len(split):
+        if not hasattr(split, "__len__") or not len(split):
             raise ValueError(
-                f"The split {key!r} must have an image or more. Received: 0. "
-                "Leave it out."
+                "Each split must be a `datasets.Dataset` of an image or more, "
+                "loaded without `streaming=True`. Received for the split "
+                f"{key!r}: {split!r}"
             )
     return splits
 
@@ -181,32 +157,21 @@ def _choose_splits(
     splits: dict[str, Any], label_column: str, test_split: str | None
 ) -> dict[str, Any]:
     """Returns "train", if it is there, and the split to evaluate on, if any."""
-    found = ", ".join(map(repr, splits))
-    if test_split is not None and (
-        test_split not in splits or test_split == "train"
-    ):
-        raise ValueError(
-            "`test_split` must be a split of `dataset` other than 'train'. "
-            f"Received: {test_split!r}. The splits are: {found}"
-        )
     wanted = TEST_SPLITS if test_split is None else (test_split,)
     chosen = {"train": splits["train"]} if "train" in splits else {}
     for key in wanted:
-        if key in splits:
+        if key in splits and key not in chosen:
             _check_column(key, splits[key], label_column)
-            if not all(map(_is_missing, splits[key][label_column])):
+            values = splits[key][label_column]
+            if any(np.ndim(x) or x not in (None, -1) for x in values):
                 return {**chosen, key: splits[key]}
     if not chosen or test_split is not None:
         raise ValueError(
             "`dataset` must have a split 'train', or a split to evaluate on "
             f"with labels: {', '.join(map(repr, wanted))}. The splits are: "
-            f"{found}. Give `test_split`."
+            f"{', '.join(map(repr, splits))}. Give `test_split`."
         )
     return chosen
-
-
-def _is_missing(label: Any) -> bool:
-    return label is None or (not np.ndim(label) and label == -1)
 
 
 def _labels(
@@ -232,14 +197,11 @@ def _labels(
         if not isinstance(members, list) or not all(
             _is_class(member, class_names) for member in members
         ):
-            classes = "integers or strings"
-            if class_names is not None:
-                classes = f"integers from 0 to {len(class_names) - 1}"
             raise ValueError(
-                f"The column {column!r} must hold "
-                f"{'lists of ' if is_multi_label else ''}{classes}. Received "
-                f"in {where}: {value!r}. Leave out images without a label, "
-                "for example by `dataset.filter`."
+                f"The column {column!r} must hold classes, integers or names, "
+                f"or a list of them for each image, of {class_names or 'any'}. "
+                f"Received in {where}: {value!r}. Leave out images without a "
+                "label, for example by `dataset.filter`."
             )
     return encode_labels([value for _, value in values], class_names)
 

@@ -116,15 +116,13 @@ def find_defect(path: StrPath, thorough: bool = True) -> str | None:
         return f"has more than {_MAX_PIXELS // 10**6} million pixels."
     except Exception as error:  # Pillow raises many types
         return f"cannot be read: {getattr(error, 'strerror', None) or error}."
-    if size[0] * size[1] >= _MAX_PIXELS:
+    if size[0] * size[1] >= _MAX_PIXELS or max(size) > _MAX_ASPECT_RATIO * min(
+        size
+    ):
         return (
-            f"is {size[0]} x {size[1]} pixels, and has more than "
-            f"{_MAX_PIXELS // 10**6} million pixels."
-        )
-    if max(size) > _MAX_ASPECT_RATIO * min(size):
-        return (
-            f"is {size[0]} x {size[1]} pixels: one side may be "
-            f"{_MAX_ASPECT_RATIO} times the other."
+            f"is {size[0]} x {size[1]} pixels: it must have less than "
+            f"{_MAX_PIXELS // 10**6} million pixels, and sides of which one is "
+            f"at most {_MAX_ASPECT_RATIO} times the other."
         )
     # Pillow calls a JPEG of several images an MPO.
     ends = end.endswith(_TRAILERS.get(kind, _TRAILERS["JPEG"]))

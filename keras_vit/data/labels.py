@@ -1,7 +1,5 @@
-"""Labels of tables: classes by name or number, one or several an image."""
+"""Labels of tables: classes by name or number, one or several per image."""
 
-import collections
-import unicodedata
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -22,15 +20,17 @@ def encode_labels(
     classes.
 
     Without `class_names`, these are the distinct values, sorted: as numbers if
-    all of them are integers. 1 and "1" are the same class; names such as "1"
-    and "01" are two, with a warning.
+    all of them are integers. 1 and "1" are the same class.
     """
     is_multi_label = isinstance(values[0], list)
     lists = values if is_multi_label else [[value] for value in values]
     if class_names is None:
         lists = [list(map(str, members)) for members in lists]
-        class_names = classes = _sorted({x for group in lists for x in group})
-        warn_similar_names(class_names)
+        class_names = classes = sorted({x for group in lists for x in group})
+        try:
+            class_names = classes = sorted(classes, key=int)
+        except ValueError:
+            pass
     else:
         classes = range(len(class_names))
     number = {value: i for i, value in enumerate(classes)}
@@ -41,24 +41,6 @@ def encode_labels(
     for row, members in zip(rows, numbers, strict=True):
         row[members] = 1
     return rows, tuple(class_names)
-
-
-def warn_similar_names(names: list[str]) -> None:
-    """Warns of names of classes that are probably meant to be one class."""
-    groups = collections.defaultdict(list)
-    for name in names:
-        key = unicodedata.normalize("NFC", name).strip().casefold()
-        try:
-            groups[float(key)].append(name)
-        except ValueError:
-            groups[key].append(name)
-    found = [", ".join(map(repr, x)) for x in groups.values() if len(x) > 1]
-    if found:
-        warn(
-            "Names of classes are the same but for their spelling: "
-            f"{summarize(found)}. They are different classes: if they "
-            "should be one, give all of its images the same name."
-        )
 
 
 def warn_missing_classes(
@@ -92,12 +74,3 @@ def summarize(names: list[str], separator: str = "; ") -> str:
     return separator.join(names[:_MAX_LISTED]) + (
         f"{separator}and {more} more" if more > 0 else ""
     )
-
-
-def _sorted(classes: set[str]) -> list[str]:
-    """Returns names in an order that does not depend on that of the set."""
-    names = sorted(classes)
-    try:
-        return sorted(names, key=int)
-    except ValueError:
-        return names

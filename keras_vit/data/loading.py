@@ -4,11 +4,11 @@ import pathlib
 
 from keras_vit.data.csv_files import from_csv
 from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.dataset import unknown_dataset_error
 from keras_vit.data.digits import digits
 from keras_vit.data.folders import image_folder
 from keras_vit.data.splits import parse_holdout
 from keras_vit.data.tfds import from_tfds
+from keras_vit.data.tfds import unknown_dataset_error
 
 
 def load_dataset(
@@ -38,15 +38,12 @@ def load_dataset(
             or its images have no labels, as of ImageNet and iNaturalist.
 
     Returns:
-        An `ImageDataset`. A data set without a test set is split
-        about 80 to 20, always in the same way, so that weights trained in
-        one run have not seen the test images of another. In a folder, a
-        hash of each image's path decides (relative to the folder, so with the
-        name of its class). Therefore adding, removing or renaming an image
-        moves no other one between training, validation and test, with two
-        exceptions: a class always keeps one training image, and the test set
-        is never empty. The first matters only if all images of a class would
-        be test images: for n images, once in 5^n classes.
+        An `ImageDataset`. One without a test set is split about 80 to 20,
+        always in the same way, so that weights trained in one run have not seen
+        the test images of another. In a folder, a hash of each image's path
+        decides (relative to the folder, so with the name of its class), so that
+        adding, removing or renaming an image moves no other one, but that a
+        class always keeps one training image, and the test set is never empty.
 
     Raises:
         ValueError: if there is no such dataset, or it cannot be used.
@@ -67,10 +64,10 @@ def load_dataset(
         )
     if name == "digits":
         return digits(holdout)
-    if path.suffix.lower() == ".csv" and path.is_file():
-        return from_csv(path, holdout=holdout, skip_bad_images=skip_bad_images)
     if path.suffix.lower() == ".csv":
-        raise unknown_dataset_error(name)
+        if not has_files:
+            raise unknown_dataset_error(name)
+        return from_csv(path, holdout=holdout, skip_bad_images=skip_bad_images)
     if has_files:
         return image_folder(name, holdout, skip_bad_images)
     return from_tfds(name, holdout, test_split)

@@ -18,7 +18,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from keras_vit._checks import check_image_mode
 from keras_vit._images import open_image
 from keras_vit._program import require
 from keras_vit._types import Array
@@ -34,9 +33,6 @@ from keras_vit.data.splits import split_by_path
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 _THREADS = min(8, os.cpu_count() or 1)
-_MOST_PROBLEMS = 8
-_MOST_CLASSES = 256  # without classes.txt
-_ORIENTATION = 0x112  # of EXIF
 
 _CLASSES_FILE = "classes.txt"
 _Paths: TypeAlias = tuple[pathlib.Path, pathlib.Path]  # an image, its mask
@@ -155,11 +151,9 @@ def _from_folder(folder: pathlib.Path, ignore: int) -> ImageDataset:
         for part, pairs in parts.items()
     }
     if problems:
-        more = len(problems) - _MOST_PROBLEMS
         raise ValueError(
             f"{len(problems)} of the files of {str(folder)!r} cannot be used:\n"
-            + "\n".join(f"  {line}" for line in problems[:_MOST_PROBLEMS])
-            + (f"\n  and {more} more" if more > 0 else "")
+            + summarize(sorted(problems), "\n")
         )
 
     def read(part: str, index: int) -> tuple[Array, Array]:
@@ -202,10 +196,10 @@ def _find_parts(
     if not problems and not (parts.get("train") and parts.get("test")):
         found = ", ".join(f"{len(x)} for {part}" for part, x in parts.items())
         raise ValueError(
-            f"{str(folder)!r} must hold images and masks to train on and to "
-            "test on: FOLDER/train/images/*, FOLDER/train/masks/*, "
-            "FOLDER/test/images/* and FOLDER/test/masks/*, or two or more of "
-            f"FOLDER/images/* and FOLDER/masks/*. Received: {found}"
+            f"{str(folder)!r} must hold FOLDER/train/images/*, "
+            "FOLDER/train/masks/*, FOLDER/test/images/* and "
+            "FOLDER/test/masks/*, or two or more of FOLDER/images/* and "
+            f"FOLDER/masks/*. Received: {found}"
         )
     return parts
 
@@ -237,16 +231,8 @@ def _class_names(folder: pathlib.Path, ignore: int) -> tuple[str, ...]:
     path = folder / _CLASSES_FILE
     if not path.is_file():
         return ()
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} must be a text in UTF-8: {error}") from error
+    lines = path.read_text(encoding="utf-8").splitlines()
     names = tuple(x.strip() for x in lines if x.strip())
-    if len(names) < 2:
-        raise ValueError(
-            f"{path} must name two classes or more, one on each line. "
-            f"Received: {', '.join(names) or 'no names'}"
-        )
     if 0 < ignore < len(names):
         raise ValueError(
             f"{path} names the classes 0 to {len(names) - 1}: `ignore` "
@@ -266,50 +252,38 @@ def _check_pairs(
     """Reads every image and mask, adds the files that cannot be used to
     `problems`, and returns the number of pixels of each value."""
 
-    def check(pair: _Paths) -> tuple[str | None, dict[int, int]]:
-        try:
-            size = _named(_upright_size, pair[0])
-            mask = _named(read_mask, pair[1])
-        except ValueError as error:
-            return str(error), {}
-        if mask.shape != size:
-            problem = (
+    def check(pair: _Paths) -> dict[int, int]:
+        shape = _named(read_image, pair[0]).shape[:2]
+        mask = _named(read_mask, pair[1])
+        if mask.shape != shape:
+            raise ValueError(
                 f"{pair[1]} is of {mask.shape[0]} x {mask.shape[1]} pixels, "
-                f"and its image {pair[0].name} of {size[0]} x {size[1]}: "
+                f"and its image {pair[0].name} of {shape[0]} x {shape[1]}: "
                 "resize one of them, a mask to the nearest pixel"
             )
-            return problem, {}
         values, pixels = np.unique(mask, return_counts=True)
         found = dict(zip(values.tolist(), pixels.tolist(), strict=True))
         highest = max(found.keys() - {ignore}, default=-1)
         if names and highest >= len(names):
-            problem = (
+            raise ValueError(
                 f"{pair[1]} has the class {highest}, and classes.txt names "
                 f"{len(names)}: 0 to {len(names) - 1}. Pixels without a class "
                 f"have the value {ignore}"
             )
-            return problem, {}
-        return None, found
+        return found
+
+    def try_check(pair: _Paths) -> dict[int, int]:
+        try:
+            return check(pair)
+        except ValueError as error:
+            problems.append(str(error))
+            return {}
 
     counts = collections.Counter()
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
-        for problem, pixels in threads.map(check, pairs):
-            problems += [problem] if problem else []
+        for pixels in threads.map(try_check, pairs):
             counts.update(pixels)
     return counts
-
-
-def _upright_size(path: pathlib.Path) -> tuple[int, int]:
-    """Returns the height and width of an image that is turned by EXIF, after
-    decoding it."""
-    with open_image(path) as image:
-        check_image_mode(image)
-        width, height = image.size
-        # Decodes a JPEG at an eighth of its size, which is faster.
-        image.draft(image.mode, (1, 1))
-        image.load()
-        is_turned = image.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
-    return (width, height) if is_turned else (height, width)
 
 
 def _named(read: Callable[[pathlib.Path], T], path: pathlib.Path) -> T:
@@ -328,29 +302,17 @@ def _check_classes(
 ) -> tuple[str, ...]:
     """Returns the names of the classes, or their numbers; raises an error if
     there are too few in the masks, and warns of those that are not learned."""
-    shares = {
-        part: found[ignore] / found.total() for part, found in counts.items()
-    }
+    ignored = counts["train"][ignore] / counts["train"].total()
     for part, least in (("train", 2), ("test", 1)):
         classes = sorted(counts[part].keys() - {ignore})
         if len(classes) < least:
-            shown = ", ".join(names[i] if names else str(i) for i in classes)
             raise ValueError(
-                f"The masks of {str(folder)!r} to {part} on must have "
-                f"{'two classes' if least == 2 else 'a class'} or more. "
-                f"Received: {shown or 'none'}; {shares[part]:.1%} of the "
-                f"pixels have the value {ignore}, and so no class. If a class "
-                "has this value, as in masks of 0 and 255, change it in the "
-                "masks to its number, from 0; if another value has no class, "
-                f"give it as `ignore` (--ignore-value), instead of {ignore}"
+                f"The masks of {str(folder)!r} to {part} on must have {least} "
+                f"or more classes. Received: {classes}, and {ignored:.1%} of "
+                f"the training pixels have the value {ignore}, and so no "
+                "class: write numbers of classes from 0 into the masks, or "
+                "give the value without a class as `ignore` (--ignore-value)"
             )
-    highest = max(set().union(*counts.values()) - {ignore})
-    if not names and highest >= _MOST_CLASSES:
-        raise ValueError(
-            f"The masks of {str(folder)!r} have classes up to {highest}. If "
-            "these are numbers of classes and no colors, name all of them in "
-            f"{str(folder / _CLASSES_FILE)!r}, one on each line"
-        )
     missing = [
         name
         for i, name in enumerate(names)
@@ -361,9 +323,10 @@ def _check_classes(
             f"{len(missing)} of the {len(names)} classes of "
             f"{folder / _CLASSES_FILE} are in no training mask, so that a "
             f"model cannot learn them: {summarize(missing, ', ')}. "
-            f"{shares['train']:.1%} of the pixels have the value {ignore}, and "
-            "so no class."
+            f"{ignored:.1%} of the pixels have the value {ignore}, and so no "
+            "class."
         )
+    highest = max(set().union(*counts.values()) - {ignore})
     return names or tuple(str(i) for i in range(highest + 1))
 
 

@@ -36,25 +36,30 @@ def cutmix(
     images: Tensor,
     labels: Tensor,
     lam: Tensor,
-    centre: Sequence[Tensor],
+    center: Sequence[Tensor],
 ) -> tuple[Tensor, Tensor]:
     """Copies a rectangle of the image before it into every image.
 
     "CutMix" (https://arxiv.org/abs/1905.04899), with the same rectangle for all
     images of a batch. Labels are weighted by the areas of both images. `lam` is
     the fraction of the image to keep, before the rectangle is clipped at the
-    image's edge, and `centre` is in fractions of the height and the width.
+    image's edge, and `center` is in fractions of the height and the width.
     """
     half_side = xp.sqrt(1 - lam) / 2
     inside = [
-        # The centres of pixels, as fractions of the image.
+        # The centers of pixels, as fractions of the image.
         xp.abs(((np.arange(n) + 0.5) / n).astype("float32") - middle)
         < half_side
-        for n, middle in zip(images.shape[1:3], centre, strict=True)
+        for n, middle in zip(images.shape[1:3], center, strict=True)
     ]
     mask = inside[0][:, None] & inside[1]
     images = xp.where(mask[..., None], xp.roll(images, 1, 0), images)
-    kept_area = 1 - _mean(xp, mask)
+    mask_area = (
+        np.float32(mask.mean())
+        if xp is np
+        else xp.reduce_mean(xp.cast(mask, "float32"))
+    )
+    kept_area = 1 - mask_area
     labels = kept_area * labels + (1 - kept_area) * xp.roll(labels, 1, 0)
     return images, labels
 
@@ -73,26 +78,15 @@ def mix(
         return mixup(xp, images, labels, sample("mixup", options.mixup))
 
     def apply_cutmix() -> tuple[Tensor, Tensor]:
-        centre = sample("top", None), sample("left", None)
+        center = sample("top", None), sample("left", None)
         lam = sample("cutmix", options.cutmix)
-        return cutmix(xp, images, labels, lam, centre)
+        return cutmix(xp, images, labels, lam, center)
 
     if not options.cutmix:
         return apply_mixup()
     if not options.mixup:
         return apply_cutmix()
-    return cond(xp, sample("which", None) < 0.5, apply_mixup, apply_cutmix)
-
-
-def cond(
-    xp: Any, condition: Tensor, yes: Callable[[], Any], no: Callable[[], Any]
-) -> Any:
+    is_mixup = sample("which", None) < 0.5
     if xp is np:
-        return yes() if condition else no()
-    return xp.cond(condition, yes, no)
-
-
-def _mean(xp: Any, mask: Tensor) -> Tensor:
-    if xp is np:
-        return np.float32(mask.mean())
-    return xp.reduce_mean(xp.cast(mask, "float32"))
+        return apply_mixup() if is_mixup else apply_cutmix()
+    return xp.cond(is_mixup, apply_mixup, apply_cutmix)

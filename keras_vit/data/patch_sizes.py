@@ -58,17 +58,13 @@ class RandomPatchSizes:
     patch_size: int
 
     def __post_init__(self) -> None:
-        sizes = self.sizes
-        if not isinstance(sizes, tuple | list):
-            sizes = (sizes,)
-        sizes = tuple(_checks.positive_int("sizes", size) for size in sizes)
+        sizes = tuple(_checks.positive_int("sizes", x) for x in self.sizes)
         if len(set(sizes)) < max(2, len(sizes)):
             raise ValueError(
                 "`sizes` must be two or more different patch sizes. Received: "
                 f"{self.sizes}"
             )
         object.__setattr__(self, "sizes", sizes)
-        _checks.positive_int("patch_size", self.patch_size)
 
     def check(self, image_size: tuple[int, int]) -> None:
         """Raises a `ValueError` if a patch size does not divide an image of

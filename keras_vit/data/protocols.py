@@ -4,7 +4,7 @@ Each function here takes the final size, an integer or `(height, width)`, and
 the number of channels, and returns a function of an encoded image and a seed
 (two integers, unused where nothing is random). That function returns float
 pixels in [0, 255] of shape `(height, width, channels)`. The pipeline flips and
-normalises them afterwards. TensorFlow is imported when a function is made.
+normalizes them afterwards. TensorFlow is imported when a function is made.
 
 The published code makes squares. For other rectangles each side of an
 intermediate size is scaled like the side of a square, and an image of which a
@@ -36,17 +36,8 @@ SMALL = 96
 def height_and_width(
     size: int | tuple[int, ...] | list[int],
 ) -> tuple[int, int]:
-    """Returns an image size as `(height, width)`.
-
-    Args:
-        size: Integer, for square images, or `(height, width)`.
-
-    Returns:
-        Tuple of two integers, in pixels.
-
-    Raises:
-        ValueError: if it is neither, or not positive.
-    """
+    """Returns an image size, an integer or `(height, width)`, as a pair of
+    positive integers; raises a `ValueError` for others."""
     pair = tuple(size) if isinstance(size, tuple | list) else (size, size)
     if len(pair) != 2 or not all(
         isinstance(side, int | np.integer) and side >= 1 for side in pair
@@ -56,12 +47,6 @@ def height_and_width(
             f"(height, width). Received: {size!r}"
         )
     return int(pair[0]), int(pair[1])
-
-
-def scaled(size: int | tuple[int, int], ratio: float) -> tuple[int, int]:
-    """Returns `(height, width)` of a size, each side times a ratio."""
-    height, width = height_and_width(size)
-    return round(height * ratio), round(width * ratio)
 
 
 def as_integers(pixels: Tensor) -> Tensor:
@@ -85,68 +70,34 @@ def inception_crop(
     return train
 
 
-def resize_random_crop(
-    size: int | tuple[int, int], channels: int, *, ratio: float
+def resize_and_crop(
+    size: int | tuple[int, int],
+    channels: int,
+    *,
+    ratio: float,
+    shorter_side: bool,
+    random: bool,
 ) -> Callable[..., Tensor]:
-    """Resized to a larger square, and cropped at random."""
+    """Resized to `ratio` times the size, either to a square or by its shorter
+    side, and cropped at random or at the center."""
     tf = import_tensorflow()
-    size, larger = height_and_width(size), scaled(size, ratio)
+    size = height_and_width(size)
+    larger = round(size[0] * ratio), round(size[1] * ratio)
 
-    def train(encoded: Tensor, seed: Tensor) -> Tensor:
-        pixels = tf.image.resize(decode(encoded, channels), larger)
-        return tf.image.stateless_random_crop(pixels, (*size, channels), seed)
+    def apply(encoded: Tensor, seed: Tensor | None = None) -> Tensor:
+        pixels = decode(encoded, channels)
+        if shorter_side:
+            pixels = resize_shorter_side(pixels, larger)
+        else:
+            pixels = tf.image.resize(pixels, larger)
+        if random:
+            shape = (*size, channels)
+            return tf.image.stateless_random_crop(pixels, shape, seed)
+        top, left = tf.unstack((tf.shape(pixels)[:2] - size) // 2)
+        # big_vision crops integers.
+        return as_integers(pixels)[top : top + size[0], left : left + size[1]]
 
-    return train
-
-
-def resize_shorter_side_random_crop(
-    size: int | tuple[int, int], channels: int, *, ratio: float
-) -> Callable[..., Tensor]:
-    """The shorter side resized to a larger size, and cropped at random."""
-    tf = import_tensorflow()
-    size, larger = height_and_width(size), scaled(size, ratio)
-
-    def train(encoded: Tensor, seed: Tensor) -> Tensor:
-        pixels = resize_shorter_side(decode(encoded, channels), larger)
-        return tf.image.stateless_random_crop(pixels, (*size, channels), seed)
-
-    return train
-
-
-def resize_shorter_side_center_crop(
-    size: int | tuple[int, int], channels: int, *, ratio: float
-) -> Callable[..., Tensor]:
-    """The same, with the crop at the centre."""
-    larger = scaled(size, ratio)
-
-    def test(encoded: Tensor, seed: Tensor | None = None) -> Tensor:
-        return center_crop(
-            resize_shorter_side(decode(encoded, channels), larger), size
-        )
-
-    return test
-
-
-def resize_center_crop(
-    size: int | tuple[int, int], channels: int, *, ratio: float
-) -> Callable[..., Tensor]:
-    """Resized to a larger square, and cropped at the centre."""
-    tf = import_tensorflow()
-    larger = scaled(size, ratio)
-
-    def test(encoded: Tensor, seed: Tensor | None = None) -> Tensor:
-        pixels = tf.image.resize(decode(encoded, channels), larger)
-        return center_crop(as_integers(pixels), size)
-
-    return test
-
-
-def center_crop(pixels: Tensor, size: int | tuple[int, int]) -> Tensor:
-    """Returns the centre of an image, of the given size."""
-    height, width = height_and_width(size)
-    shape = import_tensorflow().shape(pixels)
-    top, left = (shape[0] - height) // 2, (shape[1] - width) // 2
-    return pixels[top : top + height, left : left + width]
+    return apply
 
 
 def resize_shorter_side(pixels: Tensor, size: int | tuple[int, int]) -> Tensor:
@@ -244,7 +195,7 @@ def bicubic_center_crop(
 
 
 def resize_like_pillow(pixels: Tensor, sides: Any, method: str) -> Tensor:
-    """Resizes with antialiasing, within one grey level of Pillow, which
+    """Resizes with antialiasing, within one gray level of Pillow, which
     rounds to uint8 after the columns and after the rows."""
     tf = import_tensorflow()
     for sides_of_pass in ((tf.shape(pixels)[0], sides[1]), sides):
@@ -262,14 +213,17 @@ class Protocol:
     def for_training(
         self, image_size: int | None
     ) -> Callable[..., Callable[..., Tensor]]:
-        """Returns the function for training on a data set of this image size,
+        """Returns the function for training on a dataset of this image size,
         None if images differ."""
         small = image_size is not None and image_size < SMALL
         return self.train_small if small and self.train_small else self.train
 
 
+_FEW_SHOT = functools.partial(
+    resize_and_crop, ratio=256 / 224, shorter_side=False, random=False
+)
 PROTOCOLS = {
-    # Not published. A weak augmentation, for small data sets.
+    # Not published. A weak augmentation, for small datasets.
     "simple": Protocol(
         train=random_translation, test=functools.partial(resize, antialias=True)
     ),
@@ -281,28 +235,29 @@ PROTOCOLS = {
     "big_vision": Protocol(
         train=functools.partial(inception_crop, integers=True),
         train_small=functools.partial(
-            resize_shorter_side_random_crop, ratio=448 / 384
+            resize_and_crop, ratio=448 / 384, shorter_side=True, random=True
         ),
         test=functools.partial(
-            resize_shorter_side_center_crop, ratio=448 / 384
+            resize_and_crop, ratio=448 / 384, shorter_side=True, random=False
         ),
     ),
     # big_vision/configs/vit_i21k.py, vit_i1k.py, bit_i1k.py: 256 and 224 pixels
     "pretrain": Protocol(
         train=functools.partial(inception_crop, integers=True),
         test=functools.partial(
-            resize_shorter_side_center_crop, ratio=256 / 224
+            resize_and_crop, ratio=256 / 224, shorter_side=True, random=False
         ),
     ),
     # big_vision/configs/common_fewshot.py: 256 and 224 pixels, aspect not kept
-    "few-shot": Protocol(
-        train=functools.partial(resize_center_crop, ratio=256 / 224),
-        test=functools.partial(resize_center_crop, ratio=256 / 224),
-    ),
+    "few-shot": Protocol(train=_FEW_SHOT, test=_FEW_SHOT),
     # BiT-HyperRule, "Big Transfer" Section 3.3: (512, 480) or (160, 128)
     "bit-hyperrule": Protocol(
-        train=functools.partial(resize_random_crop, ratio=512 / 480),
-        train_small=functools.partial(resize_random_crop, ratio=160 / 128),
+        train=functools.partial(
+            resize_and_crop, ratio=512 / 480, shorter_side=False, random=True
+        ),
+        train_small=functools.partial(
+            resize_and_crop, ratio=160 / 128, shorter_side=False, random=True
+        ),
         test=resize,
     ),
     # facebookresearch/mae, main_pretrain.py, and its util/datasets.py

@@ -3,14 +3,8 @@
 The definition is that of the TPU code of RandAugment
 (https://arxiv.org/abs/1909.13719), which big_vision took over: 16 operations
 on uint8 images, each with a magnitude of 0 to 10 or more, random signs, and
-grey for pixels from outside the image. Three of them are exactly those of
-keras-cv: `AutoContrast`, `Posterization` and `Solarization`. Others of keras-cv
-differ: `Equalization` ignores the rarest value instead of the highest one,
-those of colour and sharpness do not round intermediate values and allow no
-factor above 1, and geometric ones have a stateful random generator, so that an
-image's augmentation would not depend on its position in the run only.
-
-keras-cv is imported here and nowhere else, when it is needed.
+gray for pixels from outside the image. keras-cv has three of them with equal
+numbers, AutoContrast, Posterization and Solarization, which are a line each.
 """
 
 import functools
@@ -21,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._program import require
 from keras_vit._types import Tensor
 from keras_vit.data._decode import import_tensorflow
 from keras_vit.data.protocols import height_and_width
@@ -47,7 +40,7 @@ AUGREG = _PUBLISHED | {
     for name, numbers in _PUBLISHED.items()
     if numbers[1] > 0
 }
-GREY = 128
+GRAY = 128
 PUBLISHED_SIZE = 224
 CUTOUT, TRANSLATE = 40, 100
 
@@ -101,96 +94,52 @@ def operations(
     `scaled`, cutout and translation scale with `size`, from the published
     numbers of pixels at 224.
     """
+    tf = import_tensorflow()
     size = height_and_width(size)
     level = magnitude / 10
     # Of vertical and of horizontal distances.
     scale = (1, 1)
     if scaled:
         scale = size[0] / PUBLISHED_SIZE, size[1] / PUBLISHED_SIZE
+    half_sides = [int(level * CUTOUT * factor) for factor in scale]
     enhance = level * 1.8 + 0.1
-    return {
-        **_keras_cv_ops(level),
-        **_color_ops(level),
-        "Color": lambda x, seed: _blend(_grey(x), x, enhance),
-        "Contrast": lambda x, seed: _blend(_mean_gray(size), x, enhance),
-        "Brightness": lambda x, seed: _blend(0, x, enhance),
-        "Sharpness": lambda x, seed: _blend(_blur(x), x, enhance),
-        **_geometric_ops(level, size, scale),
-    }
-
-
-def _keras_cv_ops(
-    level: float,
-) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-    layers = require("keras_cv.layers")
-    tf = import_tensorflow()
-    exact = {"value_range": (0, 255), "dtype": "float32"}
-    contrast = layers.AutoContrast(**exact)
+    most = min(int(level * 110), 255)
     # At least one bit: 0 would make images black, but TensorFlow's bit shift,
     # which the published code uses, keeps one.
     bits = min(max(1, int(level * 4)), 8)
-    posterize = layers.Posterization(bits=bits, **exact)
-    solarize = layers.Solarization(**exact)
     # The published code compares uint8 pixels with this integer, which
     # TensorFlow converts to uint8: thresholds of 256 and 512 (magnitudes 10
     # and 20) become 0, which inverts every pixel, and 384 becomes 128.
-    threshold = float(int(level * 256) % 256)
-
-    def autocontrast(x: Tensor, seed: Tensor) -> Tensor:
-        # The result depends on a value, and on the lowest and the highest value
-        # of the image. A lookup table of the 256 values is faster.
-        low, high = (
-            tf.cast(end(x, (0, 1)), tf.float32)
-            for end in (tf.reduce_min, tf.reduce_max)
-        )
-        every = tf.range(256, dtype=tf.float32)[:, None]
-        every = tf.maximum(tf.minimum(every, high), low)[None, :, None]
-        table = contrast.augment_images(every)[0, :, 0]
-        return _apply_lut(_uint8(tf.transpose(table)), _lut_indices(x))
-
-    def posterized(x: Tensor, seed: Tensor) -> Tensor:
-        return _uint8(posterize.augment_image(tf.cast(x, "float32")))
-
-    def solarized(x: Tensor, seed: Tensor) -> Tensor:
-        amounts = {"additions": 0.0, "thresholds": threshold}
-        return _uint8(solarize.augment_images(tf.cast(x, "float32"), amounts))
-
-    return {
-        "AutoContrast": autocontrast,
-        "Posterize": posterized,
-        "Solarize": solarized,
-    }
-
-
-def _color_ops(level: float) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-    """Returns operations that change the value of each pixel."""
-    tf = import_tensorflow()
-    most = min(int(level * 110), 255)
+    threshold = int(level * 256) % 256
 
     def solarize_add(x: Tensor, seed: Tensor) -> Tensor:
         # In uint8, whose sums wrap around at 256. A product is many times
         # faster than `tf.where`.
-        dark = tf.cast(x < GREY, tf.uint8)
+        dark = tf.cast(x < GRAY, tf.uint8)
         return x + dark * (tf.minimum(x, 255 - most) + most - x)
 
     return {
+        "AutoContrast": lambda x, seed: _autocontrast(x),
+        "Posterize": lambda x, seed: x & (256 - 2 ** (8 - bits)),
+        "Solarize": lambda x, seed: tf.where(x < threshold, x, 255 - x),
         "Equalize": lambda x, seed: _equalize(x),
         "Invert": lambda x, seed: 255 - x,
         "SolarizeAdd": solarize_add,
-    }
-
-
-def _geometric_ops(
-    level: float, size: tuple[int, int], scale: tuple[float, float]
-) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-    """Returns operations that move pixels, in a random direction."""
-    half_sides = [int(level * CUTOUT * factor) for factor in scale]
-    moves = {
-        name: _affine_op(functools.partial(matrix, level, scale), size)
-        for name, matrix in _MATRICES.items()
-    }
-    return {
-        **moves,
+        "Color": lambda x, seed: _blend(
+            tf.image.rgb_to_grayscale(x), x, enhance
+        ),
+        # The published code computes the number of pixels divided by 256
+        # instead of the image's mean gray. Published models are trained with
+        # it.
+        "Contrast": lambda x, seed: _blend(
+            min(size[0] * size[1] // 256, 255), x, enhance
+        ),
+        "Brightness": lambda x, seed: _blend(0, x, enhance),
+        "Sharpness": lambda x, seed: _blend(_blur(x), x, enhance),
+        **{
+            name: _affine_op(functools.partial(matrix, level, scale), size)
+            for name, matrix in _MATRICES.items()
+        },
         "Cutout": lambda x, seed: _cutout(x, seed, half_sides, size),
     }
 
@@ -198,16 +147,16 @@ def _geometric_ops(
 def _rotation(
     level: float, scale: tuple[float, float], sign: int, size: tuple[int, int]
 ) -> tuple[tuple[float, float, float], ...]:
-    """Returns the matrix of a rotation about the centre of the image,
-    `centre_x` and `centre_y`."""
+    """Returns the matrix of a rotation about the center of the image,
+    `center_x` and `center_y`."""
     angle = sign * math.radians(level * 30)
     cos, sin = math.cos(angle), math.sin(angle)
-    centre_y, centre_x = ((side - 1) / 2 for side in size)
-    # centre - rotated centre. The last term is 0 for squares, for which the
+    center_y, center_x = ((side - 1) / 2 for side in size)
+    # center - rotated center. The last term is 0 for squares, for which the
     # others are rounded as in the published code.
-    last = sin * (centre_y - centre_x)
-    right = centre_x * (1 - cos + sin) + last
-    down = centre_y * (1 - sin - cos) + last
+    last = sin * (center_y - center_x)
+    right = center_x * (1 - cos + sin) + last
+    down = center_y * (1 - sin - cos) + last
     return (cos, -sin, right), (sin, cos, down)
 
 
@@ -238,7 +187,7 @@ def _affine_op(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Returns an operation that takes each pixel from the nearest source pixel.
 
-    Pixels from outside the image are grey. There are two directions, so the
+    Pixels from outside the image are gray. There are two directions, so the
     indices of the source pixels are computed in advance, which takes a third of
     the time of `ImageProjectiveTransform`.
     """
@@ -254,14 +203,14 @@ def _affine_op(
         ]
         at = np.floor(np.abs(at) + 0.5) * np.sign(at)  # halves away from 0
         inside = ((at >= 0) & (at < [[width], [height]])).all(0)
-        # A grey pixel is appended after the last one.
+        # A gray pixel is appended after the last one.
         sources.append(np.where(inside, at[1] * width + at[0], height * width))
     sources = tf.constant(np.array(sources), tf.int32)
 
     def move(image: Tensor, seed: Tensor) -> Tensor:
         sign = tf.random.stateless_uniform((), seed, 0, 2, tf.int32)
-        grey = tf.fill((1, 3), tf.constant(GREY, tf.uint8))
-        pixels = tf.concat([tf.reshape(image, (-1, 3)), grey], 0)
+        gray = tf.fill((1, 3), tf.constant(GRAY, tf.uint8))
+        pixels = tf.concat([tf.reshape(image, (-1, 3)), gray], 0)
         return tf.reshape(tf.gather(pixels, sources[sign]), (*size, 3))
 
     return move
@@ -273,23 +222,16 @@ def _cutout(
     half_sides: Sequence[int],
     size: tuple[int, int],
 ) -> Tensor:
-    """Greys a rectangle of twice `half_sides`, cut off at the edges."""
+    """Grays a rectangle of twice `half_sides`, cut off at the edges."""
     tf = import_tensorflow()
-    down, right = (
-        _near(seed, i, side, half)
-        for i, (side, half) in enumerate(zip(size, half_sides, strict=True))
-    )
-    square = (down[:, None] & right)[..., None]
-    return tf.where(square, tf.constant(GREY, tf.uint8), image)
-
-
-def _near(seed: Tensor, i: int, side: int, half: int) -> Tensor:
-    """Returns which of `side` positions are at most `half` from a random one,
-    of which the number `i`, 0 or 1, of the seed decides."""
-    tf = import_tensorflow()
-    centre = tf.random.stateless_uniform((2,), seed, 0, side, tf.int32)[i]
-    places = tf.range(side)
-    return (places >= centre - half) & (places < centre + half)
+    # Which positions are near a random one, of rows and of columns.
+    near = []
+    for i, (side, half) in enumerate(zip(size, half_sides, strict=True)):
+        center = tf.random.stateless_uniform((2,), seed, 0, side, tf.int32)[i]
+        places = tf.range(side)
+        near.append((places >= center - half) & (places < center + half))
+    square = (near[0][:, None] & near[1])[..., None]
+    return tf.where(square, tf.constant(GRAY, tf.uint8), image)
 
 
 def _blend(degenerate: Tensor | float, image: Tensor, factor: float) -> Tensor:
@@ -305,18 +247,8 @@ def _uint8(x: Tensor) -> Tensor:
     return tf.cast(tf.clip_by_value(x, 0, 255), tf.uint8)
 
 
-def _grey(image: Tensor) -> Tensor:
-    return import_tensorflow().image.rgb_to_grayscale(image)
-
-
-def _mean_gray(size: tuple[int, int]) -> int:
-    # The published code computes the number of pixels divided by 256 instead of
-    # the image's mean grey. Published models are trained with it.
-    return min(size[0] * size[1] // 256, 255)
-
-
 def _blur(image: Tensor) -> Tensor:
-    """Returns weighted means with the 8 neighbours; edges do not change."""
+    """Returns weighted means with the 8 neighbors; edges do not change."""
     tf = import_tensorflow()
     x = tf.cast(image, tf.float32)
     rows = x[:-2] + x[1:-1] + x[2:]
@@ -326,8 +258,22 @@ def _blur(image: Tensor) -> Tensor:
     return tf.concat([image[:1], middle, image[-1:]], 0)
 
 
+def _autocontrast(image: Tensor) -> Tensor:
+    tf = import_tensorflow()
+    low, high = (
+        tf.cast(end(image, (0, 1)), tf.float32)
+        for end in (tf.reduce_min, tf.reduce_max)
+    )
+    scale = 255.0 / (high - low)
+    # A lookup table of the 256 values is faster than the pixels.
+    values = tf.range(256, dtype=tf.float32)[:, None]
+    table = values * scale - low * scale
+    table = tf.where(high > low, table, values)
+    return _apply_lut(_uint8(tf.transpose(table)), _lut_indices(image))
+
+
 def _equalize(image: Tensor) -> Tensor:
-    """Equalises the histogram of each channel, as Pillow does."""
+    """Equalizes the histogram of each channel, as Pillow does."""
     tf = import_tensorflow()
     values = _lut_indices(image)
     counts = tf.math.bincount(

@@ -15,8 +15,6 @@ from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.dataset import PipelineOptions
 from keras_vit.preprocessing import preprocess_input
 
-# The class that datasets with masks had.
-SegmentationDataset = ImageDataset
 _THREADS = min(8, os.cpu_count() or 1)
 
 

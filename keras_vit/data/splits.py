@@ -4,8 +4,8 @@ import hashlib
 import math
 import os
 import pathlib
-from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -105,28 +105,38 @@ def _hash(path: pathlib.PurePath, salt: str) -> float:
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-def holdout_split(
-    train: ArrayLike, labels: ArrayLike, fraction: float
-) -> tuple[Array, Array]:
-    """Splits training indices into those to train on and those held out."""
-    train, labels = np.asarray(train), np.asarray(labels)
-    kept, validation = stratified_split(labels[train], fraction, seed=1)
-    return train[kept], train[validation]
-
-
-def hold_out_by_path(
-    paths: Sequence[pathlib.PurePath] | Mapping[int, pathlib.PurePath],
+def make_splits(
+    paths: Sequence[pathlib.PurePath],
     labels: Array,
     train: Array,
-    fraction: float,
-) -> tuple[Array, Array]:
-    """Splits training indices into those to train on and those held out, about
-    a `fraction`, by `split_by_path`; paths and labels are those of all images.
+    test: Array,
+    holdout: float,
+) -> dict[str, Array]:
+    """Returns the indices of the training, validation and test images, by
+    `split_by_path`; paths and labels, classes or rows of them, are those of all
+    images.
+
+    Without test images, about a fifth of the training images become test
+    images; it is a `ValueError` if every class has one image.
     """
-    if not len(train):
-        return train, train
-    paths = [paths[i] for i in train]
-    kept, validation = split_by_path(
-        paths, labels[train], fraction, "validation"
-    )
-    return train[kept], train[validation]
+    # Rows of several classes are split as if all images were of one class.
+    classes = np.zeros(len(labels), int) if labels.ndim == 2 else labels
+
+    def divide(train: Array, *how: Any) -> tuple[Array, Array]:
+        kept, other = split_by_path(
+            [paths[i] for i in train], classes[train], *how
+        )
+        return train[kept], train[other]
+
+    if not len(test):
+        train, test = divide(train)
+        if not len(test):
+            raise ValueError(
+                "A fifth of the images is needed as test images, and every "
+                "class has one image: give more images, or test images (a "
+                f"column 'split' of a CSV file). Received: {len(labels)} images"
+            )
+    validation = np.empty(0, int)
+    if len(train):
+        train, validation = divide(train, holdout, "validation")
+    return {"train": train, "validation": validation, "test": test}

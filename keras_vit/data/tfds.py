@@ -1,5 +1,6 @@
 """Datasets of TensorFlow Datasets."""
 
+import difflib
 import functools
 import math
 from collections.abc import Callable
@@ -19,45 +20,12 @@ from keras_vit.data._pipeline import check_label
 from keras_vit.data._pipeline import keep_local_rows
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.dataset import PipelineOptions
-from keras_vit.data.dataset import unknown_dataset_error
 from keras_vit.data.splits import TEST_SPLITS
 
 SHUFFLE_BUFFER = 50_000  # encoded images, as in the paper's code
 # Number of slices of a training split of many files that are read concurrently.
 NUM_READERS = 16
 MANY_FILES = 16
-
-
-def tfds_source(
-    builder: Any, label_name: str, ranges: Mapping[str, tuple[str, range]]
-) -> ImageSource:
-    """Returns the `ImageSource` of a prepared builder, whose label is one class
-    or a sequence of them; `ranges` has the split of TFDS and the indices of the
-    images of "train", "validation" and "test"."""
-    label = builder.info.features[label_name]
-    num_classes = getattr(label, "feature", label).num_classes
-    read = functools.partial(
-        read_examples,
-        builder,
-        {label_name: True},
-        lambda example: example[label_name],
-        num_classes,
-    )
-    options = {}
-    if hasattr(label, "feature"):
-        options["label"] = functools.partial(_multi_label_row, num_classes)
-    return ImageSource(
-        train_stream=functools.partial(
-            _train_stream, builder, read, *ranges["train"]
-        ),
-        evaluation_stream=functools.partial(
-            evaluation_stream,
-            read,
-            {name: [part] for name, part in ranges.items()},
-        ),
-        read=lambda encoded: encoded,
-        **options,
-    )
 
 
 def _train_stream(
@@ -146,14 +114,14 @@ def evaluation_stream(
     name: str,
     rows: range,
 ) -> Dataset:
-    """Returns the stream of the images to evaluate on, in order; they may be
-    of several splits."""
-    streams, before = [], 0
+    """Returns the stream of the images to evaluate on, in order; `ranges` has
+    the splits of TFDS, and the indices of their images, of each split."""
+    parts, first = [], 0
     for split, whole in ranges[name]:
-        first, last = (max(0, row - before) for row in (rows.start, rows.stop))
-        streams.append(read(split, whole[first:last]))
-        before += len(whole)
-    images = functools.reduce(lambda one, more: one.concatenate(more), streams)
+        start, stop = (max(0, i - first) for i in (rows.start, rows.stop))
+        parts.append(read(split, whole[start:stop]))
+        first += len(whole)
+    images = functools.reduce(lambda one, other: one.concatenate(other), parts)
     return images.enumerate().map(lambda number, image: (number, *image))
 
 
@@ -238,82 +206,77 @@ def from_tfds(
             f"There is no folder {name!r}, and to look it up in TFDS: {error}"
         ) from error
     builder = open_builder(tfds, name)
-    features = builder.info.features
-    label = _label_of(tfds, name, features)
+    label_name = _label_of(tfds, name, builder.info.features)
     download(builder, name)
-    return _data(builder, name, label, holdout, test_split)
-
-
-def choose_test_split(
-    name: str,
-    builder_name: str,
-    splits: Sequence[str],
-    wanted: str | None = None,
-) -> str:
-    """Returns the name of the split to evaluate on: the `wanted` one, or else
-    the first of `TEST_SPLITS` with labels; raises a `ValueError` if there is
-    none."""
-    unlabelled = {"test"} if builder_name in UNLABELLED_TEST else set()
-    found = ", ".join(map(repr, splits)) or "none"
-    if wanted is not None and wanted not in splits:
-        raise ValueError(
-            f"{name!r} has no split {wanted!r}. --test-split takes one of its "
-            f"splits: {found}."
-        )
-    known = TEST_SPLITS if wanted is None else (wanted,)
-    test = next((s for s in known if s in splits and s not in unlabelled), None)
-    if test is None and unlabelled & set(splits):
-        raise ValueError(
-            f"{name!r} cannot be evaluated on its split 'test', whose images "
-            "have no labels: TFDS gives each of them the label -1. Choose a "
-            f"split with labels by --test-split. Its splits are: {found}."
-        )
-    if test is None:
-        raise ValueError(
-            f"{name!r} must have a split 'train' and one of "
-            f"{', '.join(map(repr, TEST_SPLITS))}, or another one to evaluate "
-            f"on, named by --test-split. Its splits are: {found}."
-        )
-    return test
-
-
-def _data(
-    builder: Any, name: str, label: str, holdout: float, test_split: str | None
-) -> ImageDataset:
     splits, features = builder.info.splits, builder.info.features
     test = choose_test_split(name, builder.name, list(splits), test_split)
     # Some have none: ReaL, imagenet_v2.
-    trains = label == "label" and "train" in splits
+    trains = label_name == "label" and "train" in splits
     count = splits["train"].num_examples if trains else 0
-    num_validation = round(holdout * count)
-    num_test = splits[test].num_examples
+    num_train = count - round(holdout * count)
     height, width, channels = features["image"].shape
-    classes = features[label]
+    label = features[label_name]
+    classes = getattr(label, "feature", label)
+    ranges = {
+        # The last ones, as vit_jax trains on `train[:98%]`.
+        "train": [("train", range(num_train))],
+        "validation": [("train", range(num_train, count))],
+        "test": [(test, range(splits[test].num_examples))],
+    }
+    read = functools.partial(
+        read_examples,
+        builder,
+        {label_name: True},
+        lambda example: example[label_name],
+        classes.num_classes,
+    )
+    options = {}
+    if label is not classes:
+        options["label"] = functools.partial(
+            _multi_label_row, classes.num_classes
+        )
     return ImageDataset(
         name=name.replace("/", "-").replace(":", "-"),
-        class_names=tuple(getattr(classes, "feature", classes).names),
+        class_names=tuple(classes.names),
         channels=channels or 3,
         image_size=height if height == width else None,
-        num_train=count - num_validation,
-        num_test=num_test,
-        num_validation=num_validation,
-        source=tfds_source(
-            builder,
-            label,
-            {
-                # The last ones, as vit_jax trains on `train[:98%]`.
-                "train": ("train", range(count - num_validation)),
-                "validation": ("train", range(count - num_validation, count)),
-                "test": (test, range(num_test)),
-            },
+        num_train=num_train,
+        num_test=splits[test].num_examples,
+        num_validation=count - num_train,
+        source=ImageSource(
+            functools.partial(
+                _train_stream, builder, read, "train", range(num_train)
+            ),
+            functools.partial(evaluation_stream, read, ranges),
+            lambda encoded: encoded,
+            **options,
         ),
     )
 
 
+def choose_test_split(
+    name: str, builder_name: str, splits: Sequence[str], wanted: str | None
+) -> str:
+    """Returns the split to evaluate on: the `wanted` one, or the first one with
+    labels."""
+    known = TEST_SPLITS if wanted is None else (wanted,)
+    unlabelled = "test" if builder_name in UNLABELLED_TEST else None
+    for split in known:
+        if split in splits and split != unlabelled:
+            return split
+    note = (
+        "" if unlabelled is None else ", whose images in 'test' have no label"
+    )
+    raise ValueError(
+        f"{name!r} must have a split {' or '.join(map(repr, known))} with "
+        "labels to evaluate on, or another one, named by --test-split. Its "
+        f"splits are: {', '.join(map(repr, splits)) or 'none'}{note}."
+    )
+
+
 def download(builder: Any, name: str) -> None:
-    """Downloads and prepares a dataset, unless this was done before; the
-    `ValueError` of a failure says which files must be downloaded by hand, if
-    any."""
+    """Downloads and prepares a dataset; the `ValueError` of a failure says
+    which files must be downloaded by hand, if any."""
     try:
         builder.download_and_prepare()
     except Exception as error:  # of a server, a proxy or a disk
@@ -339,6 +302,23 @@ def open_builder(tfds: Any, name: str) -> Any:
             f"There is no folder {name!r}, and TFDS cannot open a dataset of "
             f"that name: {_first_line(error)}"
         ) from error
+
+
+def unknown_dataset_error(name: str, known: Sequence[str] = ()) -> ValueError:
+    """Returns the error for a name that is no folder or file, nor in TFDS."""
+    if name.split(":")[0] == "imagenet21k":
+        return ValueError(
+            "ImageNet-21k is not in TFDS: give a folder of it, or prepare a "
+            f"TFDS set named {name!r} with splits 'train' and 'test' in the "
+            "folder that TFDS_DATA_DIR names."
+        )
+    close = difflib.get_close_matches(name, ["digits", *known])
+    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    return ValueError(
+        f"There is no folder or file {name!r}, and TFDS has no dataset of "
+        f"that name.{hint} --dataset takes 'digits', a name in TFDS such as "
+        "'cifar10', a folder, or a CSV file of paths and labels."
+    )
 
 
 def _label_of(tfds: Any, name: str, features: Any) -> str:

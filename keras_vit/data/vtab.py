@@ -26,19 +26,10 @@ VTAB_GROUPS = ("natural", "specialized", "structured")
 NATURAL, SPECIALIZED, STRUCTURED = VTAB_GROUPS
 
 
-def label(tf: Any, example: Mapping[str, Any]) -> Tensor:
-    return example["label"]
-
-
 def _interval(tf: Any, value: Tensor, edges: Sequence[float]) -> Tensor:
     """Returns the index of the last edge below the value."""
     below = tf.where(tf.constant(edges, tf.float32) < value)
     return tf.reduce_max(below)
-
-
-def clevr_count(tf: Any, example: Mapping[str, Any]) -> Tensor:
-    """Returns the class of an image of 3 to 10 objects."""
-    return tf.shape(example["objects"]["pixel_coords"])[0] - 3
 
 
 def clevr_distance(tf: Any, example: Mapping[str, Any]) -> Tensor:
@@ -57,24 +48,6 @@ def kitti_distance(tf: Any, example: Mapping[str, Any]) -> Tensor:
     return _interval(tf, closest, (-100.0, 8.0, 20.0, 999.0))
 
 
-def dsprites_x(tf: Any, example: Mapping[str, Any]) -> Tensor:
-    """Returns one of 16 classes of 32 positions."""
-    return example["label_x_position"] * 16 // 32
-
-
-def dsprites_orientation(tf: Any, example: Mapping[str, Any]) -> Tensor:
-    """Returns one of 16 classes of 40 orientations."""
-    return example["label_orientation"] * 16 // 40
-
-
-def smallnorb_azimuth(tf: Any, example: Mapping[str, Any]) -> Tensor:
-    return example["label_azimuth"]
-
-
-def smallnorb_elevation(tf: Any, example: Mapping[str, Any]) -> Tensor:
-    return example["label_elevation"]
-
-
 @dataclasses.dataclass(frozen=True)
 class Task:
     """A task of VTAB. Its splits are `(split, from, to)`, in percent."""
@@ -85,9 +58,9 @@ class Task:
     train: tuple = ("train", 0, 100)
     val: tuple = ("validation", 0, 100)
     test: tuple = ("test", 0, 100)
-    label: Callable = label
-    # The features of an example that `label` needs.
+    # The features that the class is made of, by default the class itself.
     features: tuple | dict = ("label",)
+    label: Callable | None = None
     scale: int = 1  # factor of pixel values
     # Whether cropping, and flipping, keep the label right.
     crop: bool = True
@@ -139,7 +112,14 @@ VTAB_TASKS = {
     "retinopathy": Task(
         SPECIALIZED, "diabetic_retinopathy_detection/btgraham-300", 5
     ),
-    "clevr-count": Task(STRUCTURED, "clevr", 8, label=clevr_count, **_CLEVR),
+    # Images have 3 to 10 objects.
+    "clevr-count": Task(
+        STRUCTURED,
+        "clevr",
+        8,
+        label=lambda tf, x: tf.shape(x["objects"]["pixel_coords"])[0] - 3,
+        **_CLEVR,
+    ),
     "clevr-distance": Task(
         STRUCTURED, "clevr", 6, label=clevr_distance, **_CLEVR
     ),
@@ -156,7 +136,7 @@ VTAB_TASKS = {
         STRUCTURED,
         "dsprites",
         16,
-        label=dsprites_x,
+        label=lambda tf, x: x["label_x_position"] * 16 // 32,
         features=("label_x_position",),
         **_DSPRITES,
     ),
@@ -164,7 +144,7 @@ VTAB_TASKS = {
         STRUCTURED,
         "dsprites",
         16,
-        label=dsprites_orientation,
+        label=lambda tf, x: x["label_orientation"] * 16 // 40,
         features=("label_orientation",),
         **_DSPRITES,
     ),
@@ -172,7 +152,6 @@ VTAB_TASKS = {
         STRUCTURED,
         "smallnorb",
         18,
-        label=smallnorb_azimuth,
         features=("label_azimuth",),
         **_SMALLNORB,
     ),
@@ -180,14 +159,10 @@ VTAB_TASKS = {
         STRUCTURED,
         "smallnorb",
         9,
-        label=smallnorb_elevation,
         features=("label_elevation",),
         **_SMALLNORB,
     ),
 }
-
-
-TRAIN, VAL = 800, 200
 
 
 def load_vtab(name: str, validate: bool = False) -> ImageDataset:
@@ -216,8 +191,10 @@ def load_vtab(name: str, validate: bool = False) -> ImageDataset:
     builder = open_builder(tfds, task.tfds)
     download(builder, task.tfds)
     ranges = split_ranges(task, builder.info.splits)
-    train = [ranges["train"]] if validate else [ranges["train"], ranges["val"]]
-    test = ranges["val"] if validate else ranges["test"]
+    parts = {
+        "train": [ranges["train"]] + ([] if validate else [ranges["val"]]),
+        "test": [ranges["val" if validate else "test"]],
+    }
     features = task.features
     if not isinstance(features, dict):
         features = dict.fromkeys(features, True)
@@ -225,21 +202,27 @@ def load_vtab(name: str, validate: bool = False) -> ImageDataset:
         read_examples,
         builder,
         features,
-        functools.partial(task.label, tf),
+        functools.partial(task.label, tf)
+        if task.label
+        else lambda example: example[task.features[0]],
         task.classes,
+    )
+    stream = functools.partial(evaluation_stream, read, parts)
+    num_train, num_test = (
+        sum(len(images) for _, images in part) for part in parts.values()
     )
     return ImageDataset(
         name=f"vtab-{name}",
         class_names=tuple(map(str, range(task.classes))),
         channels=3,
         image_size=None,
-        num_train=sum(len(images) for _, images in train),
-        num_test=len(test[1]),
+        num_train=num_train,
+        num_test=num_test,
         source=ImageSource(
-            train_stream=functools.partial(_train_stream, read, train),
-            evaluation_stream=functools.partial(
-                evaluation_stream, read, {"train": train, "test": [test]}
+            train_stream=lambda options: _train_stream(
+                stream("train", range(num_train)), options
             ),
+            evaluation_stream=stream,
             read=functools.partial(_rescale_png, task.scale),
         ),
     )
@@ -247,44 +230,28 @@ def load_vtab(name: str, validate: bool = False) -> ImageDataset:
 
 def split_ranges(task: Task, splits: Any) -> dict[str, tuple[str, range]]:
     """Returns the images of a task's splits, as `{name: (split, range)}`:
-    "train" and "val", of which VTAB-1k takes 800 and 200, and "test"; raises a
-    `ValueError` if a split is missing."""
+    "train" and "val", of which VTAB-1k takes 800 and 200, and "test"."""
     found = {}
     for name in ("train", "val", "test"):
         split, start, end = getattr(task, name)
-        if split not in splits:
-            raise ValueError(
-                f"{task.tfds!r} must have a split {split!r}. It has: "
-                f"{', '.join(splits) or 'none'}."
-            )
         count = splits[split].num_examples
         found[name] = split, range(start * count // 100, end * count // 100)
-    for name, most in (("train", TRAIN), ("val", VAL)):
+    for name, most in (("train", 800), ("val", 200)):
         split, images = found[name]
         found[name] = split, images[:most]
     return found
 
 
-def _train_stream(
-    read: Callable[..., Dataset],
-    ranges: Sequence[tuple[str, range]],
-    options: PipelineOptions,
-) -> Dataset:
+def _train_stream(images: Dataset, options: PipelineOptions) -> Dataset:
     """Returns shuffled images; all thousand are kept in memory, encoded."""
     tf = import_tensorflow()
-    examples = [
-        example
-        for split_range in ranges
-        for example in read(*split_range).as_numpy_iterator()
-    ]
-    names, images, labels = (
-        tf.constant(np.array(column)) for column in zip(*examples, strict=True)
-    )
+    columns = zip(*images.as_numpy_iterator(), strict=True)
+    table = [tf.constant(np.array(column)) for column in columns][1:]
 
     def look_up(position: Tensor, index: Tensor) -> tuple[Tensor, ...]:
-        return position, names[index], images[index], labels[index]
+        return position, *(column[index] for column in table)
 
-    return shuffled_indices(len(examples), options).map(look_up)
+    return shuffled_indices(len(table[0]), options).map(look_up)
 
 
 def _rescale_png(scale: int, encoded: Tensor) -> Tensor:

@@ -16,8 +16,7 @@ import keras
 from keras_vit._logging import logger
 from keras_vit._program import UserError
 from keras_vit._warnings import warn
-from keras_vit.data import parse_image_error
-from keras_vit.data import parse_label_error
+from keras_vit.data import find_data_error
 from keras_vit.distribution.sharding import to_tf_dataset
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.models import load_keras_file
@@ -360,13 +359,9 @@ def explain_error(
     """Returns a message for an error in training that the user can correct, or
     None for any other error."""
     # Each backend wraps TensorFlow's error in one of its own.
-    if message := parse_label_error(error):
-        return message
-    if name := parse_image_error(error):
+    if found := find_data_error(error):
         return (
-            f"{name!r} cannot be read. Remove it or convert it, or use "
-            "--skip-bad-images, which finds all such files of a folder "
-            f"first. This was after step {checkpoints.done}. "
+            f"{found} This was after step {checkpoints.done}. "
             f"{checkpoints.last}"
         )
     count = strategy.process[1]

@@ -587,7 +587,7 @@ def test_wrong_settings_give_a_one_line_error(tmp_path, digits):
         )
     refused("a finished run.*--overwrite", output=str(digits))
     (tmp_path / "empty").mkdir()
-    refused("no class", dataset=str(tmp_path / "empty"), **output)
+    refused("two classes", dataset=str(tmp_path / "empty"), **output)
     # Nothing was made before a mistake was found.
     assert not (tmp_path / "out").exists()
 

@@ -36,16 +36,3 @@ def bilinear(image, size):
         weights = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(old)))
         image = np.moveaxis(np.tensordot(weights, image, (1, axis)), 0, axis)
     return image
-
-
-def by_area(image, height, width):
-    """Resizes by the mean of what each new pixel covers."""
-    for axis, size in enumerate((height, width)):
-        old = image.shape[axis]
-        edges = np.arange(size + 1) * old / size
-        pixel = np.arange(old)
-        upper = np.minimum(edges[1:, None], pixel + 1)
-        covered = np.maximum(0, upper - np.maximum(edges[:-1, None], pixel))
-        weights = covered / covered.sum(1, keepdims=True)
-        image = np.moveaxis(np.tensordot(weights, image, (1, axis)), 0, axis)
-    return image

@@ -120,11 +120,7 @@ def test_digits_have_crops():
 
 
 def test_wrong_crops_are_refused():
-    with pytest.raises(ValueError, match=r"local_scale=\(0.5, 0.2\)"):
+    with pytest.raises(ValueError, match=r"Received: \(0.5, 0.2\)"):
         data.MultiCrop(local_scale=(0.5, 0.2))
-    with pytest.raises(ValueError, match="num_local=-1"):
-        data.MultiCrop(num_local=-1)
     with pytest.raises(ValueError, match="mixup=0.2"):
         batches(1, mixup=0.2)
-    with pytest.raises(ValueError, match="'dino'"):
-        batches(1, crops="dino")

@@ -1,5 +1,7 @@
 """Random erasing against a plain NumPy version of timm's."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -106,12 +108,6 @@ def test_erased_batches_resume_and_shard(data):
     assert not np.array_equal((other[0] == 0).all(-1), erased)
 
 
-def test_number_equals_the_default_random_erasing(data):
-    number = take(data.train(erase=0.25, **OPTIONS), 2)
-    default = take(data.train(erase=RandomErasing(), **OPTIONS), 2)
-    np.testing.assert_array_equal(number[0], default[0])
-
-
 def test_erasing_is_applied_before_mixup(data):
     """As in timm, the partner of an image includes its erased rectangle."""
     options = {**OPTIONS, "mixup": 1.0}
@@ -126,22 +122,18 @@ def test_erasing_is_applied_before_mixup(data):
 
 
 @pytest.mark.parametrize(
-    "erase, words",
+    "change",
     [
-        (1.5, "from 0 to 1.* 1.5"),
-        (float("nan"), "nan"),
-        ("pixel", "`erase`.*'pixel'"),
+        dict(probability=1.5),
+        dict(probability=float("nan")),
+        dict(area=(0.5, 0.2)),
+        dict(mode="black"),
     ],
 )
-def test_wrong_arguments_raise(data, erase, words):
-    with pytest.raises(ValueError, match=words):
-        data.train(erase=erase, **OPTIONS)
-    with pytest.raises(ValueError, match="area"):
-        RandomErasing(area=(0.5, 0.2))
-    with pytest.raises(ValueError, match="aspect"):
-        RandomErasing(aspect=(0, 1))
-    with pytest.raises(ValueError, match="'black'"):
-        RandomErasing(mode="black")
+def test_wrong_arguments_raise(change):
+    received = re.escape(str(*change.values()))
+    with pytest.raises(ValueError, match=f"Received: .*{received}"):
+        RandomErasing(**change)
 
 
 def test_erasing_digits_is_refused():

@@ -1,9 +1,8 @@
 """Folders with unusual files, names and paths."""
 
-import filecmp
-import io
 import os
 import pathlib
+import shutil
 import types
 import warnings
 
@@ -74,7 +73,7 @@ def test_error_in_a_batch_names_the_damaged_image(photos, name, protocol):
         explain_error(error.value, None, checkpoints),
         name.replace("\udce9", "\ufffd"),
     )
-    assert text.startswith(repr(str(photos / "cat" / shown)) + " cannot be")
+    assert f"cannot be read: {str(photos / 'cat' / shown)!r}" in text
     assert "--skip-bad-images" in text and "after step 7. Go on." in text
 
 
@@ -129,70 +128,49 @@ def test_bad_images_are_reported_when_the_folder_is_opened(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes")
 def test_ignored_files_are_reported(photos):
+    """Links to folders are not followed, as they may form a circle, and pipes
+    are not opened, as reading one waits for what another program writes."""
     (photos / "cat" / "gone.jpg").symlink_to(photos / "nowhere.jpg")
+    (photos / "cat" / "more").symlink_to(photos / "dog")
+    os.mkfifo(photos / "cat" / "pipe.jpg")
+    put(photos / "cat" / "IMG_0042", encode(noise(9, 9), "JPEG"))
     put(photos / "dog" / "new.webp", encode(noise(9, 9), "WEBP"))
     for name in (".DS_Store", "._0.jpg", "Thumbs.db", "folder.jpg/notes.txt"):
         put(photos / "cat" / name, b"nothing")
-    with pytest.warns(UserWarning, match="2 files are left out") as caught:
-        data = keras_vit.data.load_dataset(str(photos))
-    text = str(caught[0].message)
-    assert len(caught) == 1 and "gone.jpg" in text and "new.webp" in text
-    assert data.num_train + data.num_test == 12
-
-
-def test_files_that_are_no_images_are_named(photos):
-    """Links to folders are not followed, as they may form a circle."""
-    (photos / "cat" / "more").symlink_to(photos / "dog")
-    put(photos / "cat" / "IMG_0042", encode(noise(9, 9), "JPEG"))
-    put(photos / "dog" / "raw.dng", b"raw")
-    # A copy that an editor made, and a thumbnail that a server made.
     put(photos / "cat" / ".ipynb_checkpoints" / "0.jpg", encode(noise(9, 9)))
     put(photos / "dog" / "@eaDir" / "0.jpg", encode(noise(9, 9)))
     put(photos / "dog" / "UPPER.PNG", encode(noise(9, 9)))
-    with pytest.warns(UserWarning, match="3 files are left out") as caught:
+    with pytest.warns(UserWarning, match="5 files are left out") as caught:
         data = keras_vit.data.load_dataset(str(photos))
-    for name in ("cat/more", "cat/IMG_0042", "dog/raw.dng"):
+    assert len(caught) == 1
+    for name in ("cat/gone.jpg", "cat/more", "cat/pipe.jpg", "cat/IMG_0042"):
         assert name in str(caught[0].message)
     assert data.num_train + data.num_test == 13
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes")
-def test_a_pipe_is_left_out_and_not_opened(photos):
-    """Reading a pipe would wait for what another program writes."""
-    os.mkfifo(photos / "cat" / "pipe.jpg")
-    with pytest.warns(UserWarning, match="1 files are left out.*pipe.jpg"):
-        data = keras_vit.data.load_dataset(str(photos))
-    assert data.num_train + data.num_test == 12
     with pytest.raises(FileNotFoundError, match="pipe.jpg"):
         keras_vit.data.load_files([photos / "cat" / "pipe.jpg"])
-
-
-def test_similar_names_of_class_folders_are_reported(photos):
-    put(photos / "Cat " / "0.jpg", encode(noise(9, 9), "JPEG"))
-    put(photos / "Cat " / "1.jpg", encode(noise(8, 9), "JPEG"))
-    with pytest.warns(UserWarning, match="'Cat ', 'cat'"):
-        keras_vit.data.load_dataset(str(photos))
 
 
 def test_class_with_only_bad_images_is_refused(photos):
     for i in range(3):
         put(photos / "emu" / f"{i}.jpg", b"nothing")
     with pytest.warns(UserWarning, match="3 of 15 images"):
-        with pytest.raises(ValueError, match="emu' has 0 images") as error:
+        with pytest.raises(ValueError, match="emu' .* 0, and 3 that"):
             keras_vit.data.load_dataset(str(photos), skip_bad_images=True)
-    assert "3 more cannot be read" in str(error.value)
 
 
-@pytest.mark.backends("tensorflow")
-def test_duplicates_in_two_classes_are_reported(photos):
-    copied = (photos / "cat" / "3.jpg").read_bytes()
-    put(photos / "dog" / "3.jpg", copied)
-    with pytest.warns(
-        UserWarning, match="^Identical files are in two"
-    ) as caught:
+@pytest.mark.parametrize("parts", [("",), ("train", "test")])
+def test_duplicates_in_two_parts_are_reported(parts, photos):
+    put(photos / "dog" / "3.jpg", (photos / "cat" / "3.jpg").read_bytes())
+    for part in filter(None, parts):
+        for name in ("cat", "dog"):
+            shutil.copytree(photos / name, photos / part / name)
+    for name in ("cat", "dog") if parts[0] else ():
+        shutil.rmtree(photos / name)
+    words = "train/cat/0.jpg and test/cat/0" if parts[0] else "cat/3.* dog/3"
+    with pytest.warns(UserWarning, match=f"^Identical files .*{words}.jpg"):
         keras_vit.data.load_dataset(str(photos))
-    assert "cat/3.jpg and dog/3.jpg" in str(caught[0].message)
 
 
 @pytest.mark.backends("tensorflow")
@@ -210,46 +188,7 @@ def test_equal_file_names_are_not_duplicates(photos):
         keras_vit.data.load_dataset(str(photos))
 
 
-@pytest.mark.backends("tensorflow")
-def test_finding_duplicates_reads_few_bytes(photos, monkeypatch):
-    """A thousand classes may each have a file 1.jpg of the same size."""
-    read = []
-    one = bytes(1_000_000)
-    for i in range(4):
-        put(photos / "cat" / str(i) / "x.bin", bytes([i]) + one)
-    paths = sorted(photos.glob("cat/*/x.bin"))
-
-    class Counted(io.FileIO):
-        def read(self, size=-1):
-            block = super().read(size)
-            read.append(len(block))
-            return block
-
-    monkeypatch.setattr(
-        filecmp, "open", lambda path, mode: Counted(path), raising=False
-    )
-    assert folders._group_identical(paths) == []
-    assert read and sum(read) < 1_000_000
-    put(paths[1], paths[0].read_bytes())
-    assert folders._group_identical(paths) == [paths[:2]]
-
-
-@pytest.mark.backends("tensorflow")
-def test_duplicates_in_train_and_test_are_reported(tmp_path):
-    for part in ("train", "test"):
-        for name in "ab":
-            picture = encode(noise(9, 9, seed=ord(name)))
-            put(tmp_path / part / name / "IMG_0001.png", picture)
-    with pytest.warns(
-        UserWarning, match="^Identical files are in two"
-    ) as caught:
-        keras_vit.data.load_dataset(str(tmp_path))
-    assert "train/a/IMG_0001.png and test/a/IMG_0001.png" in str(
-        caught[0].message
-    )
-
-
-def test_folder_of_three_hundred_mixed_files(tmp_path):
+def test_folder_of_mixed_files(tmp_path):
     rng = np.random.default_rng(0)
     kinds = [
         ("jpg", lambda x: encode(x, "JPEG")),
@@ -260,28 +199,22 @@ def test_folder_of_three_hundred_mixed_files(tmp_path):
         ("JPEG", lambda x: encode(x[..., :1], "JPEG")),
     ]
     folders_of_classes = ("blå bär", "a 'quoted' [class]", "日本/deep/er")
-    for i in range(300):
+    for i in range(120):
         height, width = rng.integers(1, 70, 2)
         ending, write = kinds[i % len(kinds)]
         name = f"ü %s # {i}.{i}.{ending}"
         pixels = noise(height, width, seed=i)
         put(tmp_path / folders_of_classes[i % 3] / name, write(pixels))
     data = keras_vit.data.load_dataset(str(tmp_path), holdout=0.1)
-    assert data.num_train + data.num_validation + data.num_test == 300
-    assert abs(data.num_test - 60) <= 12 and abs(data.num_validation - 24) <= 10
-    for protocol in ("simple", "vit_jax", "big_vision", "bit-hyperrule"):
+    assert data.num_train + data.num_validation + data.num_test == 120
+    assert abs(data.num_test - 24) <= 8 and abs(data.num_validation - 10) <= 6
+    for protocol in ("vit_jax", "big_vision"):
         options = dict(image_size=12, batch_size=27, protocol=protocol)
-        images, labels = zip(*data.train(**options).take(8), strict=True)
-        assert np.bincount(np.concatenate(labels)).min() > 50
+        images, labels = zip(*data.train(**options).take(4), strict=True)
+        assert np.bincount(np.concatenate(labels)).min() > 20
         assert np.isfinite(np.stack(images)).all()
-        assert len(list(data.test(**options))) == 3
+        assert len(list(data.test(**options))) in (1, 2)
         assert len(list(data.validation(**options))) == 1
-
-
-def test_class_names_must_be_utf8(photos):
-    put(photos / "caf\udce9" / "0.jpg", encode(noise(9, 9), "JPEG"))
-    with pytest.raises(ValueError, match="is no text .UTF-8. or .*: rename it"):
-        keras_vit.data.load_dataset(str(photos))
 
 
 def test_thumbnails_of_large_images_are_subsampled(tmp_path):

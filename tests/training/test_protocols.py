@@ -10,7 +10,6 @@ from PIL import ImageOps
 from keras_vit.data import _decode
 from keras_vit.data.protocols import PROTOCOLS
 from tests.training.pictures import bilinear
-from tests.training.pictures import by_area
 from tests.training.pictures import encode
 from tests.training.pictures import noise
 
@@ -19,13 +18,12 @@ pytestmark = pytest.mark.backends("tensorflow")
 SEED = (3, 5)
 
 
-def positions_in(small, large, atol=1e-2, integers=False):
+def positions_in(small, large):
     size = small.shape[0]
     windows = np.lib.stride_tricks.sliding_window_view(large, small.shape)
-    errors = np.abs(windows[:, :, 0] - small - integers / 2).max((2, 3, 4))
-    atol += integers / 2
+    errors = np.abs(windows[:, :, 0] - small).max((2, 3, 4))
     assert windows.shape[:2] == tuple(n - size + 1 for n in large.shape[:2])
-    return np.argwhere(errors < atol)
+    return np.argwhere(errors < 1e-2)
 
 
 def window(image, seed):
@@ -185,40 +183,6 @@ def test_masked_protocols_evaluate_the_center_crop(name, shape):
     assert np.abs(found - expected).max() <= 1
 
 
-@pytest.mark.parametrize("name", ["vit_jax", "bit-hyperrule"])
-def test_evaluation_resizes_the_whole_image(name):
-    pixels = noise(50, 70)
-    found = PROTOCOLS[name].test(24, 3)(encode(pixels)).numpy()
-    expected = bilinear(pixels.astype(float), 24)
-    np.testing.assert_allclose(found, expected, atol=1e-3)
-
-
-# Sizes in the proportion of 384 to 448, and of 224 to 256.
-@pytest.mark.parametrize(
-    "name, size, small", [("big_vision", 48, 56), ("pretrain", 56, 64)]
-)
-@pytest.mark.parametrize("shape", [(90, 150), (150, 90), (40, 51)])
-def test_big_vision_evaluates_the_center_crop(shape, name, size, small):
-    pixels = noise(*shape)
-    found = PROTOCOLS[name].test(size, 3)(encode(pixels)).numpy()
-    sides = [round(n * small / min(shape)) for n in shape]
-    larger = by_area(pixels.astype(float), *sides)
-    top, left = ((n - size) // 2 for n in sides)
-    expected = larger[top : top + size, left : left + size]
-    assert_is_the_integer_part(found, expected, 1e-2)
-
-
-def test_big_vision_trains_on_small_images():
-    pixels = noise(32, 32)
-    train = PROTOCOLS["big_vision"].for_training(32)(48, 3)
-    larger = by_area(pixels.astype(float), 56, 56)
-    crops = [train(encode(pixels), (0, i)).numpy() for i in range(20)]
-    positions = [
-        tuple(positions_in(x, larger, integers=True)[0]) for x in crops
-    ]
-    assert len(set(positions)) > 10
-
-
 @pytest.mark.parametrize("image_size, larger", [(32, 40), (95, 40), (96, 34)])
 def test_bit_hyperrule_size_depends_on_the_image_area(image_size, larger):
     """The sizes are 160 and 128, or 512 and 480, scaled to 32."""
@@ -248,13 +212,6 @@ def test_protocols_keep_one_channel(name):
     encoded = encode(noise(40, 40, 1))
     for make in (PROTOCOLS[name].for_training(40), PROTOCOLS[name].test):
         assert make(16, 1)(encoded, SEED).shape == (16, 16, 1)
-
-
-def test_big_vision_treats_small_images_separately():
-    protocol = PROTOCOLS["big_vision"]
-    assert protocol.for_training(None) is protocol.train
-    assert protocol.for_training(224) is protocol.train
-    assert protocol.for_training(32) is protocol.train_small
 
 
 def formats():

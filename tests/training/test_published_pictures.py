@@ -46,7 +46,6 @@ def compare(found, expected, fraction=0, most=0):
 @pytest.mark.parametrize("case", CASES)
 def test_randaugment_operations_match_big_vision(case):
     """At 32 pixels, cutout and translation are not scaled with the image."""
-    pytest.importorskip("keras_cv")
     _, name, magnitude = case.split("/")
     operation = operations(int(magnitude), len(IMAGE))[name]
     operation = tf.function(operation, autograph=False)

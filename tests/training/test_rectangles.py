@@ -87,13 +87,11 @@ SWAPPED = {
 }
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-def test_randaugment_of_the_transposed_image(scaled):
+def test_randaugment_of_the_transposed_image():
     """Each operation on the transposed image gives the transposed result."""
-    pytest.importorskip("keras_cv")
     image = noise(24, 37)
-    wide = operations(4, (24, 37), scaled)
-    tall = operations(4, (37, 24), scaled)
+    wide = operations(4, (24, 37), True)
+    tall = operations(4, (37, 24), True)
     turned = tf.constant(image.transpose(1, 0, 2))
     for name in wide.keys() - {"Cutout"}:
         other_name = SWAPPED.get(name, name)
@@ -110,7 +108,6 @@ def test_randaugment_of_the_transposed_image(scaled):
 
 
 def test_cutout_of_rectangles():
-    pytest.importorskip("keras_cv")
     image = tf.zeros((24, 37, 3), tf.uint8)
     cutout = operations(1, (24, 37))["Cutout"]
     rows, columns = set(), set()
@@ -143,7 +140,7 @@ def test_datasets_accept_rectangles():
     np.testing.assert_array_equal(square, same)
 
 
-@pytest.mark.parametrize("size", [0, (8,), (8, 8, 3), (8, 0), 8.0, "8"])
+@pytest.mark.parametrize("size", [(8,), (8, 0), 8.0])
 def test_wrong_image_sizes_raise(size):
     data = keras_vit.data.load_dataset("digits")
     with pytest.raises(ValueError, match=r"\(height, width\)"):

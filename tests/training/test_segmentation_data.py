@@ -105,15 +105,27 @@ def test_all_wrong_files_are_named(tmp_path):
     assert text.startswith("8 of the files")
     for line in (
         "images/a.jpg has no",
-        "masks/b.png has no",
         "c.png is of 8 x 16 pixels, and its image c.jpg of 12 x 16: resize",
-        "masks/d.png: its pixels are colors (mode 'RGB')",
-        "masks/e.png has the class 7, and classes.txt names 3: 0 to 2",
-        "masks/f.png: cannot identify",
         "images/g.jpg: image file is truncated",
         "images/h.png has the same mask as h.jpg",
+        "masks/b.png has no",
+        "and 3 more",
     ):
         assert line in text, text
+    for name, words in (
+        ("d", "masks/d.png: its pixels are colors .mode 'RGB'."),
+        ("e", "masks/e.png has the class 7, and classes.txt names 3: 0 to 2"),
+        ("f", "masks/f.png: cannot identify"),
+    ):
+        for kind in ("images", "masks"):
+            for path in (tmp_path / kind).glob(f"{name}.*"):
+                target = tmp_path / name / kind / path.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(path.read_bytes())
+        write(tmp_path / name, "z")
+        (tmp_path / name / "classes.txt").write_text("sky\nsea\nland\n")
+        with pytest.raises(ValueError, match=words):
+            load_segmentation(str(tmp_path / name))
     (tmp_path / "images" / "h.png").unlink()
     # 7 may be the value of pixels without a class.
     for name in "abcdfg":
@@ -124,7 +136,7 @@ def test_all_wrong_files_are_named(tmp_path):
 
 @pytest.mark.parametrize(
     "files, message",
-    [((), "must hold images and masks"), (("a",), "must hold"), (None, "'nn'")],
+    [((), "must hold .*/images"), (("a",), "must hold"), (None, "'nn'")],
 )
 def test_no_data(files, message, tmp_path):
     name = "nn"
@@ -137,27 +149,12 @@ def test_no_data(files, message, tmp_path):
     if files == ("a",):
         write(tmp_path, "b", mask=np.zeros((12, 16)))
         write(tmp_path, "a", mask=np.zeros((12, 16)))
-        with pytest.raises(ValueError, match="two classes or more"):
+        with pytest.raises(ValueError, match="2 or more classes"):
             load_segmentation(name)
         with pytest.raises(
-            ValueError, match="Received: none; 100.0% .* value 0"
+            ValueError, match=r"Received: \[\], and 100.0% .* value 0"
         ):
             load_segmentation(name, ignore=0)
-
-
-@pytest.mark.parametrize(
-    "names, message",
-    [
-        (b"\n", "two classes or more, .* Received: no names"),
-        (b"sky\n\xe4\n", "UTF-8"),
-    ],
-)
-def test_wrong_class_names(names, message, tmp_path):
-    write(tmp_path, "a")
-    write(tmp_path, "b")
-    (tmp_path / "classes.txt").write_bytes(names)
-    with pytest.raises(ValueError, match=message):
-        load_segmentation(str(tmp_path))
 
 
 def test_binary_masks_of_255_are_refused(tmp_path):
@@ -168,7 +165,7 @@ def test_binary_masks_of_255_are_refused(tmp_path):
         write(tmp_path / part, "a", mask=mask)
     names = tmp_path / "classes.txt"
     names.write_text("background\nobject\n")
-    message = "two classes.*: background; 25.0% of the pixels .* 255"
+    message = r"2 or more classes.*: \[0\], and 25.0% of .* 255"
     with pytest.raises(ValueError, match=message):
         load_segmentation(str(tmp_path))
     for ignore in (-1, 1):
@@ -316,9 +313,6 @@ def test_images_and_masks_of_16_bits(tmp_path):
         image, np.repeat(grey[..., None] // 256, 3, 2)
     )
     np.testing.assert_array_equal(found, grey > 9000)
-    Image.fromarray(grey).save(mask)
-    with pytest.raises(ValueError, match="classes up to 57300"):
-        load_segmentation(str(tmp_path))
 
 
 def encoded(array):

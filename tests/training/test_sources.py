@@ -11,7 +11,6 @@ import pytest
 import keras_vit
 from keras_vit.data import _pipeline
 from keras_vit.data.huggingface import to_pixels
-from keras_vit.data.labels import encode_labels
 from tests.training.pictures import encode
 from tests.training.pictures import noise
 
@@ -128,66 +127,6 @@ def test_every_image_is_in_exactly_one_split(data, images):
     assert not data.multi_label
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"protocol": "simple"},
-        {"protocol": "vit_jax", "mixup": 0.5, "cutmix": 1.0},
-        # Random operations do not depend on the source: see test_tf_batches.py.
-        pytest.param(
-            {"protocol": "mae", "augment": "medium1"},
-            marks=pytest.mark.nightly,
-        ),
-    ],
-)
-def test_start_skips_batches(data, options):
-    if "augment" in options:
-        pytest.importorskip("keras_cv")
-    whole = take(data.train(**OPTIONS, **options), 12)
-    rest = take(data.train(start=7, **OPTIONS, **options), 5)
-    for x, y in zip(whole, rest, strict=True):
-        np.testing.assert_array_equal(x[7:], y)
-
-
-def test_shards_concatenate_to_the_whole_batch(data):
-    whole = take(data.train(start=2, **OPTIONS), 6)
-    shards = [
-        take(data.train(start=2, shard=(i, 2), **OPTIONS), 6) for i in range(2)
-    ]
-    for column, x in enumerate(whole):
-        together = np.concatenate([shard[column] for shard in shards], axis=1)
-        np.testing.assert_array_equal(x, together)
-    seen = []
-    for i in range(2):
-        x, _, weights = take(data.test(shard=(i, 2), **OPTIONS), 9)
-        seen += list(x[weights > 0])
-    expected, _, _ = take(data.test(image_size=8, batch_size=data.num_test), 1)
-    np.testing.assert_array_equal(expected[0], np.stack(seen))
-
-
-@pytest.mark.usefixtures("eager")
-def test_model_trains_and_evaluates(data):
-    model = keras_vit.VisionTransformer(
-        input_shape=(8, 8, 3),
-        patch_size=4,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        classes=3,
-    )
-    model.compile(
-        "adam",
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        weighted_metrics=["accuracy"],
-    )
-    model.fit(data.train(**OPTIONS), steps_per_epoch=2, verbose=0)
-    results = model.evaluate(data.test(**OPTIONS), verbose=0, return_dict=True)
-    # Each image is counted once.
-    right = results["accuracy"] * data.num_test
-    assert right == pytest.approx(round(right), abs=1e-4)
-    assert results["loss"] != pytest.approx(np.log(3))  # of the initial head
-
-
 PROTOCOLS = [
     name for name in keras_vit.data.PROTOCOLS if name != "bit-hyperrule"
 ]
@@ -281,23 +220,19 @@ def test_explicit_test_arrays(images):
     "change, words",
     [
         (dict(images=np.zeros((4, 8, 8), "uint8")), r"\(4, 8, 8\).*None\]"),
-        (dict(images=np.zeros((4, 3, 8, 8), "uint8")), r"transpose"),
         (dict(images=np.zeros((4, 8, 8, 3), int)), r"int64.*astype"),
         (dict(images=np.full((4, 8, 8, 3), 0.5)), r"0.5 to 0.5.*\* 255"),
-        (dict(images=np.full((4, 8, 8, 3), -0.5)), r"-0.5.*\(images \+ 1\)"),
-        (dict(images=np.full((4, 8, 8, 3), 300.0)), r"300"),
         (dict(images=np.full((4, 8, 8, 3), np.nan)), r"nan"),
-        (dict(labels=[0, 1, 0]), r"\(4,\).*\(3,\)"),
-        (dict(labels=[0, 1, 0, -1]), r"-1"),
+        (dict(labels=[0, 1, 0]), r"be 4 integers.*\(3,\)"),
+        (dict(labels=[0, 1, 0, -1]), r"integers of 0 or more"),
         (dict(labels=["a", "b", "a", "b"]), r"'a'.*np.unique"),
         (dict(labels=[0, 0, 0, 0]), r"two classes.* 0"),
         (dict(labels=[[0, 2]] * 4), r"zeros and ones.* 2"),
         (dict(class_names=["a"]), r"2 classes.* 1 names"),
-        (dict(class_names=["a", "a"]), r"differ"),
-        (dict(test=3), r"\(images, labels\).*int"),
+        (dict(class_names=["a", "a"]), r"different"),
         (
             dict(test=(np.zeros((1, 8, 8, 1), "uint8"), [0])),
-            r"channels.*3 and 1",
+            r"channels.*\((3|1),\)",
         ),
         (dict(holdout=1.0), r"holdout.*1.0"),
     ],
@@ -361,11 +296,11 @@ def test_split_column_of_a_csv_file(images, tmp_path):
     "text, options, words",
     [
         ("a,b\n0.png,1\n", {}, r"'image' or .*'a', 'b'"),
-        ("image;label\n0.png;1\n", {}, r"'image;label'.*commas"),
+        ("image;label\n0.png;1\n", {}, r"'image' or .*'image;label'"),
         ("image,label\n", {}, r"no rows"),
         ("", {}, r"none"),
-        ("image,label\n0.png\n", {}, r"Line 2 .*2 values.* 1 values"),
-        ("image,label\n0.png,a,b\n", {}, r"Line 2 .*2 values.* 3 values"),
+        ("image,label\n0.png\n", {}, r"Line 2 .*2 values.*None"),
+        ("image,label\n0.png,a,b\n", {}, r"Line 2 .*2 values.*'b'"),
         ("image,label\n0.png,a\n1.png,\n", {}, r"Line 3 .*multi_label=True"),
         ("image,label\n0.png,a\n1.png,a\n", {}, r"two classes.*: a"),
         ("image,label\n0.png,a\nno.png,b\n", {}, r"no.png' \(line 3\)"),
@@ -380,13 +315,12 @@ def test_split_column_of_a_csv_file(images, tmp_path):
         (
             "image,label,split\n0.png,a,train\n0.png,b,test\n",
             {},
-            r"Line 3 .*'0.png', and it is in 'train' before",
+            r"Line 3 .*'test' for '0.png', before 'train'",
         ),
         ("image,label\n0.png,a\n", {"label_column": "kind"}, r"'kind'"),
         ("image,label\n0.png,a\n", {"split_column": "fold"}, r"'fold'"),
         ("image,label\n0.png,\xe9\n", {}, r"UTF-8"),
         ('image,label\n"0.png,a\n', {}, r"no CSV file"),
-        ("image,label,label\n0.png,a,b\n", {}, r"one column 'label'.* 2 of"),
         (
             "image,label\n0.png,dog\n1.png,dog\n./0.png,cat\n",
             {},
@@ -439,28 +373,6 @@ def test_lines_that_repeat_an_image_are_in_one_split(images, tmp_path):
     train, test = map(data.image_names, ("train", "test"))
     assert len(train) + len(test) == 59 and test
     assert not set(train) & set(test)
-    path = write_csv(
-        tmp_path,
-        images[:3],
-        [(0, "a", "train"), (1, "b", "train"), *[(2, "a", "test")] * 2],
-        "image,label,split",
-    )
-    with pytest.warns(UserWarning, match="1 of 2 lines repeat an image"):
-        keras_vit.data.load_dataset(str(path))
-
-
-def test_names_of_classes_in_several_spellings(images, tmp_path):
-    """Their numbers do not depend on the order of a set of strings."""
-    names = ["1", "01", "1_0", "10", "1.5", "2", "cat", "Cat"]
-    for count in (4, 8):
-        rows = [(i, names[i % count]) for i in range(16)]
-        path = write_csv(tmp_path, images[:16], rows)
-        with pytest.warns(UserWarning, match="'01', '1'"):
-            data = keras_vit.data.load_dataset(str(path))
-        if count == 4:
-            assert data.class_names == ("01", "1", "10", "1_0")
-    labels, classes = encode_labels([1, "1", 2])
-    assert labels.tolist() == [0, 0, 1] and classes == ("1", "2")
 
 
 def test_classes_without_training_images_are_reported(images):
@@ -488,9 +400,9 @@ def test_missing_csv_file_raises(tmp_path):
     (tmp_path / "photos.csv").touch()
     (tmp_path / "photos.txt").touch()
     pytest.importorskip("tensorflow_datasets")
-    with pytest.raises(ValueError, match=r"photos\.csv'"):
+    with pytest.raises(ValueError, match=r"no folder or file .*photo\.csv'"):
         keras_vit.data.load_dataset(str(tmp_path / "photo.csv"))
-    with pytest.raises(ValueError, match=r"ends in \.csv"):
+    with pytest.raises(ValueError, match=r"no CSV file"):
         keras_vit.data.load_dataset(str(tmp_path / "photos.txt"))
 
 
@@ -577,21 +489,10 @@ def test_unreadable_huggingface_image_is_named(images):
     )
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         take(data.test(**OPTIONS), 9)
-    assert keras_vit.data.parse_image_error(caught.value) == "test[3]"
-
-
-def test_an_error_is_found_after_those_of_many_workers():
-    """Each of 100 workers fails before the first error is raised."""
-    names = tf.data.Dataset.from_tensor_slices(["first"])
-    images = _pipeline.map_with_names(
-        names.map(lambda name: (0, name)),
-        lambda _, name: tf.io.decode_png(name),
-    )
-    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-        next(iter(images))
-    for i in range(100):
-        _pipeline.unreadable(f"later {i}")
-    assert keras_vit.data.parse_image_error(caught.value) == "first"
+    for i in range(100):  # other workers fail before this error is raised
+        with pytest.raises(ValueError):
+            _pipeline.unreadable(f"later {i}".encode())
+    assert "'test[3]'" in str(keras_vit.data.find_data_error(caught.value))
 
 
 class Stream:
@@ -607,9 +508,9 @@ class Stream:
         (dict(dataset=Stream()), "streaming.*Stream"),
         (dict(image_column="img"), "'img'.*'image', 'label'"),
         (dict(label_column="kind"), "'kind'.*'image', 'label'"),
-        (dict(image_column="label"), "image_column"),
+        (dict(image_column="label"), "uint8 array"),
         (dict(test_split="real"), "'real'.*'train'"),
-        (dict(channels=4), "1 or 3.* 4"),
+        (dict(channels=4), "width, 4"),
     ],
 )
 def test_wrong_arguments_of_huggingface_raise(change, words, images):
@@ -633,8 +534,6 @@ def test_wrong_splits_of_huggingface_raise(images):
         keras_vit.data.from_huggingface({"train": train, "test": others})
     with pytest.raises(ValueError, match="'extra'"):
         keras_vit.data.from_huggingface({"extra": train})
-    with pytest.raises(ValueError, match="'test'.*empty|'test'.* 0"):
-        keras_vit.data.from_huggingface({"train": train, "test": table([], [])})
 
 
 @pytest.fixture(params=["arrays", "csv", "huggingface"])
@@ -695,7 +594,8 @@ def test_mixing_multi_label_images(kind, images):
 
 
 @pytest.mark.usefixtures("eager")
-def test_model_trains_on_multi_label_data(multi):
+def test_model_trains_on_multi_label_data(images):
+    multi = keras_vit.data.from_arrays(images, MULTI)
     model = keras_vit.VisionTransformer(
         input_shape=(8, 8, 3),
         patch_size=4,

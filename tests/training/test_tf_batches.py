@@ -79,12 +79,12 @@ def test_skipped_images_are_not_read(data, monkeypatch):
     assert 0 < len(files) < 100
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_shards_concatenate_to_the_whole_batch(data, count):
+def test_shards_concatenate_to_the_whole_batch(data):
+    count = 4
     options = dict(image_size=8, batch_size=4, protocol="vit_jax")
-    whole = take(data.train(start=2, **options), 6)
+    whole = take(data.train(start=2, **options), 4)
     shards = [
-        take(data.train(start=2, shard=(i, count), **options), 6)
+        take(data.train(start=2, shard=(i, count), **options), 4)
         for i in range(count)
     ]
     for column, x in enumerate(whole):
@@ -135,8 +135,8 @@ def test_evaluation_counts_every_image_once(data):
         assert padded[name] == pytest.approx(value, rel=1e-5)
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_evaluation_shards_have_equally_many_batches(data, count):
+def test_evaluation_shards_have_equally_many_batches(data):
+    count = 4
     images, _, _ = take(data.test(image_size=8, batch_size=7), 1)
     seen = []
     for i in range(count):
@@ -176,17 +176,17 @@ def test_labels_are_classes_or_one_hot_rows(data):
         ({"protocol": "vit-jax"}, "no protocol 'vit-jax'.*vit_jax, big_vision"),
         ({"augment": "light"}, "no augment 'light'.*none, light1"),
         ({"mode": "caffe"}, "no mode 'caffe'"),
-        ({"mixup": 1.5}, "--mixup must be 0 .none. to 1. Received: 1.5"),
-        ({"cutmix": float("nan")}, "--cutmix must be"),
+        ({"mixup": 1.5}, "`mixup` must be 0 to 1. Received: 1.5"),
+        ({"cutmix": float("nan")}, "`cutmix` must be"),
         ({"start": -1}, "`start` must be 0 or more"),
-        ({"shard": (2, 2)}, "`shard` must be"),
-        ({"shard": (0, 3)}, "multiple of the 3 processes"),
+        ({"shard": (2, 2)}, r"shard=\(2, 2\)"),
+        ({"shard": (0, 3)}, r"`batch_size`.*shard=\(0, 3\), batch_size=4"),
     ],
 )
 def test_wrong_options_raise(data, options, words):
     with pytest.raises(ValueError, match=words):
         data.train(image_size=8, batch_size=4, **options)
-    with pytest.raises(ValueError, match="held out"):
+    with pytest.raises(ValueError, match="no validation images; .*holdout"):
         data.validation(image_size=8, batch_size=4)
 
 
