@@ -16,23 +16,6 @@ RESIZED = "resized from .* by the pseudo-inverse"
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("size", SIZES)
-def test_kernels_equal_timms(size, record_error):
-    import torch
-    from timm.layers import resample_patch_embed
-
-    kernel = np.random.default_rng(0).normal(size=(16, 16, 3, 5))
-    kernel = kernel.astype("float32")
-    expected = resample_patch_embed(
-        torch.from_numpy(kernel.transpose(3, 2, 0, 1).copy()), list(size)
-    )
-    found = resample_patch_kernel(kernel, size)
-    assert found.dtype == "float32"
-    error = np.abs(found - expected.numpy().transpose(2, 3, 1, 0)).max()
-    record_error("patch sizes", f"16 to {size}, kernel", error, 1e-5)
-
-
-@pytest.mark.backends("torch")
 def test_big_vision_resizes_bilinearly():
     """Section 3.4 of the paper: products with resized patches are kept when
     patches grow. big_vision resizes bilinearly, without antialiasing."""
