@@ -201,16 +201,12 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             return False
         import torch
 
-        stored = [x for x in (*variables, *self._moments()) if x is not None]
-        dtypes = {keras.backend.standardize_dtype(x.dtype) for x in stored}
-        return (
-            dtypes in ({"float32"}, {"float64"})
-            and all(
-                isinstance(x, torch.Tensor) and x.layout == torch.strided
-                for x in grads
-            )
-            and {keras.backend.standardize_dtype(x.dtype) for x in grads}
-            <= dtypes
+        values = [x for x in self._moments() if x is not None]
+        values += [*variables, *grads]
+        dtypes = {keras.backend.standardize_dtype(x.dtype) for x in values}
+        return dtypes in ({"float32"}, {"float64"}) and all(
+            isinstance(x, torch.Tensor) and x.layout == torch.strided
+            for x in grads
         )
 
     def _update_all(

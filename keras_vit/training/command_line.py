@@ -205,7 +205,11 @@ class TrainingFlags:
         None, "passes over the training images, instead of --steps", minimum=1
     )
     learning_rate: float | None = arg(
-        None, "peak learning rate, after the warm-up", "X", above=0
+        None,
+        "peak learning rate, after the warm-up; default: chosen by the recipe, "
+        "or as published for the batch size",
+        "X",
+        above=0,
     )
     accumulate: int = arg(
         1,
@@ -248,8 +252,9 @@ class TrainingFlags:
     )
     mode: str | None = arg(
         None,
-        "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
-        "mean and standard deviation",
+        "pixel values: tf for [-1, 1], torch for normalization by ImageNet's "
+        "mean and standard deviation; default: that of --weights or of "
+        "published settings, else tf",
         "NAME",
     )
     protocol: str = arg(
@@ -495,12 +500,6 @@ class PresetFlags(TrainingFlags):
         "or mocov3)",
         minimum=1,
     )
-    learning_rate: float | None = arg(
-        None,
-        "peak learning rate; default: as published for the batch size",
-        "X",
-        above=0,
-    )
     weight_decay: float | None = arg(
         None,
         "weight decay: each step multiplies kernels by 1 minus this times the "
@@ -535,13 +534,6 @@ class PresetFlags(TrainingFlags):
         f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
         "default: that of --preset or --method, else simple, which shifts "
         "whole images; in pre-training simple for images below 96 pixels",
-        "NAME",
-    )
-    mode: str | None = arg(
-        None,
-        "pixel values: tf for [-1, 1], torch for normalization by ImageNet's "
-        "mean and standard deviation; default: as published or that of the "
-        "training of --weights, else tf",
         "NAME",
     )
     # A setting of presets.py that is no flag.

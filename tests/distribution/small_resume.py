@@ -18,7 +18,6 @@ from keras_vit import _logging
 from keras_vit import training
 from keras_vit.training import command_line
 from tests.recipes import programs
-from tests.training.test_checkpoints import Crash
 
 
 def train(config, data, strategy, output):
@@ -90,11 +89,9 @@ def run(folder, name, model_devices):
     )
     data = keras_vit.data.load_dataset("digits")
     train(config, data, chosen, folder / "straight")
-    try:
-        with programs.more_callbacks(Crash(6)):
-            train(config, data, chosen, folder / "crashed")
-    except KeyboardInterrupt:
-        print("It crashed.")
+    with programs.interrupted(6):
+        train(config, data, chosen, folder / "crashed")
+    print("It crashed.")
     train(config, data, chosen, folder / "crashed")
 
 

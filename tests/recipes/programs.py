@@ -16,11 +16,14 @@ import subprocess
 import sys
 import types
 
+import keras
+import numpy as np
 import pytest
 
 from keras_vit import training
 from keras_vit.training import masked
 from keras_vit.training import models
+from keras_vit.training.callbacks import completed_steps
 
 RECIPES = pathlib.Path(__file__).parents[2] / "recipes"
 
@@ -110,18 +113,46 @@ def plan(recipe, config, data):
     )
 
 
+class Crash(keras.callbacks.Callback):
+    """Interrupts training after a step."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.last = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        if completed_steps(self.model) == self.last:
+            raise KeyboardInterrupt
+
+
 @contextlib.contextmanager
-def more_callbacks(*callbacks):
-    """Adds callbacks to runs, before the one that saves checkpoints."""
+def interrupted(step):
+    """Interrupts training after a step, before its checkpoint is saved."""
     make = training.Run._make_callbacks
 
     def make_more(run, *arguments):
         made = make(run, *arguments)
-        return [*made[:-1], *callbacks, made[-1]]
+        return [*made[:-1], Crash(step), made[-1]]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training.Run, "_make_callbacks", make_more)
-        yield
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            yield
+
+
+def assert_same_runs(folder, other, *files):
+    """Asserts that two runs have the same weights and metrics."""
+    for name in files or ("model.keras",):
+        found, expected = (
+            keras.models.load_model(x / name).get_weights()
+            for x in (folder, other)
+        )
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+    rows = [rows_of(x) for x in (folder, other)]
+    for row in (row for run_rows in rows for row in run_rows):
+        del row["images_per_second"]
+    assert rows[0] == rows[1]
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def test_collapse_is_reported_once(caplog):
 @pytest.mark.parametrize(
     "method", ["dino", pytest.param("mocov3", marks=pytest.mark.nightly)]
 )
-def test_interrupted_run_resumes_bit_for_bit(method, tmp_path, monkeypatch):
+def test_interrupted_run_resumes_bit_for_bit(method, tmp_path):
     given = dict(
         method=method, steps=4, checkpoint_every=1, batch_size=32, output_dim=8
     )
@@ -114,29 +114,14 @@ def test_interrupted_run_resumes_bit_for_bit(method, tmp_path, monkeypatch):
     assert {"test_knn_accuracy"} < read_metadata(whole).keys()
     assert (whole / "attention" / "step-00000004.png").is_file()
 
-    class Stop(Exception):
-        pass
-
-    def stopped(self, batch, logs=None):
-        if self._count == 2:
-            raise Stop
-        draw(self, batch, logs)
-
-    draw = momentum.AttentionPictures.on_train_batch_end
-    output = str(tmp_path / "interrupted")
-    interrupted = recipe.Config(output=output, evaluate_every=4, **given)
-    with monkeypatch.context() as patch:
-        patch.setattr(momentum.AttentionPictures, "on_train_batch_end", stopped)
-        with pytest.raises(Stop):
-            main(interrupted)
-    main(interrupted)
-    for file in ("encoder.keras", "model.keras"):
-        found, expected = (
-            keras.models.load_model(tmp_path / name / file).get_weights()
-            for name in ("interrupted", "whole")
-        )
-        for ours, theirs in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+    output = str(tmp_path / "stopped")
+    stopped = recipe.Config(output=output, evaluate_every=4, **given)
+    with programs.interrupted(2):
+        main(stopped)
+    main(stopped)
+    programs.assert_same_runs(
+        tmp_path / "stopped", whole, "encoder.keras", "model.keras"
+    )
     # The encoder's files hold the same weights.
     images = np.random.default_rng(0).uniform(-1, 1, (2, 16, 16, 1))
     outputs = [
@@ -186,20 +171,7 @@ def test_killed_run_resumes_bit_for_bit(method, tmp_path):
         printed, _ = process.communicate(timeout=500)
         assert process.returncode == 0, printed
         assert ("resuming" in printed) == (name == "killed")
-    killed, whole = (
-        keras.models.load_model(tmp_path / name / "model.keras").get_weights()
-        for name in ("killed", "whole")
-    )
-    for ours, theirs in zip(killed, whole, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    killed, whole = (
-        [
-            {k: v for k, v in row.items() if k != "images_per_second"}
-            for row in rows_of(tmp_path / name)
-        ]
-        for name in ("killed", "whole")
-    )
-    assert killed == whole
+    programs.assert_same_runs(tmp_path / "killed", tmp_path / "whole")
 
 
 @pytest.mark.nightly

@@ -300,31 +300,16 @@ def test_pre_training_and_fine_tuning(method, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch):
+def test_interrupted_run_resumes_bit_for_bit(tmp_path):
     given = dict(method="mae", steps=6, checkpoint_every=2, batch_size=64)
     main(recipe.Config(output=str(tmp_path / "whole"), **given))
-
-    class Stop(Exception):
-        pass
-
-    def stopped(self, batch, logs=None):
-        show(self, batch, logs)
-        if self._count == 5:
-            raise Stop
-
-    show = masked.Reconstructions.on_train_batch_end
-    interrupted = recipe.Config(output=str(tmp_path / "interrupted"), **given)
-    with monkeypatch.context() as patch:
-        patch.setattr(masked.Reconstructions, "on_train_batch_end", stopped)
-        with pytest.raises(Stop):
-            main(interrupted)
-    main(interrupted)
-    found, expected = (
-        keras.models.load_model(tmp_path / name / "encoder.keras").get_weights()
-        for name in ("interrupted", "whole")
+    stopped = recipe.Config(output=str(tmp_path / "stopped"), **given)
+    with programs.interrupted(5):
+        main(stopped)
+    main(stopped)
+    programs.assert_same_runs(
+        tmp_path / "stopped", tmp_path / "whole", "encoder.keras"
     )
-    for ours, theirs in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.backends("torch")

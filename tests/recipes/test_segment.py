@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 from keras_vit import evaluation
-from keras_vit import training
 from keras_vit.data import load_segmentation
 from keras_vit.training import models
 from tests.recipes import programs
@@ -86,29 +85,13 @@ def test_it_learns_and_writes_its_results(photos, tmp_path, capsys):
 
 @pytest.mark.slow
 @ON_TORCH
-def test_an_interrupted_run_resumes_bit_for_bit(photos, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_bit_for_bit(photos, tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     programs.run("segment", *flags(photos, whole, "--checkpoint-every", 4))
-    save = training.ResumableCheckpoint.on_train_batch_end
-
-    def stop(self, batch, logs=None):
-        save(self, batch, logs)
-        if self.step == 9:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(training.ResumableCheckpoint, "on_train_batch_end", stop)
-        with pytest.raises(SystemExit):
-            programs.run(
-                "segment", *flags(photos, broken, "--checkpoint-every", 4)
-            )
+    with programs.interrupted(9):
+        programs.run("segment", *flags(photos, broken, "--checkpoint-every", 4))
     programs.run("segment", *flags(photos, broken, "--checkpoint-every", 4))
-    a, b = (
-        keras.models.load_model(folder / "model.keras").get_weights()
-        for folder in (whole, broken)
-    )
-    for x, y in zip(a, b, strict=True):
-        np.testing.assert_array_equal(x, y)
+    programs.assert_same_runs(broken, whole)
 
 
 @pytest.mark.nightly

@@ -101,111 +101,60 @@ def by_optax(optax, transform, values, grads):
     return np.stack(trajectory)
 
 
-def schedule_of(optax):
-    return optax.warmup_cosine_decay_schedule(0.0, PEAK, 10, STEPS)
-
-
 def schedule():
     return keras_vit.schedules.warmup_cosine(PEAK, STEPS, warmup=10 / STEPS)
 
 
-@pytest.mark.parametrize("dtype", [None, "bfloat16"])
-def test_sgd_matches_optax(optax, dtype, record_property):
+DECAY = 0.03  # of a step at the peak of the schedule
+
+
+def transform_of(optax, name, dtype, decays):
+    """Returns the updates of big_vision, which decay kernels only and bypass
+    the momentum."""
+    rate = optax.warmup_cosine_decay_schedule(0.0, PEAK, 10, STEPS)
+    moment = {
+        "SGD": lambda: optax.trace(decay=0.9, accumulator_dtype=dtype),
+        "AdamW": lambda: optax.scale_by_adam(mu_dtype=dtype),
+    }[name]()
+    parts = [optax.clip_by_global_norm(1.0), moment, optax.scale(PEAK)]
+    if decays:
+        parts.append(
+            optax.add_decayed_weights(
+                DECAY,
+                mask=lambda values: {n: n.endswith("kernel") for n in values},
+            )
+        )
+    scale = optax.scale_by_learning_rate(lambda step: rate(step) / PEAK)
+    return optax.chain(*parts, scale)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "decays"),
+    [
+        ("SGD", None, True),
+        ("SGD", "bfloat16", False),
+        ("AdamW", None, True),
+        ("AdamW", "bfloat16", True),
+    ],
+)
+def test_steps_match_optax(optax, name, dtype, decays):
     rng = np.random.default_rng(0)
     values = start(rng)
     grads = gradients(rng, values)
-    expected = by_optax(
-        optax,
-        optax.chain(
-            optax.clip_by_global_norm(1.0),
-            optax.trace(decay=0.9, accumulator_dtype=dtype),
-            optax.scale_by_learning_rate(schedule_of(optax)),
-        ),
-        values,
-        grads,
-    )
-    ours = keras_vit.optimizers.PublishedSGD(
-        schedule(),
-        momentum=0.9,
-        momentum_dtype=dtype,
-        global_clipnorm=1.0,
+    transform = transform_of(optax, name, dtype, decays)
+    expected = by_optax(optax, transform, values, grads)
+    options = {"global_clipnorm": 1.0, "weight_decay": 0.0}
+    if decays:
+        options["weight_decay"] = DECAY / PEAK
+    if name == "SGD":
+        options["momentum"] = 0.9
+    ours = getattr(keras_vit.optimizers, f"Published{name}")(
+        schedule(), momentum_dtype=dtype, decay_kernels_only=True, **options
     )
     found = by_keras(ours, values, grads)
     assert np.abs(found - expected).max() < 1e-6
     # What Keras does is something else, or this test would show nothing.
-    keras_own = keras.optimizers.SGD(schedule(), 0.9, global_clipnorm=1.0)
-    other = by_keras(keras_own, values, grads)
-    assert np.abs(other - expected).max() > 1e-2
-
-
-def test_sgd_weight_decay_matches_optax(optax):
-    """big_vision trains BiT so: decay bypasses the momentum and affects only
-    kernels."""
-    rng = np.random.default_rng(0)
-    values = start(rng)
-    grads = gradients(rng, values)
-    kernels = {name: name.endswith("kernel") for name in values}
-    decay = 0.03
-    expected = by_optax(
-        optax,
-        optax.chain(
-            optax.clip_by_global_norm(1.0),
-            optax.trace(decay=0.9),
-            optax.scale(PEAK),
-            optax.add_decayed_weights(decay, mask=kernels),
-            optax.scale_by_learning_rate(
-                lambda step: schedule_of(optax)(step) / PEAK
-            ),
-        ),
-        values,
-        grads,
-    )
-    ours = keras_vit.optimizers.PublishedSGD(
-        schedule(),
-        momentum=0.9,
-        weight_decay=decay / PEAK,
-        global_clipnorm=1.0,
-        decay_kernels_only=True,
-    )
-    found = by_keras(ours, values, grads)
-    assert np.abs(found - expected).max() < 1e-6
-
-
-@pytest.mark.parametrize("dtype", [None, "bfloat16"])
-def test_adamw_matches_optax(optax, dtype):
-    """big_vision multiplies the decay by the schedule and decays only
-    kernels."""
-    rng = np.random.default_rng(0)
-    values = start(rng)
-    grads = gradients(rng, values)
-    kernels = {name: name.endswith("kernel") for name in values}
-    decay = 0.03
-    expected = by_optax(
-        optax,
-        optax.chain(
-            optax.clip_by_global_norm(1.0),
-            optax.scale_by_adam(mu_dtype=dtype),
-            optax.scale(PEAK),
-            optax.add_decayed_weights(decay, mask=kernels),
-            optax.scale_by_learning_rate(
-                lambda step: schedule_of(optax)(step) / PEAK
-            ),
-        ),
-        values,
-        grads,
-    )
-    ours = keras_vit.optimizers.PublishedAdamW(
-        schedule(),
-        decay / PEAK,
-        momentum_dtype=dtype,
-        global_clipnorm=1.0,
-        decay_kernels_only=True,
-    )
-    found = by_keras(ours, values, grads)
-    assert np.abs(found - expected).max() < 1e-6
-    keras_own = keras.optimizers.AdamW(
-        schedule(), weight_decay=decay, global_clipnorm=1.0
-    )
+    keras_own = getattr(keras.optimizers, name)(schedule(), **options)
     other = by_keras(keras_own, values, grads)
     assert np.abs(other - expected).max() > 1e-2
 
