@@ -95,14 +95,6 @@ def test_releases_are_published_without_a_password():
     assert "python -m tests.wheel --output dist" in "\n".join(steps("release"))
 
 
-def test_the_extra_docs_is_pinned_for_the_suite():
-    extras = PROJECT["optional-dependencies"]
-    pinned = {x.partition("==")[0] for x in extras["test"]}
-    names = {x.partition(">=")[0] for x in extras["docs"]}
-    assert names <= pinned
-    assert "ruff" in names  # formats signatures
-
-
 @pytest.fixture
 def program(tmp_path, monkeypatch):
     """tools/set_repository.py, for a copy of the files that it changes."""
@@ -132,7 +124,6 @@ def test_the_repositorys_address_is_in_known_files_only(program):
 
 def test_setting_the_repositorys_address(program, tmp_path, capsys):
     new = "someone/keras.vit-2"
-    assert program.main(["--check", new]) == 1
     if program.current() == "OWNER/REPOSITORY":
         readme = re.sub(r"(?s)<!--.*?-->", "", (ROOT / "README.md").read_text())
         assert "OWNER" not in readme
@@ -143,7 +134,6 @@ def test_setting_the_repositorys_address(program, tmp_path, capsys):
     for name in ("README.md", "docs/start.md"):  # hidden until now
         text = (tmp_path / name).read_text()
         assert "\n[![Open in Colab]" in text and "<!--" not in text
-    assert program.main(["--check", new]) == 0
     assert program.main(["no address"]) == 2
 
 
@@ -165,21 +155,3 @@ def test_links_of_the_readme_on_pypi():
     # Only links differ.
     source = re.sub(r"\]\([^)]+\)", "", (ROOT / "README.md").read_text())
     assert re.sub(r"\]\([^)]+\)", "", text) == source
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("[a](b.md#c)", "[a](https://github.com/O/N/blob/v1/b.md#c)"),
-        ("![a](b.png)", "![a](https://raw.githubusercontent.com/O/N/v1/b.png)"),
-        ("[a](#b) [c](https://d.e/f)", "[a](#b) [c](https://d.e/f)"),
-        (
-            "[![a](https://b/c.svg)](d)",
-            "[![a](https://b/c.svg)](https://github.com/O/N/blob/v1/d)",
-        ),
-    ],
-)
-def test_absolute_links(text, expected):
-    setup = runpy.run_path(str(ROOT / "setup.py"))
-    address = "https://github.com/O/N"
-    assert setup["absolute_links"](text, address, "v1") == expected

@@ -14,7 +14,6 @@ builds for CPUs.
 """
 
 import argparse
-import dataclasses
 import os
 import pathlib
 import platform
@@ -36,31 +35,13 @@ CORE = (
 TOOLS = ("pytest", "pytest-xdist", "hypothesis")
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """`lowest` are the packages at their lower bound, or "all"."""
-
-    backend: str
-    lowest: tuple | str = ()
-    python: str = ""  # as in `python3.12`; that which runs this, if empty
-    nightly: bool = False  # Keras's nightly build in place of the release
-
-
-ROWS = {
-    "jax-lowest": Row("jax", "all"),
-    "jax-lowest-keras": Row("jax", ("keras",)),
-    "jax-newest": Row("jax"),
-    "jax-python3.12": Row("jax", python="3.12"),
-    "jax-python3.13": Row("jax", python="3.13"),
-    "jax-nightly": Row("jax", nightly=True),
-    "tensorflow-lowest": Row("tensorflow", "all"),
-    "tensorflow-lowest-keras": Row("tensorflow", ("keras",)),
-    "tensorflow-newest": Row("tensorflow"),
-    "tensorflow-nightly": Row("tensorflow", nightly=True),
-    "torch-lowest": Row("torch", "all"),
-    "torch-newest": Row("torch"),
-    "torch-nightly": Row("torch", nightly=True),
-}
+# Backend and kind; the kind "lowest-keras" has only Keras at its lower bound.
+ROWS = (
+    *("jax-lowest", "jax-lowest-keras", "jax-newest", "jax-nightly"),
+    *("jax-python3.12", "jax-python3.13"),
+    *("tensorflow-lowest", "tensorflow-lowest-keras", "tensorflow-newest"),
+    *("tensorflow-nightly", "torch-lowest", "torch-newest", "torch-nightly"),
+)
 
 
 def main():
@@ -71,23 +52,23 @@ def main():
         print(f"\n===== {name} =====", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             try:
-                run(pathlib.Path(folder), ROWS[name])
+                run(pathlib.Path(folder), *name.split("-", 1))
             except (OSError, subprocess.CalledProcessError) as error:
                 failed.append(f"{name}: {error}")
     print("Failed:", *failed, sep="\n  ") if failed else print("All passed.")
     return len(failed)
 
 
-def requirements(row):
+def requirements(backend, kind):
     """Returns what pip installs for a row."""
     with open(ROOT / "pyproject.toml", "rb") as file:
         project = tomllib.load(file)["project"]
     extras = project["optional-dependencies"]
     pinned = dict(x.split("==") for x in extras["test"])
     found = []
-    for requirement in (*project["dependencies"], *extras[row.backend]):
+    for requirement in (*project["dependencies"], *extras[backend]):
         name, bound = requirement.split(">=")
-        if row.lowest == "all" or name in row.lowest:
+        if kind in ("lowest", f"lowest-{name}"):
             found.append(f"{wheel(name)}=={bound}")
         elif name in pinned:
             found.append(f"{wheel(name)}=={pinned[name]}")
@@ -103,20 +84,22 @@ def wheel(name):
     return "tensorflow-cpu" if smaller else name
 
 
-def run(folder, row):
+def run(folder, backend, kind):
     """Installs the packages of a row in a folder and runs the tests."""
-    interpreter = f"python{row.python}" if row.python else sys.executable
+    interpreter = kind if kind.startswith("python") else sys.executable
     subprocess.check_call([interpreter, "-m", "venv", folder])
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     pip = [python, "-m", "pip"]
-    subprocess.check_call([*pip, "install", "-qU", *requirements(row)])
-    if row.nightly:
+    subprocess.check_call(
+        [*pip, "install", "-qU", *requirements(backend, kind)]
+    )
+    if kind == "nightly":
         # Both are a folder named keras, and TensorFlow requires the release.
         subprocess.check_call([*pip, "uninstall", "-qy", "keras"])
         nightly = ["install", "-qU", "--force-reinstall", "--no-deps"]
         subprocess.check_call([*pip, *nightly, "--pre", "keras-nightly"])
     subprocess.check_call([*pip, "list"])
-    environment = {**os.environ, "KERAS_BACKEND": row.backend}
+    environment = {**os.environ, "KERAS_BACKEND": backend}
     environment.pop("PYTHONPATH", None)  # nothing but what is installed
     command = [python, "-m", "pytest", *CORE]
     subprocess.check_call(command, cwd=ROOT, env=environment)

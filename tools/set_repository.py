@@ -1,13 +1,11 @@
 """Writes the repository's address into every file that contains it.
 
   python tools/set_repository.py OWNER/NAME
-  python tools/set_repository.py --check OWNER/NAME
 
 pyproject.toml states the address (`[project.urls]`). The files in `FILES`
 repeat it, in links that must work outside the repository. Until it is known,
 all of them have the placeholder OWNER/REPOSITORY, and links that a reader would
 click are in comments, `<!--set_repository ... -->`, which are then removed.
-`--check` changes nothing, and fails if the address is another one.
 """
 
 import pathlib
@@ -32,20 +30,10 @@ def current():
 
 
 def main(arguments):
-    check = "--check" in arguments
-    names = [name for name in arguments if name != "--check"]
-    if len(names) != 1 or not re.fullmatch(r"[\w-]+/[\w.-]+", names[0]):
-        print(f"{__doc__}\nReceived: {names}", file=sys.stderr)
+    if len(arguments) != 1 or not re.fullmatch(r"[\w-]+/[\w.-]+", arguments[0]):
+        print(f"{__doc__}\nReceived: {arguments}", file=sys.stderr)
         return 2
-    old, new = current(), names[0]
-    if check:
-        if old != new:
-            print(
-                f"The address in pyproject.toml is {old!r}, expected {new!r}. "
-                f"Run: python tools/set_repository.py {new}",
-                file=sys.stderr,
-            )
-        return int(old != new)
+    old, new = current(), arguments[0]
     for name in FILES:
         path = ROOT / name
         text = path.read_text()

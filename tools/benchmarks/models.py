@@ -50,7 +50,7 @@ def main(a):
         )
         print(f"\n{title}", flush=True)
         groups[title] = rows = measured(a, *setting)
-        print(aligned(cells(rows)), flush=True)
+        print(table(rows), flush=True)
     if a.output:
         _write(pathlib.Path(a.output), groups, a.backend[0])
 
@@ -149,12 +149,11 @@ def _answer(process):
     return {"skipped": f"ended with status {code}; --verbose shows more"}
 
 
-def cells(rows):
-    """Returns the table of contenders that were measured concurrently: a list
-    of column names, then a list of strings for each row."""
+def table(rows):
+    """Returns a table of contenders that were measured concurrently."""
     ours = next((row for row in rows if row["name"] == OURS), None)
     titles = "|best ms|median|images/s|MB|libs MB|first s|ours is|by round"
-    table = [titles.split("|")]
+    lines = [titles.split("|"), ["---"] * 9]
     for row in rows:
         ratios = ["-", "-"]
         if ours:
@@ -162,7 +161,7 @@ def cells(rows):
             by_round = statistics.median(a / b for a, b in pairs)
             best = row["best"] / ours["best"]
             ratios = [f"{best:.2f}x", f"{by_round:.2f}x"]
-        table.append(
+        lines.append(
             [
                 row["name"],
                 f"{1e3 * row['best']:.1f}",
@@ -174,19 +173,7 @@ def cells(rows):
                 *ratios,
             ]
         )
-    return table
-
-
-def aligned(lines):
-    """Returns a table for a terminal."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    )
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _write(folder, groups, backend):
@@ -202,11 +189,6 @@ def _write(folder, groups, backend):
         "results": groups,
     }
     (folder / "results.json").write_text(json.dumps(facts, indent=1))
-    text = []
-    for title, rows in groups.items():
-        head, *body = cells(rows)
-        lines = [head, ["---"] * len(head), *body]
-        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-        text.append(f"## {title}\n\n{table}\n")
+    text = [f"## {title}\n\n{table(rows)}\n" for title, rows in groups.items()]
     (folder / "results.md").write_text("\n".join(text))
     print(f"wrote {folder}")

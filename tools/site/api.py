@@ -14,15 +14,22 @@ TITLES = {"hub": "Hugging Face hub", "pretraining": "Masked pre-training"}
 
 def pages():
     """Returns `{path on the site: Markdown}`."""
+    named = (*MODELS, *VARIANTS, *BIT_VARIANTS)
+    functions = [
+        f"keras_vit.{name}"
+        for name in public_names(keras_vit)
+        if inspect.isfunction(getattr(keras_vit, name)) and name not in named
+    ]
     found = {
         "api/models.md": _models(),
         "api/functions.md": _page(
-            "Functions",
-            "Functions of `keras_vit`.",
-            [f"keras_vit.{name}" for name in functions()],
+            "Functions", "Functions of `keras_vit`.", functions
         ),
     }
-    for name in packages():
+    source = inspect.getsource(keras_vit)
+    for name in re.findall(
+        r"^from keras_vit import (\w+) as \1$", source, re.M
+    ):
         module = getattr(keras_vit, name)
         found[f"api/{name}.md"] = _page(
             TITLES.get(name, name.capitalize()),
@@ -30,22 +37,6 @@ def pages():
             [f"keras_vit.{name}.{x}" for x in public_names(module)],
         )
     return found
-
-
-def packages():
-    """Returns the names of the public packages of `keras_vit`."""
-    source = inspect.getsource(keras_vit)
-    return re.findall(r"^from keras_vit import (\w+) as \1$", source, re.M)
-
-
-def functions():
-    """Returns the public functions of `keras_vit` that build no model."""
-    named = (*MODELS, *VARIANTS, *BIT_VARIANTS)
-    return [
-        name
-        for name in public_names(keras_vit)
-        if inspect.isfunction(getattr(keras_vit, name)) and name not in named
-    ]
 
 
 def public_names(module):
@@ -92,13 +83,10 @@ def _models():
     lines += ["| variant | sizes |", "|---|---|"]
     for name in (*VARIANTS, *BIT_VARIANTS):
         sizes = variant_sizes(name).items()
-        lines.append(_row(name, ", ".join(f"{k} {v}" for k, v in sizes)))
+        text = ", ".join(f"{k} {v}" for k, v in sizes)
+        anchor = f'<a id="keras_vit.{name}"></a>'
+        lines.append(f"| {anchor}`keras_vit.{name}` | {text} |")
     return "\n".join(lines) + "\n"
-
-
-def _row(name, sizes):
-    anchor = f'<a id="keras_vit.{name}"></a>'
-    return f"| {anchor}`keras_vit.{name}` | {sizes} |"
 
 
 def _page(title, text, names):

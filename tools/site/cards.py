@@ -15,6 +15,21 @@ from keras_vit.weights.released import RELEASED
 FACTS = tomllib.loads(
     (pathlib.Path(__file__).parent / "released.toml").read_text()
 )
+OVERVIEW = """# Released weights
+
+`keras_vit.ViTB16(weights=NAME)` downloads the weights that a publisher
+released, once, and loads them exactly. Each name has a card.
+
+!!! warning "Not run here"
+
+    The released files could not be downloaded where this package was developed.
+    Loading is tested with files of the same names, shapes and layouts, and with
+    the original implementations run on random weights ([numerical
+    equivalence](../numbers.md)). The accuracies on these cards are those of the
+    publishers, not measurements of this package.
+
+| `weights=` | trained on | models |
+|---|---|---|"""
 # The epsilons of the norms, with the layers that have them.
 EPSILONS = {
     "norm_epsilon": "layer norm",
@@ -55,25 +70,7 @@ def anchor(tag):
 
 
 def _overview():
-    lines = [
-        "# Released weights",
-        "",
-        "`keras_vit.ViTB16(weights=NAME)` downloads the weights that a",
-        "publisher released, once, and loads them exactly. Each name has a "
-        "card.",
-        "",
-        '!!! warning "Not run here"',
-        "",
-        "    The released files could not be downloaded where this package was",
-        "    developed. Loading is tested with files of the same names,",
-        "    shapes and layouts, and with the original implementations run on",
-        "    random weights ([numerical equivalence](../numbers.md)). The",
-        "    accuracies on these cards are those of the publishers, not",
-        "    measurements of this package.",
-        "",
-        "| `weights=` | trained on | models |",
-        "|---|---|---|",
-    ]
+    lines = [OVERVIEW]
     for page in FACTS["pages"]:
         for tag, models in released_on(page).items():
             link = f"[`{tag}`]({page['name']}.md#{anchor(tag)})"
@@ -83,13 +80,11 @@ def _overview():
     lines += ["", ""]
     for alias, tag in ALIASES.items():
         lines += [f"`{alias}` is short for `{tag}`.", ""]
-    lines += [
+    lines.append(
         "`weights=` also takes the path or the URL of a checkpoint "
-        "([convert](../convert.md)), and `keras_vit.list_weights()` prints "
-        "this table.",
-        "",
-        "How many parameters each model has: [model sizes](../sizes.md).",
-    ]
+        "([convert](../convert.md)). How many parameters each model has: "
+        "[model sizes](../sizes.md)."
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -102,19 +97,20 @@ def _page(page):
 
 def _card(page, tag, models):
     facts = page["cards"][tag]
-    arguments = _same(models, lambda released: released.arguments)
-    mode = _same(models, lambda released: released.preprocess_mode)
+    first, released = next(iter(models.items()))
+    arguments = released.arguments
+    has_resnet = any(name.startswith(("R", "BiT_")) for name in models)
     rows = {
         "Trained on": facts["data"],
         "License": page["license"],
-        "Pixels": MODES[mode],
+        "Pixels": MODES[released.preprocess_mode],
         "GELU": GELU.get(arguments.get("activation"), "none: ReLU"),
         "Epsilon": ", ".join(
             f"{arguments[name]:g} ({layers})"
             for name, layers in EPSILONS.items()
             if name in arguments
             and not (name == "norm_epsilon" and page.get("models"))
-            and not (name == "group_norm_epsilon" and not _has_resnet(models))
+            and not (name == "group_norm_epsilon" and not has_resnet)
         ),
     }
     if "resampling" in arguments:
@@ -122,7 +118,6 @@ def _card(page, tag, models):
     if "url" in facts:
         rows["Paper"] = f"[{facts['paper']}]({facts['url']})"
     rows["Run here"] = "no: accuracies are the publisher's"
-    first = next(iter(models))
     lines = [
         f"## `{tag}` {{ #{anchor(tag)} }}",
         "",
@@ -153,26 +148,7 @@ def _card(page, tag, models):
     if "source" in facts:
         source = FACTS["sources"][facts["source"]]
         lines += ["", f"Accuracy: [{source['text']}]({source['url']})."]
-    if any(released.classes == 1000 for released in models.values()):
-        if "accuracy" not in facts or len(facts["accuracy"]) < len(models):
-            lines += [
-                "",
-                '"Not stated": the pages of the publisher and of timm that '
-                "were read give no figure for these files.",
-            ]
     return [*lines, ""]
-
-
-def _same(models, read):
-    """Returns what is the same for all models, ignoring a ResNet's settings."""
-    values = [read(released) for released in models.values()]
-    if any(value != values[0] for value in values):
-        raise ValueError(f"The models differ: {values}")
-    return values[0]
-
-
-def _has_resnet(models):
-    return any(name.startswith(("R", "BiT_")) for name in models)
 
 
 def _classes(released):
@@ -184,16 +160,8 @@ def _classes(released):
 
 def _file(file):
     """Returns a link to a file, with its host as text."""
-    source, _ = file
-    address = source.address
+    address = file[0].address
     if address.startswith("hf://"):
         owner, name, path = address.removeprefix("hf://").split("/", 2)
-        url = f"https://huggingface.co/{owner}/{name}/blob/main/{path}"
-        return f"[Hugging Face]({url})"
-    host = urllib.parse.urlparse(address).netloc
-    known = {
-        "storage.googleapis.com": "Google",
-        "github.com": "GitHub",
-        "dl.fbaipublicfiles.com": "Meta",
-    }
-    return f"[{known[host]}]({address})"
+        address = f"https://huggingface.co/{owner}/{name}/blob/main/{path}"
+    return f"[{urllib.parse.urlparse(address).netloc}]({address})"

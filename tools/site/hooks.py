@@ -95,18 +95,8 @@ def source_of(src_uri):
 
 
 def rewrite_links(markdown, source, target, repo_url):
-    """Rewrites links relative to a file of the repository for the site.
-
-    Args:
-        markdown: String. The page.
-        source: String. Path of its file in the repository.
-        target: String. Its path on the site.
-        repo_url: String. The repository's address.
-
-    Returns:
-        The page, in which links lead to pages of the site, or, to files that
-        are not on the site, to the repository.
-    """
+    """Returns a page whose links, relative to its file in the repository, lead
+    to pages of the site, or, to files that are not there, to the repository."""
     start = posixpath.dirname(target)
 
     def link(match):
