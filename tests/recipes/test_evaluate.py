@@ -149,7 +149,7 @@ def test_unknown_classes_are_refused(shades, tmp_path, capsys, trained_run):
         "--output", tmp_path / "out",
     )  # fmt: skip
     assert "1 of the 2 classes of 'set' are not among them: 'pink'" in line
-    assert "train a head for these classes: recipes/finetune_cifar" in line
+    assert "train a head: recipes/finetune_cifar" in line
     (run / "config.json").unlink()  # then the names are unknown
     line = programs.refused(
         capsys, "evaluate", "--weights", run, "--dataset", folder,
