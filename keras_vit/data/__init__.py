@@ -5,6 +5,7 @@ TensorFlow is imported when a pipeline is built, not with this package.
 
 from keras_vit.data._pipeline import find_data_error as find_data_error
 from keras_vit.data.arrays import from_arrays as from_arrays
+from keras_vit.data.boxes import load_detection as load_detection
 from keras_vit.data.canvases import single_digits as single_digits
 from keras_vit.data.crops import CROPS as CROPS
 from keras_vit.data.crops import MultiCrop as MultiCrop

@@ -21,6 +21,7 @@ from keras_vit.data.splits import stratified_split
 IGNORE = 255
 CLASS_NAMES = ("background", *"0123456789")
 SIZE = 24  # pixels of a canvas, along a side
+BOXES_SIZE = 32  # of one with boxes
 NUM_TRAIN, NUM_TEST = 2000, 200
 MOST_DIGITS = 2
 DIGIT_SIZES = (12, 15)  # pixels
@@ -45,7 +46,7 @@ def digit_canvases(
     @functools.cache  # an image takes a millisecond, and all of them 5 MB
     def read(part: str, index: int) -> tuple[Array, Array]:
         rng = np.random.default_rng((part == "test", 0, index))
-        image, mask, _ = sources[part].make(rng, size, MOST_DIGITS)
+        image, mask, *_ = sources[part].make(rng, size, MOST_DIGITS)
         return image, mask
 
     return masked_dataset(
@@ -84,9 +85,27 @@ def single_digits(
             np.random.default_rng((part == "test", 1, i)) for i in range(count)
         )
         made = [source.make(rng, size, 1) for rng in rngs]
-        images = np.stack([image for image, _, _ in made])
-        pairs.append((images, np.array([labels[0] for *_, labels in made])))
+        images = np.stack([x[0] for x in made])
+        pairs.append((images, np.array([x[2][0] for x in made])))
     return tuple(pairs)
+
+
+@functools.cache
+def _canvases(part: str) -> "_Canvases":
+    return _Canvases(part)
+
+
+def digit_boxes(part: str, index: int) -> tuple[Array, Array]:
+    """Returns a gray image of one to three digits on a photograph, and their
+    values and boxes `(3, 5)`, as `load_detection` has them."""
+    size, most = BOXES_SIZE, 3
+    rng = np.random.default_rng((part == "test", 2, index))
+    image, _, values, boxes = _canvases(part).make(rng, size, most)
+    label = np.full((most, 5), -1.0, "float32")
+    for i, (value, box) in enumerate(zip(values, boxes, strict=True)):
+        label[i] = value, *(box[:2] + box[2:]) / 2, *(box[2:] - box[:2])
+        label[i, 1:] /= size
+    return image, label
 
 
 class _Canvases:
@@ -107,17 +126,18 @@ class _Canvases:
 
     def make(
         self, rng: np.random.Generator, size: int, most: int
-    ) -> tuple[Array, Array, list[int]]:
-        """Returns an image, its mask and the values of its digits."""
+    ) -> tuple[Array, Array, list[int], list[Array]]:
+        """Returns an image, its mask, the values of its digits, and the first
+        x, first y, last x and last y of each."""
         canvas = self._background(rng, size)
         mask = np.zeros((size, size), "int32")
-        boxes, values = [], []
+        places, values, boxes = [], [], []
         for _ in range(rng.integers(1, most + 1)):
             side = int(rng.integers(DIGIT_SIZES[0], DIGIT_SIZES[1] + 1))
-            place = _free_place(rng, boxes, side, size)
+            place = _free_place(rng, places, side, size)
             if place is None:
                 continue
-            boxes.append((*place, side))
+            places.append((*place, side))
             which = rng.integers(len(self.digits))
             values.append(int(self.labels[which]))
             digit = self.digits[which][None]
@@ -125,6 +145,9 @@ class _Canvases:
             color = rng.uniform(DARKEST_INK, 1)
             ink = resize(digit, side)[0]
             canvas[window] += ink * (color - canvas[window])
+            y, x = np.nonzero(ink[..., 0] > LEAST_INK)
+            corners = x.min(), y.min(), x.max() + 1, y.max() + 1
+            boxes.append(np.array(corners) + [*place[::-1]] * 2)
             # The maximum of each 3 x 3 neighborhood is a margin.
             padded = np.pad(digit, ((0, 0), (1, 1), (1, 1), (0, 0)))
             windows = np.lib.stride_tricks.sliding_window_view(
@@ -134,7 +157,7 @@ class _Canvases:
             part = mask[window]
             part[ink > LEAST_INK] = IGNORE
             part[ink > CERTAIN_INK] = values[-1] + 1
-        return (canvas * 255).round().astype("uint8"), mask, values
+        return (canvas * 255).round().astype("uint8"), mask, values, boxes
 
     def _background(self, rng: np.random.Generator, size: int) -> Array:
         photo = self.photos[rng.integers(len(self.photos))]

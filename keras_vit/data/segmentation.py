@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,15 @@ from keras_vit.preprocessing import preprocess_input
 _THREADS = min(8, os.cpu_count() or 1)
 
 
+class Crop(NamedTuple):
+    """How an image is scaled, padded, cut and flipped, in this order."""
+
+    scaled: tuple[int, ...]  # height and width
+    pad: tuple[tuple[int, int], ...]
+    first: tuple[int, ...]  # row and column
+    flip: bool
+
+
 def masked_dataset(
     read: Callable[[str, int], tuple[Array, Array]],
     channels: int,
@@ -28,35 +38,58 @@ def masked_dataset(
     "train" or "test" and an index: a uint8 image `(height, width, channels)`
     and an integer mask `(height, width)`."""
 
+    def change(mask: Array, crop: Crop, size: tuple[int, int]) -> Array:
+        return cut(resize_mask(mask, crop.scaled), crop, size, ignore)
+
+    return cropped_dataset(read, change, channels, ignore=ignore, **fields)
+
+
+def cropped_dataset(
+    read: Callable[[str, int], tuple[Array, Array]],
+    change: Callable[[Array, Crop, tuple[int, int]], Array],
+    channels: int,
+    **fields: Any,
+) -> ImageDataset:
+    """Returns the `ImageDataset` of images and labels that `read` returns,
+    which are scaled, cropped and flipped randomly to train on.
+
+    `change` returns the label of an image of some size, given that of the whole
+    image and a `Crop`.
+    """
+
     def stack(
         one: Callable[[int], tuple[Array, Array]],
         indices: Sequence[int] | Array,
         options: PipelineOptions,
     ) -> tuple[Array, Array]:
-        shape = (len(indices), *options.image_size)
-        images = np.zeros((*shape, channels), "float32")
-        masks = np.zeros(shape, "int32")
+        shape = (len(indices), *options.image_size, channels)
+        images, labels = np.zeros(shape, "float32"), []
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
             for i, pair in enumerate(threads.map(one, map(int, indices))):
-                images[i], masks[i] = pair
-        return np.asarray(preprocess_input(images, options.mode)), masks
+                images[i] = pair[0]
+                labels.append(pair[1])
+        images = np.asarray(preprocess_input(images, options.mode))
+        # A process may have no images in the last batch.
+        return images, np.stack(labels or [one(0)[1]])[: len(labels)]
 
     def augmented(
         options: PipelineOptions,
     ) -> Callable[[Array, int, np.random.Generator], tuple[Array, Array]]:
+        size = options.image_size
+        scale = 2.0 if options.scale is None else options.scale
+
         def make(
             chosen: Array, first: int, rng: np.random.Generator
         ) -> tuple[Array, Array]:
             def one(row: int) -> tuple[Array, Array]:
-                return random_crop(
-                    *read("train", int(chosen[row])),
-                    options.image_size,
-                    # An image is the same on any number of processes.
-                    np.random.default_rng((options.seed, 1, first + row)),
-                    2.0 if options.scale is None else options.scale,
-                    options.flip,
-                    ignore,
+                image, label = read("train", int(chosen[row]))
+                # An image is the same on any number of processes.
+                rng = np.random.default_rng((options.seed, 1, first + row))
+                crop = draw_crop(
+                    image.shape[:2], size, rng, scale, options.flip
                 )
+                image = cut(resize_image(image, crop.scaled), crop, size, 127)
+                return image, change(label, crop, size)
 
             return stack(one, options.local_rows, options)
 
@@ -66,16 +99,16 @@ def masked_dataset(
         split: str, options: PipelineOptions
     ) -> Callable[[Array], tuple[Array, Array]]:
         size = options.image_size
+        whole = Crop(size, ((0, 0), (0, 0)), (0, 0), False)
 
         def one(index: int) -> tuple[Array, Array]:
-            image, mask = read(split, index)
-            return resize_image(image, size), resize_mask(mask, size)
+            image, label = read(split, index)
+            return resize_image(image, size), change(label, whole, size)
 
         return lambda rows: stack(one, rows, options)
 
     return ImageDataset(
         channels=channels,
-        ignore=ignore,
         source=ArraySource(
             example=read,
             augmented=augmented,
@@ -89,43 +122,48 @@ def masked_dataset(
     )
 
 
-def random_crop(
-    image: Array,
-    mask: Array,
+def draw_crop(
+    shape: tuple[int, ...],
     size: tuple[int, int],
     rng: np.random.Generator,
     scale: float,
     flip: bool,
-    ignore: int,
-) -> tuple[Array, Array]:
-    """Scales, crops and flips an image `(height, width, channels)` and its mask
-    randomly.
+) -> Crop:
+    """Draws how an image of some height and width becomes one of `size`.
 
     The short side of the image becomes that of the crop times a factor between
-    `1 / scale` and `scale`; where the image is padded, the mask is `ignore`.
+    `1 / scale` and `scale`, and is padded where it is smaller.
     """
     factor = np.exp(rng.uniform(-1, 1) * np.log(scale))
-    factor *= min(size) / min(mask.shape)
-    height, width = (max(1, round(n * factor)) for n in mask.shape)
-    scaled = height, width
-    image, mask = resize_image(image, scaled), resize_mask(mask, scaled)
+    factor *= min(size) / min(shape)
+    scaled = tuple(max(1, round(n * factor)) for n in shape)
     missing = [max(0, n - old) for n, old in zip(size, scaled, strict=True)]
-    if any(missing):
-        pad = [(n // 2, n - n // 2) for n in missing]
-        image = np.pad(image, (*pad, (0, 0)), constant_values=127)
-        mask = np.pad(mask, pad, constant_values=ignore)
-    top, left = (
-        rng.integers(old - n + 1)
-        for n, old in zip(size, mask.shape, strict=True)
+    first = tuple(
+        int(rng.integers(max(old, n) - n + 1))
+        for n, old in zip(size, scaled, strict=True)
     )
-    window = slice(top, top + size[0]), slice(left, left + size[1])
-    image, mask = image[window], mask[window]
-    if flip and rng.random() < 0.5:
-        image, mask = image[:, ::-1], mask[:, ::-1]
-    return image, mask
+    return Crop(
+        scaled,
+        tuple((n // 2, n - n // 2) for n in missing),
+        first,
+        bool(flip and rng.random() < 0.5),
+    )
 
 
-def resize_image(image: Array, size: tuple[int, int]) -> Array:
+def cut(image: Array, crop: Crop, size: tuple[int, int], fill: int) -> Array:
+    """Pads, cuts and flips an image or a mask that is scaled already."""
+    pad = (*crop.pad, (0, 0))[: image.ndim]
+    if any(map(any, pad)):
+        image = np.pad(image, pad, constant_values=fill)
+    rows, columns = (
+        slice(first, first + n)
+        for first, n in zip(crop.first, size, strict=True)
+    )
+    image = image[rows, columns]
+    return image[:, ::-1] if crop.flip else image
+
+
+def resize_image(image: Array, size: tuple[int, ...]) -> Array:
     """Resizes a uint8 image bilinearly, with antialiasing."""
     if image.shape[:2] == tuple(size):
         return image
@@ -137,7 +175,7 @@ def resize_image(image: Array, size: tuple[int, int]) -> Array:
     return np.asarray(resized).reshape(*size, image.shape[-1])
 
 
-def resize_mask(mask: Array, size: tuple[int, int]) -> Array:
+def resize_mask(mask: Array, size: tuple[int, ...]) -> Array:
     """Resizes a mask to the nearest pixels."""
     rows, columns = (
         ((np.arange(new) + 0.5) * old / new).astype(int)

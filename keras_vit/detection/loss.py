@@ -10,7 +10,7 @@ from keras_vit.segmentation.matching import class_loss
 
 def set_loss(
     outputs: dict[str, Tensor],
-    targets: dict[str, Tensor],
+    targets: dict[str, Tensor] | Tensor,
     box_weight: float = 5.0,
     giou_weight: float = 2.0,
     no_object_weight: float = 0.1,
@@ -37,7 +37,8 @@ def set_loss(
         targets: Dict of "classes", integers of shape `(batch, objects)`, -1
             where an image has fewer objects; and "boxes" of shape `(batch,
             objects, 4)`: center x, center y, width and height as fractions of
-            the image's width and height.
+            the image's width and height. Or one array of both, of shape
+            `(batch, objects, 5)`, class first, as `data.load_detection` has.
         box_weight: Float. Weight of the L1 distance; that of the classes is 1.
         giou_weight: Float. Weight of the generalized IoU.
         no_object_weight: Float. Weight of queries without an object in the
@@ -64,7 +65,7 @@ def set_loss(
 
 def set_loss_terms(
     outputs: dict[str, Tensor],
-    targets: dict[str, Tensor],
+    targets: dict[str, Tensor] | Tensor,
     no_object_weight: float = 0.1,
     class_cost: float = 1.0,
     box_cost: float = 5.0,
@@ -78,6 +79,7 @@ def set_loss_terms(
     classes, boxes = (
         ops.cast(outputs[name], "float32") for name in ("classes", "boxes")
     )
+    targets = as_dict(targets)
     labels = ops.cast(targets["classes"], "int32")
     truth = ops.cast(targets["boxes"], "float32")
     shapes = tuple(labels.shape), tuple(truth.shape)
@@ -113,6 +115,13 @@ def set_loss_terms(
         "box": ops.sum(valid[..., None] * ops.abs(boxes - truth)) / number,
         "giou": ops.sum(valid * (1 - generalized_iou(boxes, truth))) / number,
     }
+
+
+def as_dict(targets: dict[str, Tensor] | Tensor) -> dict[str, Tensor]:
+    """Returns targets as a dict; see `set_loss`."""
+    if isinstance(targets, dict):
+        return targets
+    return {"classes": targets[..., 0], "boxes": targets[..., 1:]}
 
 
 def generalized_iou(a: Tensor, b: Tensor) -> Tensor:

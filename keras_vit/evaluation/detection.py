@@ -2,14 +2,22 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit._program import plot_label
+from keras_vit._program import require
 from keras_vit._types import Array
 from keras_vit._types import ArrayLike
 from keras_vit.detection import decode
+from keras_vit.detection.loss import as_dict
+from keras_vit.inspection.plots import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _THRESHOLDS = np.linspace(0.5, 0.95, 10)
 _RECALLS = np.linspace(0, 1, 101)
@@ -104,13 +112,13 @@ def coco_metrics(
 class CocoMetrics(keras.callbacks.Callback):
     """Measures the boxes of a detector by `coco_metrics` while it trains.
 
-    After each epoch, `val_AP`, `val_AP50` and the others are metrics of the
-    callbacks after this one. Sizes and areas are those of the images that the
-    model is given.
+    After each epoch, `val_AP` and so on are metrics of the callbacks after this
+    one. Sizes and areas are those of the images that the model is given.
 
     Args:
         batches: Iterable of pairs of images and targets, as `fit` takes them
             for a `YOLOS`, such as a list or a `keras.utils.PyDataset`.
+        names: Names of metrics of `coco_metrics`; None for all.
 
     Example:
 
@@ -118,9 +126,11 @@ class CocoMetrics(keras.callbacks.Callback):
     >>> model.fit(train_images, train_targets, callbacks=[measure])
     """
 
-    def __init__(self, batches: Any) -> None:
+    def __init__(
+        self, batches: Any, names: Sequence[str] | None = None
+    ) -> None:
         super().__init__()
-        self._batches = batches
+        self._batches, self._names = batches, names
 
     def on_epoch_end(
         self, epoch: int, logs: dict[str, Any] | None = None
@@ -129,7 +139,8 @@ class CocoMetrics(keras.callbacks.Callback):
             self.model.jax_state_sync()
         found = evaluate_boxes(self.model, self._batches)
         if logs is not None:
-            logs.update({f"val_{name}": x for name, x in found.items()})
+            for name in self._names or found:
+                logs[f"val_{name}"] = found[name]
 
 
 def evaluate_boxes(model: keras.Model, batches: Any) -> dict[str, float]:
@@ -146,15 +157,86 @@ def evaluate_boxes(model: keras.Model, batches: Any) -> dict[str, float]:
     for images, truth in batches:
         size = images.shape[1:3]
         predictions += decode(model.predict_on_batch(images), *size)
-        boxes = keras.utils.bounding_boxes.convert_format(
-            np.asarray(truth["boxes"]), "rel_center_xywh", "xyxy", *size
-        )
-        arrays = {**truth, "boxes": keras.ops.convert_to_numpy(boxes)}
-        arrays = {name: np.asarray(x) for name, x in arrays.items()}
-        for i, classes in enumerate(arrays["classes"]):
-            valid = classes >= 0
-            targets.append({name: x[i][valid] for name, x in arrays.items()})
+        targets += targets_by_image(truth, *size)
     return coco_metrics(predictions, targets)
+
+
+def targets_by_image(
+    targets: Any, height: float, width: float
+) -> list[dict[str, Array]]:
+    """Returns the targets of a batch as `coco_metrics` takes them.
+
+    Args:
+        targets: Those of `detection.set_loss`, and, in a dict, optionally
+            "crowd" and "areas", of shape `(batch, objects)`.
+        height: Number. Height of the images, in pixels.
+        width: Number. Width of the images, in pixels.
+    """
+    arrays = {k: np.asarray(x) for k, x in as_dict(targets).items()}
+    boxes = keras.utils.bounding_boxes.convert_format(
+        arrays["boxes"], "rel_center_xywh", "xyxy", height, width
+    )
+    arrays["boxes"] = keras.ops.convert_to_numpy(boxes)
+    return [
+        {name: x[i][classes >= 0] for name, x in arrays.items()}
+        for i, classes in enumerate(arrays["classes"])
+    ]
+
+
+def plot_boxes(
+    images: Sequence[Array],
+    targets: Sequence[Mapping[str, Array]] | None,
+    predictions: Sequence[Mapping[str, Array]],
+    class_names: Sequence[str],
+    title: str = "",
+) -> "Figure":
+    """Plots images with their boxes and the predicted ones.
+
+    Args:
+        images: Arrays of shape `(height, width, channels)` with values in
+            [0, 1].
+        targets: For each image, a dict of "boxes" and "classes", as
+            `coco_metrics` takes them; None if they are not known.
+        predictions: For each image, a dict of "boxes", "classes" and "scores".
+        class_names: List of strings, one per class.
+        title: String.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    rectangle = require("matplotlib.patches").Rectangle
+    rows = [("predicted", predictions)]
+    if targets is not None:
+        rows.insert(0, ("true", targets))
+    figure = new_figure(2.2 * len(images), 2.4 * len(rows) + 0.4, title)
+    grid = figure.subplots(len(rows), len(images), squeeze=False)
+    for line, (label, found) in zip(grid, rows, strict=True):
+        for axes, image, boxes in zip(line, images, found, strict=True):
+            axes.imshow(image, cmap="gray", vmin=0, vmax=1)
+            axes.set(title=label, xticks=[], yticks=[])
+            scores = boxes.get("scores", [None] * len(boxes["boxes"]))
+            for (left, top, right, bottom), number, score in zip(
+                boxes["boxes"], boxes["classes"], scores, strict=True
+            ):
+                color = f"C{int(number) % 10}"
+                box = rectangle(
+                    (left - 0.5, top - 0.5),
+                    right - left,
+                    bottom - top,
+                    fill=False,
+                    edgecolor=color,
+                )
+                axes.add_patch(box)
+                name = plot_label(class_names[int(number)], 18)
+                text = name if score is None else f"{name} {score:.2f}"
+                axes.text(
+                    *(left, top),
+                    text,
+                    fontsize=7,
+                    color="white",
+                    backgroundcolor=color,
+                )
+    return figure
 
 
 class _Image:

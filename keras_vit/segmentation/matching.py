@@ -23,6 +23,13 @@ class SetModel(Model):
     """A functional model of queries, which `fit` trains with a loss of its
     own, `set_loss`, of targets that are matched with the queries."""
 
+    def __init__(
+        self, inputs: Any, outputs: Any, name: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(inputs, outputs, name=name, **kwargs)
+        # XLA cannot call the assignment on the host in TensorFlow's graph.
+        self.supports_jit = keras.config.backend() != "tensorflow"
+
     def set_loss(self, y: Any, y_pred: Any) -> Tensor:
         raise NotImplementedError
 

@@ -10,6 +10,7 @@ import pytest
 from keras_vit.evaluation import CocoMetrics
 from keras_vit.evaluation import coco_metrics
 from keras_vit.evaluation import evaluate_boxes
+from keras_vit.evaluation import plot_boxes
 from tests.detection import make_coco
 from tests.detection.test_yolos import small
 from tests.detection.test_yolos import task
@@ -45,6 +46,18 @@ def test_images_without_boxes_or_objects():
     assert found["AP50"] == pytest.approx(0.5)
     with pytest.raises(ValueError, match="shorter"):
         coco_metrics([box], [])
+
+
+@ON_TORCH
+def test_boxes_are_drawn():
+    image = np.zeros((20, 30, 1))
+    box = {"boxes": np.array([[2, 3, 12, 8]]), "classes": np.array([1])}
+    found = {**box, "scores": np.array([0.75])}
+    figure = plot_boxes([image], [box], [found], ["cat", "dog"])
+    for axes, text in zip(figure.axes, ("dog", "dog 0.75"), strict=True):
+        (rectangle,) = axes.patches
+        assert rectangle.get_bbox().bounds == (1.5, 2.5, 10, 5)
+        assert [x.get_text() for x in axes.texts] == [text]
 
 
 @pytest.mark.slow

@@ -163,6 +163,17 @@ def test_loss_is_transformers(case, monkeypatch, record_error):
         record_error("set_loss", f"{case} d{name}", error, TOLERANCE)
 
 
+def test_targets_as_one_array_and_without_any_object():
+    outputs, targets = example([2, 3, 1])
+    array = np.concatenate([targets["classes"][..., None], targets["boxes"]], 2)
+    found = set_loss(outputs, array.astype("float32"))
+    assert float(found) == pytest.approx(float(set_loss(outputs, targets)))
+    none = {"classes": np.full((3, 1), -1), "boxes": np.zeros((3, 1, 4))}
+    empty = {name: x[:, :0] for name, x in none.items()}
+    found = float(set_loss(outputs, empty))
+    assert found == pytest.approx(float(set_loss(outputs, none)))
+
+
 @pytest.mark.backends("torch")
 def test_wrong_targets():
     outputs, targets = example([1, 2])

@@ -1,0 +1,225 @@
+"""Find a dataset with boxes by its name: digits, or a folder."""
+
+import csv
+import functools
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from keras_vit._types import Array
+from keras_vit.data.canvases import BOXES_SIZE
+from keras_vit.data.canvases import digit_boxes
+from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.masks import read_image
+from keras_vit.data.segmentation import Crop
+from keras_vit.data.segmentation import cropped_dataset
+
+_COLUMNS = ("path", "class", "x_min", "y_min", "x_max", "y_max")
+_MOST_PROBLEMS = 8
+# A box of which less remains in a crop is left out.
+_LEAST_PART = 0.25
+
+
+def load_detection(name: str) -> ImageDataset:
+    """Finds a dataset of images with boxes by its name.
+
+    Args:
+        name: "digits", handwritten digits on photographs of scikit-learn; or a
+            folder with the annotations `train.json` and `test.json` of COCO, or
+            `train.csv` and `test.csv` with a header and the columns path,
+            class, x_min, y_min, x_max and y_max, in pixels, one line for each
+            box. An image without objects has a line without a class. Paths
+            begin at `FOLDER/train` and `FOLDER/test`, if there are such
+            folders, else at `FOLDER`. Crowds of COCO are left out.
+
+    Returns:
+        An `ImageDataset` whose labels are float arrays `(objects, 5)`: class,
+        center x, center y, width and height as fractions of the image, as
+        `keras_vit.detection.set_loss` takes them. The class is -1 where an
+        image has fewer objects than another, and where a random crop has cut
+        more than three quarters of a box off.
+
+    Raises:
+        ValueError: if there is no such dataset, an image is missing or cannot
+            be read, a box is empty or not in its image, or the class of a test
+            image is in no training image. One error lists files and lines.
+            All images are read for this.
+
+    Example:
+
+    >>> data = keras_vit.data.load_detection("photos")
+    >>> batches = data.train(image_size=512, batch_size=8)
+    """
+    if name == "digits":
+        read = functools.cache(digit_boxes)
+        return _dataset(
+            read, 1, tuple("0123456789"), 2000, 200, name, can_flip=False
+        )
+    folder = pathlib.Path(name).expanduser()
+    problems: list[str] = []
+    parts, names = {}, []
+    for part in ("train", "test"):
+        files = [folder / f"{part}.json", folder / f"{part}.csv"]
+        file = next((x for x in files if x.is_file()), None)
+        if file is None:
+            raise ValueError(
+                "A dataset with boxes is 'digits', or a folder with train.json "
+                "and test.json, or train.csv and test.csv. Received: "
+                f"{name!r}, without {part}.json and {part}.csv"
+            )
+        place = folder / part if (folder / part).is_dir() else folder
+        try:
+            boxes, found = (_coco if file.suffix == ".json" else _csv)(file)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"{file} must hold annotations of boxes: {error!r}"
+            ) from error
+        names = names or found  # those of the training images
+        parts[part] = _check(boxes, names, place, problems)
+    if problems:
+        more = len(problems) - _MOST_PROBLEMS
+        raise ValueError(
+            f"The annotations of {name!r} cannot be used:\n"
+            + "\n".join(f"  {line}" for line in problems[:_MOST_PROBLEMS])
+            + (f"\n  and {more} more" if more > 0 else "")
+        )
+    most = max(len(x) for images in parts.values() for _, x in images)
+
+    def read(part: str, index: int) -> tuple[Array, Array]:
+        path, label = parts[part][index]
+        missing = np.full((max(1, most) - len(label), 5), -1.0, "float32")
+        return read_image(path), np.concatenate([label, missing])
+
+    counts = len(parts["train"]), len(parts["test"])
+    return _dataset(read, 3, tuple(names), *counts, folder.resolve().name)
+
+
+def _dataset(
+    read: Any,
+    channels: int,
+    class_names: tuple[str, ...],
+    num_train: int,
+    num_test: int,
+    name: str,
+    **fields: Any,
+) -> ImageDataset:
+    return cropped_dataset(
+        read,
+        crop_boxes,
+        channels,
+        ignore=-1,
+        name=name,
+        class_names=class_names,
+        image_size=BOXES_SIZE if name == "digits" else None,
+        num_train=num_train,
+        num_test=num_test,
+        **fields,
+    )
+
+
+def crop_boxes(label: Array, crop: Crop, size: tuple[int, int]) -> Array:
+    """Returns the classes and boxes `(objects, 5)` of a crop, given those of
+    the image that it is of."""
+    scaled, new = (np.array(x[::-1], float) for x in (crop.scaled, size))
+    offset = [
+        pad[0] - first for pad, first in zip(crop.pad, crop.first, strict=True)
+    ][::-1]
+    half = label[:, 3:] / 2
+    first, last = (
+        (label[:, 1:3] + sign * half) * scaled + offset for sign in (-1, 1)
+    )
+    inside = np.clip(first, 0, new), np.clip(last, 0, new)
+    kept = (inside[1] - inside[0]).prod(1)
+    kept = (
+        (label[:, 0] >= 0)
+        & (kept >= _LEAST_PART * (last - first).prod(1))
+        & (kept > 0)
+    )
+    first, last = (x / new for x in inside)
+    center, extent = (first + last) / 2, last - first
+    if crop.flip:
+        center[:, 0] = 1 - center[:, 0]
+    found = np.concatenate([label[:, :1], center, extent], 1)
+    return np.where(kept[:, None], found, -1).astype("float32")
+
+
+def _coco(file: pathlib.Path) -> tuple[dict[str, list], list[str]]:
+    """Returns the boxes of each image, with their class and where they are in
+    the file, and the names of the classes."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    categories = sorted(content["categories"], key=lambda x: x["id"])
+    names = {x["id"]: str(x["name"]) for x in categories}
+    images = {x["id"]: str(x["file_name"]) for x in content["images"]}
+    boxes = {path: [] for path in images.values()}
+    for i, x in enumerate(content["annotations"]):
+        if not x.get("iscrowd"):
+            left, top, width, height = map(float, x["bbox"])
+            number = x["category_id"]
+            boxes[images[x["image_id"]]].append(
+                (
+                    names.get(number, f"category {number}"),
+                    [left, top, left + width, top + height],
+                    f"{file}, annotation {x.get('id', i)}",
+                )
+            )
+    return boxes, list(names.values())
+
+
+def _csv(file: pathlib.Path) -> tuple[dict[str, list], list[str]]:
+    """Does what `_coco` does."""
+    boxes: dict[str, list] = {}
+    with file.open(newline="", encoding="utf-8") as opened:
+        for line, row in enumerate(csv.DictReader(opened), start=2):
+            path, name, *box = (row[column] for column in _COLUMNS)
+            found = boxes.setdefault(path, [])
+            if name:
+                where = f"{file}, line {line}"
+                found.append((name, box, where))
+    return boxes, sorted({name for x in boxes.values() for name, *_ in x})
+
+
+def _check(
+    boxes: dict[str, list],
+    names: list[str],
+    place: pathlib.Path,
+    problems: list[str],
+) -> list[tuple[pathlib.Path, Array]]:
+    """Returns paths and labels of images, and adds what is wrong to
+    `problems`."""
+    images = []
+    for path, found in boxes.items():
+        try:
+            height, width = read_image(place / path).shape[:2]
+        except Exception as error:  # Pillow raises many types
+            problems.append(f"{place / path}: {error}")
+            continue
+        label = np.zeros((len(found), 5), "float32")
+        for i, (name, box, where) in enumerate(found):
+            try:
+                left, top, right, bottom = map(float, box)
+            except (TypeError, ValueError):
+                left = top = right = bottom = np.nan
+            # Annotations are often rounded to a pixel outside.
+            if not (
+                -1 <= left < right <= width + 1
+                and -1 <= top < bottom <= height + 1
+            ):
+                problems.append(
+                    f"{where}: the box {list(box)} is empty, or not in {path}, "
+                    f"of {width} x {height} pixels"
+                )
+            elif name not in names:
+                problems.append(
+                    f"{where}: {name!r} is no class of the training images"
+                )
+            else:
+                label[i, 0] = names.index(name)
+                label[i, 1:3] = (
+                    (left + right) / 2 / width,
+                    (top + bottom) / 2 / height,
+                )
+                label[i, 3:] = (right - left) / width, (bottom - top) / height
+        images.append((place / path, label))
+    return images

@@ -1,0 +1,154 @@
+"""Datasets with boxes: annotations, crops, digits, and errors."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_vit.data import load_detection
+from keras_vit.data import segmentation
+from keras_vit.data.boxes import crop_boxes
+
+pytestmark = pytest.mark.backends("torch")
+
+
+def write(folder, kind="csv", train=(), test=()):
+    """Two images of 40 x 20 pixels, with these and other boxes."""
+    image = pytest.importorskip("PIL.Image").new("RGB", (40, 20))
+    for part, more in (("train", train), ("test", test)):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+        image.save(folder / part / "a.png")
+        image.save(folder / part / "b.png")
+        rows = [("a.png", "cat", 10, 5, 30, 15), ("a.png", "dog", 0, 0, 4, 4)]
+        rows += more
+        if kind == "csv":
+            lines = ["path,class,x_min,y_min,x_max,y_max", "b.png,,,,,"]
+            lines += [",".join(map(str, row)) for row in rows]
+            (folder / f"{part}.csv").write_text("\n".join(lines))
+            continue
+        ids = {"cat": 3, "dog": 7}
+        annotations = [
+            {
+                "id": i,
+                "image_id": 2 if path == "a.png" else 9,
+                "category_id": ids.get(name, 99),
+                "bbox": [x, y, right - x, bottom - y],
+                "iscrowd": 0,
+            }
+            for i, (path, name, x, y, right, bottom) in enumerate(rows)
+        ]
+        annotations.append({**annotations[0], "iscrowd": 1})
+        content = {
+            "images": [
+                {"id": 9, "file_name": "b.png"},
+                {"id": 2, "file_name": "a.png"},
+            ],
+            "categories": [{"id": i, "name": n} for n, i in ids.items()],
+            "annotations": annotations,
+        }
+        (folder / f"{part}.json").write_text(json.dumps(content))
+    return str(folder)
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_annotations_are_read(kind, tmp_path):
+    data = load_detection(write(tmp_path, kind))
+    assert data.class_names == ("cat", "dog")
+    assert (data.num_train, data.num_test) == (2, 2)
+    image, label = data.read("train", 0)
+    assert image.shape == (20, 40, 3)
+    assert label.shape == (2, 5) and (label[:, 0] == -1).all()
+    _, label = data.read("test", 1)
+    np.testing.assert_allclose(
+        label, [[0, 0.5, 0.5, 0.5, 0.5], [1, 0.05, 0.1, 0.1, 0.2]]
+    )
+    images, labels = data.evaluation(image_size=16, batch_size=2)[0]
+    assert images.shape == (2, 16, 16, 3)
+    np.testing.assert_allclose(labels[1], label, atol=1e-6)
+
+
+def test_wrong_annotations_are_named(tmp_path):
+    def error(kind="csv", **more):
+        with pytest.raises(ValueError) as caught:
+            load_detection(write(tmp_path / kind, kind, **more))
+        return str(caught.value)
+
+    text = error(
+        train=[
+            ("a.png", "cat", 1, 1, 42, 9),
+            ("a.png", "cat", 5, 5, 5, 9),
+            ("a.png", "cat", "x", 5, 6, 9),
+            ("c.png", "cat", 5, 5, 6, 9),
+        ],
+        test=[("a.png", "cow", 1, 1, 2, 2)],
+    )
+    assert text.count("\n") == 5
+    for part in (
+        f"{tmp_path}/csv/train.csv, line 5: the box [",
+        "line 6: the box ['5', '5', '5', '9'] is empty",
+        "line 7: the box ['x'",
+        f"{tmp_path}/csv/train/c.png: ",
+        f"{tmp_path}/csv/test.csv, line 5: 'cow' is no class",
+    ):
+        assert part in text
+    text = error("json", train=[("a.png", "cow", 1, 1, 2, 2)])
+    assert "train.json, annotation 2: 'category 99' is no class" in text
+    (tmp_path / "json" / "test.json").write_text('{"images": []}')
+    with pytest.raises(ValueError, match="test.json must .*'categories'"):
+        load_detection(str(tmp_path / "json"))
+    with pytest.raises(ValueError, match=r"Received: .*without train\.json"):
+        load_detection(str(tmp_path / "missing"))
+
+
+def test_boxes_move_with_pixels():
+    """A bright rectangle of a crop is where its box is."""
+    rng = np.random.default_rng(0)
+    image = np.zeros((48, 64, 1), "uint8")
+    image[12:36, 20:52] = 255
+    label = np.array([[3, 36 / 64, 0.5, 0.5, 0.5], [-1, 0, 0, 0, 0]])
+    flipped = removed = 0
+    for _ in range(60):
+        crop = segmentation.draw_crop((48, 64), (40, 32), rng, 2.0, True)
+        pixels = segmentation.resize_image(image, crop.scaled)
+        pixels = segmentation.cut(pixels, crop, (40, 32), 0)[..., 0]
+        found = crop_boxes(label, crop, (40, 32))
+        assert found[1, 0] == -1
+        flipped += crop.flip
+        if found[0, 0] == -1:
+            removed += 1
+            continue
+        rows, columns = np.nonzero(pixels > 127)
+        expected = (
+            *((columns.min() + columns.max() + 1) / 64,),
+            *((rows.min() + rows.max() + 1) / 80,),
+            (columns.max() + 1 - columns.min()) / 32,
+            (rows.max() + 1 - rows.min()) / 40,
+        )
+        np.testing.assert_allclose(found[0, 1:], expected, atol=0.04)
+    assert 10 < flipped < 50 and removed < 20
+
+
+def test_digits_have_tight_boxes():
+    data = load_detection("digits")
+    counts = np.zeros(10, int)
+    for index in range(50):
+        image, label = data.read("train", index)
+        assert image.shape == (32, 32, 1)
+        found = label[label[:, 0] >= 0]
+        counts[found[:, 0].astype(int)] += 1
+        for _, x, y, width, height in found:
+            left, top = (
+                round((x - width / 2) * 32),
+                round((y - height / 2) * 32),
+            )
+            right, bottom = left + round(width * 32), top + round(height * 32)
+            digit = image[top:bottom, left:right, 0]
+            # Ink is brighter than any background, and touches all sides.
+            for side in (digit[0], digit[-1], digit[:, 0], digit[:, -1]):
+                assert side.max() > 40
+            assert digit.max() > 180
+    assert counts.min() > 2
+    again = load_detection("digits").train(image_size=32, batch_size=4, start=3)
+    first = data.train(image_size=32, batch_size=4)
+    for a, b in zip(again[0], first[3], strict=True):
+        np.testing.assert_array_equal(a, b)
