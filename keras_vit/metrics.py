@@ -62,11 +62,6 @@ class MeanAveragePrecision(keras.metrics.Metric):
         dtype: str | keras.DTypePolicy | None = None,
     ) -> None:
         super().__init__(name=name, dtype=dtype)
-        if classes < 1 or bins < 2:
-            raise ValueError(
-                "`classes` must be 1 or more, and `bins` 2 or more. Received: "
-                f"classes={classes}, bins={bins}"
-            )
         self.classes, self.bins, self.from_logits = classes, bins, from_logits
         self._positives, self._images = (
             self.add_variable((classes, bins), "zeros", "float32", name=name)

@@ -77,9 +77,8 @@ def load_segmentation(name: str, ignore: int = 255) -> ImageDataset:
         ValueError: if there is no such dataset, or images without masks,
             masks without images, files that cannot be read, masks of another
             size than their image, of colors, or with classes that
-            `classes.txt` does not name. One error lists the files. All images
-            and masks are read for this. Also if less than two of the classes
-            of `classes.txt` are in the training masks.
+            `classes.txt` does not name, for which all are read; or if there
+            are less than two classes in the training masks.
         ImportError: if a package is missing.
 
     Example:
@@ -143,18 +142,12 @@ def read_mask(file: Any) -> Array:
 
 
 def _from_folder(folder: pathlib.Path, ignore: int) -> ImageDataset:
-    problems: list[str] = []
-    parts = _find_parts(folder, problems)
+    parts = _find_parts(folder)
     names = _class_names(folder, ignore)
     counts = {
-        part: _check_pairs(pairs, ignore, names, problems)
+        part: _check_pairs(pairs, ignore, names)
         for part, pairs in parts.items()
     }
-    if problems:
-        raise ValueError(
-            f"{len(problems)} of the files of {str(folder)!r} cannot be used:\n"
-            + summarize(sorted(problems), "\n")
-        )
 
     def read(part: str, index: int) -> tuple[Array, Array]:
         image, mask = parts[part][index]
@@ -172,17 +165,15 @@ def _from_folder(folder: pathlib.Path, ignore: int) -> ImageDataset:
     )
 
 
-def _find_parts(
-    folder: pathlib.Path, problems: list[str]
-) -> dict[str, list[_Paths]]:
+def _find_parts(folder: pathlib.Path) -> dict[str, list[_Paths]]:
     """Returns the pairs of paths to train and to test on."""
     parts = {
-        part: _find_pairs(folder / part, problems)
+        part: _find_pairs(folder / part)
         for part in ("train", "test")
         if (folder / part).is_dir()
     }
     if not parts:
-        pairs = _find_pairs(folder, problems)
+        pairs = _find_pairs(folder)
         names = [
             image.relative_to(folder / "images").with_suffix("")
             for image, _ in pairs
@@ -193,7 +184,7 @@ def _find_parts(
             part: [pairs[i] for i in indices]
             for part, indices in zip(("train", "test"), split, strict=True)
         }
-    if not problems and not (parts.get("train") and parts.get("test")):
+    if not (parts.get("train") and parts.get("test")):
         found = ", ".join(f"{len(x)} for {part}" for part, x in parts.items())
         raise ValueError(
             f"{str(folder)!r} must hold FOLDER/train/images/*, "
@@ -204,26 +195,29 @@ def _find_parts(
     return parts
 
 
-def _find_pairs(folder: pathlib.Path, problems: list[str]) -> list[_Paths]:
-    """Returns pairs of paths of images and masks, and adds missing ones to
-    `problems`."""
-    found = {}
-    for kind, suffixes in (("images", _SUFFIXES), ("masks", (".png",))):
+def _find_pairs(folder: pathlib.Path) -> list[_Paths]:
+    """Returns pairs of paths of images and masks."""
+    images, masks = {}, {}
+    for found, kind, suffixes in (
+        (images, "images", _SUFFIXES),
+        (masks, "masks", (".png",)),
+    ):
         place = folder / kind
-        found[kind] = {}
         for path in image_files([place], suffixes)[place]:
             name = path.relative_to(place).with_suffix("").as_posix()
-            other = found[kind].setdefault(name, path)
+            other = found.setdefault(name, path)
             if other is not path:
-                problems.append(f"{path} has the same mask as {other.name}")
-    for kind, other in (("images", "masks"), ("masks", "images")):
-        for stem in sorted(found[kind].keys() - found[other].keys()):
-            suffix = ".png" if other == "masks" else ".*"
-            problems.append(
-                f"{found[kind][stem]} has no {folder / other / stem}{suffix}"
-            )
-    common = sorted(found["images"].keys() & found["masks"].keys())
-    return [(found["images"][x], found["masks"][x]) for x in common]
+                raise ValueError(
+                    f"{path} has the same mask as {other.name}: rename it, and "
+                    "give it a mask"
+                )
+    if single := sorted(images.keys() ^ masks.keys()):
+        raise ValueError(
+            f"Images and masks, PNG files, of {str(folder)!r} must have the "
+            "same names. Received only an image or a mask of "
+            f"{summarize(single)}"
+        )
+    return [(images[name], masks[name]) for name in sorted(images)]
 
 
 def _class_names(folder: pathlib.Path, ignore: int) -> tuple[str, ...]:
@@ -244,13 +238,10 @@ def _class_names(folder: pathlib.Path, ignore: int) -> tuple[str, ...]:
 
 
 def _check_pairs(
-    pairs: Sequence[_Paths],
-    ignore: int,
-    names: Sequence[str],
-    problems: list[str],
+    pairs: Sequence[_Paths], ignore: int, names: Sequence[str]
 ) -> collections.Counter[int]:
-    """Reads every image and mask, adds the files that cannot be used to
-    `problems`, and returns the number of pixels of each value."""
+    """Reads every image and mask, raises an error for a file that cannot be
+    used, and returns the number of pixels of each value."""
 
     def check(pair: _Paths) -> dict[int, int]:
         shape = _named(read_image, pair[0]).shape[:2]
@@ -272,16 +263,9 @@ def _check_pairs(
             )
         return found
 
-    def try_check(pair: _Paths) -> dict[int, int]:
-        try:
-            return check(pair)
-        except ValueError as error:
-            problems.append(str(error))
-            return {}
-
     counts = collections.Counter()
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
-        for pixels in threads.map(try_check, pairs):
+        for pixels in threads.map(check, pairs):
             counts.update(pixels)
     return counts
 

@@ -66,11 +66,6 @@ def layout_map(
     Raises:
         ValueError: if the mesh has no axis "model".
     """
-    if MODEL not in device_mesh.axis_names:
-        raise ValueError(
-            f"`device_mesh` must have an axis {MODEL!r}, over which weights "
-            f"are split. Received: axis_names={list(device_mesh.axis_names)}"
-        )
     layouts = keras.distribution.LayoutMap(device_mesh)
     for path, axes in RULES.items():
         # In a nested model, paths have a prefix.

@@ -216,14 +216,7 @@ def _connect_jax_processes() -> None:
     config: Any = jax.config
     if not config.jax_cpu_collectives_implementation:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    try:
-        keras.distribution.initialize()
-    except RuntimeError as error:
-        raise RuntimeError(
-            "The processes cannot be connected any more, as JAX has looked for "
-            "its devices already. Call "
-            "`keras_vit.distribution.get_strategy` before anything is computed."
-        ) from error
+    keras.distribution.initialize()
 
 
 def _jax(

@@ -31,12 +31,11 @@ def accuracy(scores: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
         A float in [0, 1].
 
     Raises:
-        ValueError: if shapes do not match, a score is not finite, or a label or
-            `k` is out of range.
+        ValueError: if shapes do not match, a score is not finite, or a label is
+            out of range.
     """
     scores = check_scores(scores)
     labels = check_labels(labels, *scores.shape)
-    check_k(k, scores.shape[1], "classes")
     own = np.take_along_axis(scores, labels[:, None], axis=1)
     before = np.arange(scores.shape[1]) < labels[:, None]
     rank = np.sum((scores > own) | ((scores == own) & before), axis=1)
@@ -207,11 +206,6 @@ def load_real_labels(path: StrPath) -> list[list[int]]:
         ValueError: if the file has another format.
     """
     path = pathlib.Path(path).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"There is no file {str(path)!r}. real.json is in "
-            "https://github.com/google-research/reassessed-imagenet"
-        )
     try:
         labels = json.loads(path.read_text())
     except (ValueError, RecursionError):
@@ -472,11 +466,3 @@ def check_labels(
             f"to {array.max()}"
         )
     return array.astype(np.int64)
-
-
-def check_k(k: int, most: int, what: str) -> None:
-    """Raises a `ValueError` unless `k` is from 1 to a number of things."""
-    if not 1 <= k <= most:
-        raise ValueError(
-            f"`k` must be from 1 to {most}, the number of {what}. Received: {k}"
-        )

@@ -13,7 +13,6 @@ from keras_vit._program import require
 from keras_vit._types import Array
 from keras_vit._types import ArrayLike
 from keras_vit._warnings import warn
-from keras_vit.evaluation.metrics import check_k
 from keras_vit.evaluation.metrics import check_labels
 from keras_vit.evaluation.metrics import check_scores
 
@@ -381,7 +380,6 @@ def nearest_neighbours(
     x = _directions(features, "features")
     labels = check_labels(labels, len(x), classes)
     test = _directions(test_features, "test_features")
-    check_k(k, len(x), "images")
     scale = np.inf  # of equal weights
     if temperature is not None:
         scale = _checks.positive_float("temperature", temperature)

@@ -149,5 +149,5 @@ def test_indivisible_axes_are_replicated():
 
 
 def test_mesh_without_a_model_axis_raises():
-    with pytest.raises(ValueError, match=r"axis 'model'.*\['batch'\]"):
+    with pytest.raises(ValueError, match="Invalid axis names.*model"):
         distribution.layout_map(mesh((4,), ("batch",)))

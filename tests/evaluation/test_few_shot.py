@@ -235,7 +235,7 @@ def test_nearest_neighbours_match_sorting(temperature):
 
 def test_wrong_arguments_of_nearest_neighbours_raise():
     x, y = blobs([3, 3])
-    with pytest.raises(ValueError, match="`k` must be from 1 to 6"):
+    with pytest.raises(ValueError, match="n_neighbors = 7"):
         evaluation.nearest_neighbours(x, y, 2, x, 7)
     with pytest.raises(ValueError, match="rows of zeros"):
         evaluation.nearest_neighbours(x * 0, y, 2, x, 1)

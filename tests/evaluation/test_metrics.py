@@ -193,7 +193,7 @@ def test_load_real_labels(tmp_path):
         path.write_text(wrong)
         with pytest.raises(ValueError, match="one list of class numbers"):
             evaluation.load_real_labels(path)
-    with pytest.raises(FileNotFoundError, match="reassessed-imagenet"):
+    with pytest.raises(FileNotFoundError, match="none.json"):
         evaluation.load_real_labels(tmp_path / "none.json")
 
 
@@ -263,8 +263,6 @@ def test_wrong_scores_and_labels_raise(scores, labels, match):
 
 
 def test_wrong_arguments_raise():
-    with pytest.raises(ValueError, match="`k` must be from 1 to 7"):
-        evaluation.accuracy(SCORES, LABELS, 8)
     with pytest.raises(ValueError, match="use keras_vit.evaluation.softmax"):
         evaluation.calibration_error(SCORES, LABELS)
     with pytest.raises(ValueError, match="`bins` must be .*Received: bins=0"):

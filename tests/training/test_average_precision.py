@@ -108,8 +108,6 @@ def test_metric_is_saved_and_loaded():
     metric = MeanAveragePrecision(3, 5, True, name="precision")
     copy = keras.metrics.deserialize(keras.metrics.serialize(metric))
     assert copy.get_config() == metric.get_config()
-    with pytest.raises(ValueError, match="classes=0"):
-        MeanAveragePrecision(0)
 
 
 @pytest.mark.backends("torch")
