@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import numpy as np
@@ -17,7 +16,6 @@ from keras_vit._warnings import warn
 from keras_vit.config import POOLINGS
 from keras_vit.config import HybridConfig
 from keras_vit.config import ViTConfig
-from keras_vit.config import field_names
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import AttentionPooling
 from keras_vit.layers import ClassToken
@@ -31,7 +29,6 @@ from keras_vit.layers import TransformerBlock
 from keras_vit.layers import initializers
 from keras_vit.models.config import DEFAULT_IMAGE_SIZE
 from keras_vit.models.config import architecture_of
-from keras_vit.models.config import check_arguments
 from keras_vit.models.config import resolve_classes
 from keras_vit.models.config import resolve_input_shape
 from keras_vit.models.config import resolve_preprocessing
@@ -309,6 +306,7 @@ def VisionTransformer(
     )
 
 
+@suggests_names
 def HybridVisionTransformer(
     config: HybridConfig | None = None,
     *,
@@ -329,7 +327,40 @@ def HybridVisionTransformer(
     conv_padding: str | None = None,
     pool_padding: str | None = None,
     patch_size: int | tuple[int, int] | None = None,
-    **architecture: Any,
+    hidden_size: int | None = None,
+    num_layers: int | None = None,
+    num_heads: int | None = None,
+    mlp_dim: int | None = None,
+    pooling: str | None = None,
+    representation_size: int | None = None,
+    class_token: bool | None = None,
+    num_registers: int | None = None,
+    distillation: bool | None = None,
+    mask_token: bool | None = None,
+    position_embedding: str | None = None,
+    position_placement: str | None = None,
+    position_prefix: str | None = None,
+    grid_size: int | tuple[int, int] | None = None,
+    resampling: str | None = None,
+    rope_base: float | None = None,
+    rope_shift: float | None = None,
+    rope_jitter: float | None = None,
+    rope_rescale: float | None = None,
+    patch_bias: bool | None = None,
+    pre_norm: bool | None = None,
+    qkv_bias: bool | None = None,
+    key_bias: bool | None = None,
+    qk_norm: bool | None = None,
+    layer_scale: float | None = None,
+    activation: str | None = None,
+    norm_epsilon: float | None = None,
+    final_norm: str | None = None,
+    dropout: float | None = None,
+    attention_dropout: float | None = None,
+    drop_path: float | None = None,
+    block: Callable[..., TransformerBlock] | None = None,
+    remat: bool | None = None,
+    pad_to_patch: bool | None = None,
 ) -> Model:
     """Builds a Vision Transformer on the feature map of a ResNet.
 
@@ -370,8 +401,8 @@ def HybridVisionTransformer(
         pool_padding: As in `BiT`; "same" by default.
         patch_size: Integer or `(rows, columns)`, in positions of the feature
             map. Required without `weights`.
-        **architecture: `hidden_size`, `num_layers`, `num_heads` and any other
-            argument of `VisionTransformer`.
+        hidden_size: This and all other arguments are as in
+            `VisionTransformer`.
 
     Returns:
         A `keras.Model`.
@@ -388,10 +419,7 @@ def HybridVisionTransformer(
     ...     patch_size=1, hidden_size=192, num_layers=4, num_heads=3,
     ...     classes=10)
     """
-    given = {**locals(), **architecture}
-    names = field_names(HybridConfig)
-    check_arguments("HybridVisionTransformer", architecture, names)
-    architecture = architecture_of(HybridConfig, config, given)
+    architecture = architecture_of(HybridConfig, config, locals())
     if _checks.boolean("move_stage_4", move_stage_4):
         layers = architecture.get("resnet_layers")
         if not isinstance(layers, (tuple, list)) or len(layers) != 4:
