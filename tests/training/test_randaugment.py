@@ -89,6 +89,34 @@ def test_pixel_value_operations_match_pillow(name, magnitude, image):
         assert (found != image).any()
 
 
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("magnitude", [0, 4, 10, 15])
+def test_operations_of_keras_cv_are_equal(magnitude, image):
+    from keras_cv import layers
+
+    exact = {"value_range": (0, 255), "dtype": "float32"}
+    level = magnitude / 10
+    bits = min(max(1, int(level * 4)), 8)
+    amounts = {"additions": 0.0, "thresholds": float(int(level * 256) % 256)}
+    x = tf.constant(image, tf.float32)[None]
+    for name, expected in (
+        ("AutoContrast", layers.AutoContrast(**exact).augment_images(x)[0]),
+        (
+            "Posterize",
+            layers.Posterization(bits=bits, **exact).augment_image(x[0]),
+        ),
+        (
+            "Solarize",
+            layers.Solarization(**exact).augment_images(x, amounts)[0],
+        ),
+    ):
+        found = operations(magnitude, SIZE)[name](tf.constant(image), (0, 0))
+        np.testing.assert_array_equal(
+            found, expected.numpy().astype(np.uint8), name
+        )
+
+
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("name", ["AutoContrast", "Equalize"])
 def test_constant_image_is_unchanged(name):
