@@ -365,7 +365,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--license",
         metavar="ID",
-        help="with --to hub: licence of the weights on the model card, such as "
+        help="with --to hub: license of the weights on the model card, such as "
         "apache-2.0",
     )
     parser.add_argument(

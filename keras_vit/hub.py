@@ -76,7 +76,7 @@ def save(
             the folder of a recipe's run.
         folder: String or path of the folder to write.
         layout: String. Layout of the checkpoint; None infers it.
-        license: String. Identifier of the weights' licence for the card, such
+        license: String. Identifier of the weights' license for the card, such
             as "apache-2.0"; None if it is unknown.
         overwrite: Boolean. Whether existing files of these names may be
             replaced.

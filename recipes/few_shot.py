@@ -1,7 +1,7 @@
 """Evaluates the frozen features of a model by simple classifiers.
 
 The few-shot accuracy is that of "An Image is Worth 16x16 Words", Section 4.1
-and Figure 4 (https://arxiv.org/abs/2010.11929): regularised least-squares
+and Figure 4 (https://arxiv.org/abs/2010.11929): regularized least-squares
 regression, in closed form, from the features of 1, 5, 10 and 25 images per
 class to targets of -1 and 1, with the settings of big_vision's
 `fewshot_lsr.py`. On all training images, the recipe also fits a linear probe
@@ -15,7 +15,7 @@ similarity, as for DINO).
       --dataset oxford_iiit_pet --image-size 224
       evaluates released weights on a dataset of TFDS; a GPU is recommended
   python recipes/few_shot.py --weights runs/digits --l2 1 32 1024 32768
-      compares several regularisation strengths
+      compares several regularization strengths
 
 Features are the inputs of the classification head. The output folder contains
 results.json and features.npz. The image size and the preprocessing are read

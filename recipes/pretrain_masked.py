@@ -93,7 +93,7 @@ class Config(LabelFreeFlags):
     target: str = cli.arg(
         "mean_color",
         "for mpp, what is predicted: mean_color (with 3 bits), downsized (4 x "
-        "4 mean colours) or pixels",
+        "4 mean colors) or pixels",
         "NAME",
         choices=("mean_color", "downsized", "pixels"),
     )

@@ -13,7 +13,7 @@
       --weights imagenet21k --image-size 512 --steps 40000
       fine-tunes downloaded weights on ADE20K, which TFDS downloads
 
-A mask is a grey PNG or one with a palette. Its values, or indices, are classes
+A mask is a gray PNG or one with a palette. Its values, or indices, are classes
 from 0; pixels of the value --ignore-value have no class, and are neither
 trained nor counted. FOLDER/classes.txt may name the classes, one on each line.
 All images and masks are read before anything is trained.

@@ -95,7 +95,7 @@ class Config:
     )
     mode: str | None = cli.arg(
         None,
-        "pixel values: tf for [-1, 1], torch for normalisation by ImageNet's "
+        "pixel values: tf for [-1, 1], torch for normalization by ImageNet's "
         "mean and standard deviation; default: that of the weights",
         "NAME",
         choices=("tf", "torch", "clip"),
@@ -235,7 +235,7 @@ def fine_tune(config, name, data):
     loss = history.history["loss"][-1]
     if not np.isfinite(loss):
         raise training.Diverged(
-            f"The loss of {name} is no number any more. Lower --learning-rate."
+            f"The loss of {name} is not a number. Lower --learning-rate."
         )
     logits, labels = keras_vit.evaluation.predict_dataset(
         model, data.test(**options), data.num_test

@@ -168,8 +168,8 @@ def resize_image(image: Array, size: tuple[int, ...]) -> Array:
     if image.shape[:2] == tuple(size):
         return image
     pillow = require("PIL.Image")
-    grey = image.shape[-1] == 1
-    resized = pillow.fromarray(image[..., 0] if grey else image).resize(
+    gray = image.shape[-1] == 1
+    resized = pillow.fromarray(image[..., 0] if gray else image).resize(
         size[::-1], pillow.Resampling.BILINEAR
     )
     return np.asarray(resized).reshape(*size, image.shape[-1])

@@ -85,8 +85,8 @@ def resize(image: Array, size: Sequence[int]) -> Array:
 
     if image.shape[:2] == tuple(size):
         return image
-    grey = image.shape[-1] == 1
-    picture = Image.fromarray(image[..., 0] if grey else image)
+    gray = image.shape[-1] == 1
+    picture = Image.fromarray(image[..., 0] if gray else image)
     picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     return np.asarray(picture).reshape(*size, image.shape[-1])
 

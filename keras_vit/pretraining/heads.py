@@ -66,7 +66,7 @@ class WeightNormalizedDense(Layer):
 class DINOHead(CompositeLayer):
     """Projection head of DINO: an MLP and a weight-normalized linear layer.
 
-    Three linear layers with GELU in between are followed by a normalisation to
+    Three linear layers with GELU in between are followed by a normalization to
     unit length and a `WeightNormalizedDense`. From facebookresearch/dino,
     vision_transformer.py, without its batch norms, which ViTs do not use.
 

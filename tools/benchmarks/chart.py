@@ -9,7 +9,7 @@ import pathlib
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "speed.md"
 PICTURE = ROOT / "docs" / "images" / "speed.png"
-# Row of the table: name and colour in the chart.
+# Row of the table: name and color in the chart.
 ROWS = {
     "keras_vit, tanh GELU, as Google's weights": ("keras_vit", "#2a6fbb"),
     "keras-hub": ("keras-hub", "#7b8794"),
