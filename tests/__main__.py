@@ -110,8 +110,10 @@ def read(path):
         name = ".".join(filter(None, (test.get("classname"), test.get("name"))))
         (ran if test.find("skipped") is None else skipped).add(name)
         for found in test.iter("property"):
+            kind, _, case = found.get("name").partition(": ")
+            if kind != "error":
+                continue
             error, tolerance = map(float, found.get("value").split())
-            case = found.get("name")
             errors[case] = max(errors.get(case, (0, 0)), (error, tolerance))
     return ran, skipped, errors
 

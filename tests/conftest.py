@@ -169,7 +169,7 @@ def record_error(record_property):
 
     def record(case, name, error, tolerance):
         error, tolerance = float(error), float(tolerance)
-        record_property(case, f"{error} {tolerance}")
+        record_property(f"error: {case}", f"{error} {tolerance}")
         assert error <= tolerance, f"{case} {name}: {error} > {tolerance}"
 
     return record

@@ -32,8 +32,9 @@ def test_not_the_module():
 @pytest.mark.parametrize("x", [1, pytest.param(2, marks=ON_OTHERS)])
 def test_runs(x, record_property):
     assert x == 1
-    record_property("case", "0.25 1.0")
-    record_property("case", "0.125 1.0")
+    record_property("error: case", "0.25 1.0")
+    record_property("error: case", "0.125 1.0")
+    record_property("bytes", (1, 2))
 
 @pytest.mark.backends("torch")
 def test_not_skipped():
