@@ -130,22 +130,16 @@ def export(
         A `pathlib.Path`, `path`.
 
     Raises:
-        ValueError: If the backend cannot write the format, `path` cannot be
-            written, or the outputs differ.
+        OSError: If `path` exists, or its folder does not.
+        ValueError: If the backend cannot write the format, `path` is another
+            kind of file, or the outputs differ.
 
     Example:
 
     >>> keras_vit.export("runs/digits", "digits.onnx", softmax=True)
     """
     path = Path(path).expanduser()
-    form = _format_of(format, path)
-    check_new(path, overwrite)
-    existing = path if form.suffix else path / "saved_model.pb"
-    if path.exists() and not existing.is_file():
-        raise ValueError(
-            f"{str(path)!r} is not a {form.suffix or 'SavedModel'}, and would "
-            "be deleted. Choose another name."
-        )
+    form = _check_target(path, format, overwrite)
     size = image_size
     if isinstance(size, int):
         size = size, size
@@ -172,11 +166,28 @@ def export(
             with _explained(f"The {form.name} file does not run:", form):
                 run = form.read(temporary)
                 found = [run(images) for images, _ in pairs]
-            precision = "int8" if int8_weights else fast.compute_dtype
+            dtypes = {layer.compute_dtype for layer in fast.layers}
+            half = dtypes & {"float16", "bfloat16"}
+            precision = "int8" if int8_weights else min(half, default="float32")
             for (images, expected), outputs in zip(pairs, found, strict=True):
                 _compare(outputs, expected, images.shape, precision)
     logger.info(f"wrote    {path}")
     return path
+
+
+def _check_target(path: Path, format: str | None, overwrite: bool) -> "Format":
+    """Returns the format of a file to write, which must not exist, or may be
+    replaced."""
+    form = _format_of(format, path)
+    for file in form.files(path):
+        check_new(file, overwrite)
+    existing = path if form.suffix else path / "saved_model.pb"
+    if path.exists() and not existing.is_file():
+        raise ValueError(
+            f"{str(path)!r} is not a {form.suffix or 'SavedModel'}, and would "
+            "be deleted. Choose another name."
+        )
+    return form
 
 
 def _load(
@@ -188,10 +199,12 @@ def _load(
     """Returns the model of a checkpoint or of any .keras file, of this image
     size if it is one of this package."""
     local = resolve_run_folder(downloads.fetch_if_remote(path))
-    if str(local).endswith(".keras") and not (layout or settings):
-        model = load_keras_file(local)
-    else:
+    try:
         model = converters.load(local, layout, **settings)
+    except ValueError:
+        if layout or settings or not str(local).endswith(".keras"):
+            raise
+        return load_keras_file(local)  # of another package
     sides = model.inputs[0].shape[1:3]
     if size and None not in sides and size != sides:
         settings = {**settings, "input_shape": (*size, model.input_shape[-1])}
@@ -796,6 +809,8 @@ def _run(a: argparse.Namespace) -> int:
     """Exports the model and returns the exit status."""
     size = a.image_size and (a.image_size[0], a.image_size[-1])
     settings = dict(map(_program.parse_setting, a.set))
+    # Before the model, which may be large, is loaded.
+    _check_target(Path(a.target).expanduser(), a.format, a.overwrite)
     logger.info(f"reading  {a.model}")
     export(
         _load(a.model, a.layout, settings, size),

@@ -60,9 +60,7 @@ def _run(a: argparse.Namespace) -> int:
     if checkpoint.build_arguments.get("preprocessing"):
         # The report scales the images itself.
         settings.setdefault("preprocessing", False)
-    first = {"root_conv/kernel", "patch_embedding/kernel"}
-    kernel = checkpoint.weights[min(first & checkpoint.weights.keys())]
-    channels = kernel.shape[2]
+    channels = checkpoint.channels
     images = image_files.read_images(paths, channels)
     if a.keep_aspect:
         settings.setdefault("input_shape", (None, None, channels))

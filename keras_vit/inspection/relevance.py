@@ -49,7 +49,7 @@ def relevance(
     model: keras.Model,
     images: ArrayLike,
     classes: int | Sequence[int] | Array | None = None,
-    method: str = "legrad",
+    method: str = "gradient_rollout",
     layers: int | Sequence[int] | None = None,
     steps: int = 20,
 ) -> Array:
@@ -93,7 +93,8 @@ def relevance(
             direction of the output that is explained, for example the
             embedding of another image. None for the class of the largest
             score or, for a model without a head, the image's own output.
-        method: String. One of those above.
+        method: String. One of those above. The default is the one that marks
+            objects best on photographs (docs/inside.md has the table).
         layers: Integer or list of integers. Blocks whose attention is used,
             as in `attention_maps`; None for all.
         steps: Integer. Number of gradients that are averaged by the two
@@ -116,7 +117,7 @@ def relevance(
     >>> keras_vit.inspection.plot_attention_heatmap(photos, maps)
     """
     _checks.one_of("method", method, _METHODS)
-    images = tokens.check_images(model, images)
+    images = tokens.check_images(model, images).astype("float32")
     layout = tokens.token_layout(model, images.shape[1:3])
     parts = _Parts(model, layers, "class_token" in layout.prefix)
     directions = _directions(parts, images, classes)
@@ -210,6 +211,7 @@ def _dense_heads(model: keras.Model) -> list[keras.Layer]:
         layer
         for layer in model.layers
         if isinstance(layer, keras.layers.Dense)
+        and layer.name != "pre_logits"  # features, not classes
         and any(layer.output is end for end in ends)
     ]
 
@@ -376,6 +378,12 @@ def _sum_patches(values: Array, layout: tokens.TokenLayout) -> Array:
     (rows, columns), (height, width) = layout.grid, layout.patch_size
     # A model that pads images to whole patches has fewer pixels in the last.
     missing = (rows * height - len(values), columns * width - len(values[0]))
+    if min(missing) < 0:
+        raise ValueError(
+            "Gradients of pixels need images of the size that the model works "
+            f"on, at most {rows * height} x {columns * width} pixels. "
+            f"Received: {values.shape}"
+        )
     values = np.pad(values, [(0, size) for size in missing])
     values = values.reshape(rows, height, columns, width)
     return values.sum((1, 3)).ravel()

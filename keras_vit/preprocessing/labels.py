@@ -135,6 +135,11 @@ def _resolve_labels(
         files = (IMAGENET21K_IDS, IMAGENET21K_NAMES)
         ids, names = (_fetch(file, classes) for file in files)
         return [(x, name) for (_, x), (_, name) in zip(ids, names, strict=True)]
+    if isinstance(labels, (dict, set, frozenset)):
+        raise ValueError(
+            "`labels` must be a list of names in the order of the classes. "
+            f"Received: a {type(labels).__name__}"
+        )
     if isinstance(labels, (str, os.PathLike)):
         pairs: Labels = read_labels(labels)
     else:

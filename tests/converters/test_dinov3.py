@@ -326,6 +326,9 @@ def test_what_the_layouts_refuse(tmp_path):
             keras_vit.converters.save(rope, tmp_path / "x.npz", layout=layout)
     with pytest.raises(ValueError, match="key_bias=True"):
         keras_vit.converters.save(rope, tmp_path / "x.npz", layout="timm")
+    for layout in ("dinov3:gated", "timm:dinov3-gated"):
+        with pytest.raises(ValueError, match="activation='gelu'"):
+            keras_vit.converters.save(rope, tmp_path / "x.npz", layout=layout)
     for model in (
         keras_vit.VisionTransformer(**sizes, position_embedding="none"),
         keras_vit.VisionTransformer(**sizes),

@@ -309,6 +309,7 @@ REFUSED = {
     "no model": (["other.keras", target_of(HERE[-1])], "other.keras"),
     "no folder": (["model.keras", f"no/{target_of(HERE[-1])}"], "Make it"),
     "existing": (["model.keras", "there.onnx"], "--overwrite"),
+    "existing second file": (["model.keras", "there.xml"], "there.bin"),
     "folder of other files": (
         ["model.keras", "folder", "--format", HERE[0], "--overwrite"],
         "folder",
@@ -320,7 +321,8 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_wrong_targets_are_refused(case, export, model):
     arguments, fragment = REFUSED[case]
-    pathlib.Path("there.onnx").write_text("mine")
+    for name in ("there.onnx", "there.bin"):
+        pathlib.Path(name).write_text("mine")
     pathlib.Path("folder").mkdir()
     pathlib.Path("folder/mine").write_text("mine")
     before = left()

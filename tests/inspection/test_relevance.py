@@ -1,5 +1,7 @@
 """Relevance maps against gradients of PyTorch's autograd in timm's models."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -148,19 +150,20 @@ def test_integrated_gradients_sum_to_the_change_of_the_score(arguments):
 
 @pytest.mark.backends("torch")
 def test_scores_are_logits_of_the_largest_class_or_a_direction():
+    relevance = functools.partial(inspection.relevance, method="legrad")
     model, images = small_model()
-    expected = inspection.relevance(model, images)
+    expected = relevance(model, images)
     logits = keras.ops.convert_to_numpy(model(images))
-    found = inspection.relevance(model, images, logits.argmax(-1))
+    found = relevance(model, images, logits.argmax(-1))
     np.testing.assert_array_equal(found, expected)
     direction = np.eye(5, dtype="float32")[logits.argmax(-1)]
-    found = inspection.relevance(model, images, direction)
+    found = relevance(model, images, direction)
     np.testing.assert_array_equal(found, expected)
-    last = inspection.relevance(model, images, layers=-1)
-    first = inspection.relevance(model, images, layers=[0])
+    last = relevance(model, images, layers=-1)
+    first = relevance(model, images, layers=[0])
     np.testing.assert_allclose((first + last) / 2, expected, rtol=1e-5)
     softmax, _ = small_model(classifier_activation="softmax")
-    found = inspection.relevance(softmax, images)
+    found = relevance(softmax, images)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
@@ -176,14 +179,18 @@ def test_what_cannot_be_explained_is_refused():
     x = keras.layers.Dense(24, name="adapter")(x)
     x = keras_vit.layers.TransformerBlock(3, 48)(x)
     changed = keras.Model(model.input, keras.layers.Dense(3)(x[:, 0]))
-    assert inspection.relevance(changed, images).shape == (2, 4, 6)
+    found = inspection.relevance(changed, images, method="legrad")
+    assert found.shape == (2, 4, 6)
     with pytest.raises(ValueError, match="'adapter'"):
         inspection.relevance(changed, images, 0, "attention_gradients")
 
 
 @pytest.mark.backends("torch")
-def test_an_encoder_explains_its_own_features():
-    model, images = small_model(include_top=False, pooling="token")
+@pytest.mark.parametrize("size", [None, 8])
+def test_an_encoder_explains_its_own_features(size):
+    model, images = small_model(
+        include_top=False, pooling="token", representation_size=size
+    )
     features = keras.ops.convert_to_numpy(model(images))
     unit = features / np.linalg.norm(features, axis=-1, keepdims=True)
     np.testing.assert_allclose(

@@ -78,6 +78,7 @@ def test_wrong_predictions_raise(predictions, message):
         (None, "each of the 3 classes.*Received: 0 labels"),
         (NAMES[:2], "Received: 2 labels"),
         ([*NAMES, "cow"], "Received: 4 labels"),
+        (dict(enumerate(NAMES)), "in the order .* Received: a dict"),
     ],
 )
 def test_wrong_labels_raise(labels, message):

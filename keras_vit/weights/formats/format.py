@@ -171,8 +171,6 @@ class Format:
         a, values = arguments, dict(_VALUES)
         if variant in self.rotary_variants:
             values = {"position_embedding": ("rope",), "block": (None,)}
-            if variant != self.nearest_variant(a):
-                values["activation"] = (f"another in {variant!r}",)
         elif a["position_embedding"] == "learned":
             possible = self.possible_prefixes(variant)
             counts = [infer.num_positioned(p, a) for p in possible]
@@ -181,6 +179,10 @@ class Format:
         if a["classes"]:
             values["pooling"] = self.poolings
         values |= self.values(a, variant, folder)
+        if variant in self.rotary_variants and variant != self.nearest_variant(
+            a
+        ):
+            values["activation"] = (f"another in {variant!r}",)
         return [
             f"{name}={a[name]!r} (it has {' or '.join(map(repr, allowed))})"
             for name, allowed in values.items()
