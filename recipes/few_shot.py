@@ -5,7 +5,7 @@ and Figure 4 (https://arxiv.org/abs/2010.11929): regularized least-squares
 regression, in closed form, from the features of 1, 5, 10 and 25 images per
 class to targets of -1 and 1, with the settings of big_vision's
 `fewshot_lsr.py`. On all training images, the recipe also fits a linear probe
-(softmax regression) and nearest neighbours (k = 20, votes weighted by
+(softmax regression) and nearest neighbors (k = 20, votes weighted by
 similarity, as for DINO).
 
   python recipes/few_shot.py --weights runs/digits
@@ -26,7 +26,7 @@ selects jax, tensorflow or torch.
 Measured on 2026-11-21 on 2 busy CPU cores: digits and the model of
 `finetune_cifar.py --steps 500`, which was trained on these classes: 1 shot
 0.9480, 5 shots 0.9582, 10 shots 0.9582, 25 shots 0.9610, linear probe 0.9721,
-nearest neighbours 0.9666; in 13 s on JAX. The results of the paper's models,
+nearest neighbors 0.9666; in 13 s on JAX. The results of the paper's models,
 which were not reproduced here, are in its Figure 4.
 """
 
@@ -82,7 +82,7 @@ class Config(DatasetFlags):
     )
     neighbours: int = cli.arg(
         20,
-        "number of nearest neighbours; 0 to leave out this evaluation",
+        "number of nearest neighbors; 0 to leave out this evaluation",
         minimum=0,
     )
     probe_l2: float | None = cli.arg(
@@ -168,7 +168,7 @@ def main(config):
 
 def on_all_images(x, y, classes, test_x, test_y, config):
     """Returns the test accuracies of the linear probe and of the nearest
-    neighbours, for features and labels."""
+    neighbors, for features and labels."""
     found = {}
     probe_l2 = probe_l2_of(config, len(x) * classes)
     if probe_l2:

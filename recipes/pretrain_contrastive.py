@@ -12,7 +12,7 @@ other images of the batch. `pretrain_masked.py` trains on masked images instead.
       trains on handwritten digits, in minutes on 2 CPU cores, without a
       download
   python recipes/few_shot.py --weights runs/dino/encoder.keras
-      evaluates the encoder by nearest neighbours and linear classifiers
+      evaluates the encoder by nearest neighbors and linear classifiers
   python recipes/finetune_cifar.py --weights runs/dino
       fine-tunes the encoder
   python recipes/pretrain_contrastive.py --method dino --model ViTS16 \\
@@ -28,7 +28,7 @@ output folder contains encoder.keras (to fine-tune with --weights) and
 encoder.npz, model.keras (the whole model), metrics.csv, curves.png, config.json
 and, every --picture-every steps, attention/step-*.png: the attention of the
 class token in the last block. The metrics include knn_accuracy, the accuracy of
-a nearest-neighbour classifier of the encoder's features, and
+a nearest-neighbor classifier of the encoder's features, and
 teacher_diversity: 0 means that the outputs no longer depend on the image
 (collapse), which is reported. k-NN accuracy and pictures are computed on one
 device only. Interrupted runs and KERAS_BACKEND are as for finetune_cifar.py.

@@ -32,7 +32,8 @@ def load_detection(name: str) -> ImageDataset:
             class, x_min, y_min, x_max and y_max, in pixels, one line for each
             box. An image without objects has a line without a class. Paths
             begin at `FOLDER/train` and `FOLDER/test`, if there are such
-            folders, else at `FOLDER`. Crowds of COCO are left out.
+            folders, else at `FOLDER`. Crowds of COCO, and its boxes without a
+            width or height, are left out.
 
     Returns:
         An `ImageDataset` whose labels are float arrays `(objects, 5)`: class,
@@ -72,7 +73,13 @@ def load_detection(name: str) -> ImageDataset:
         place = folder / part if (folder / part).is_dir() else folder
         try:
             boxes, found = (_coco if file.suffix == ".json" else _csv)(file)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (
+            KeyError,
+            TypeError,
+            AttributeError,
+            ValueError,
+            csv.Error,
+        ) as error:
             raise ValueError(
                 f"{file} must hold annotations of boxes: {error!r}"
             ) from error
@@ -154,7 +161,7 @@ def _coco(file: pathlib.Path) -> tuple[dict[str, list], list[str]]:
     images = {x["id"]: str(x["file_name"]) for x in content["images"]}
     boxes = {path: [] for path in images.values()}
     for i, x in enumerate(content["annotations"]):
-        if not x.get("iscrowd"):
+        if not x.get("iscrowd") and 0 not in x["bbox"][2:]:
             left, top, width, height = map(float, x["bbox"])
             number = x["category_id"]
             boxes[images[x["image_id"]]].append(
@@ -170,7 +177,7 @@ def _coco(file: pathlib.Path) -> tuple[dict[str, list], list[str]]:
 def _csv(file: pathlib.Path) -> tuple[dict[str, list], list[str]]:
     """Does what `_coco` does."""
     boxes: dict[str, list] = {}
-    with file.open(newline="", encoding="utf-8") as opened:
+    with file.open(newline="", encoding="utf-8-sig") as opened:
         for line, row in enumerate(csv.DictReader(opened), start=2):
             path, name, *box = (row[column] for column in _COLUMNS)
             found = boxes.setdefault(path, [])

@@ -123,6 +123,14 @@ def from_csv(
             f"which are those held out: --holdout {holdout:g} is not used."
         )
     _raise_if_contradictory(path, rows, names, values)
+    for part in ("validation", "test"):
+        repeated = len(splits[part]) - len({names[i] for i in splits[part]})
+        if repeated:
+            warn(
+                f"{str(path)!r} names {part} images more than once: {repeated} "
+                f"of {len(splits[part])} lines repeat an image, which counts "
+                "as often in metrics."
+            )
     return files_dataset(
         path.stem,
         class_names,
@@ -165,6 +173,11 @@ def _read(
                 f"{' or '.join(map(repr, wanted))}, or give {kind}_column to "
                 "`from_csv`. Received the columns "
                 f"{', '.join(map(repr, found)) or 'none'}, from its first line"
+            )
+        if found.count(columns[kind]) > 1:
+            raise ValueError(
+                f"{str(path)!r} must have one column {columns[kind]!r}. "
+                f"Received: {found.count(columns[kind])} of that name"
             )
     if not rows:
         raise ValueError(f"{str(path)!r} has no rows below its first line.")

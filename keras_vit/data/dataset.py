@@ -1,4 +1,4 @@
-"""A dataset of labelled images: its metadata and its batches."""
+"""A dataset of labeled images: its metadata and its batches."""
 
 import dataclasses
 import math
@@ -163,7 +163,7 @@ def local_evaluation_rows(
 
 @dataclasses.dataclass(frozen=True)
 class ImageDataset:
-    """A dataset of labelled images: its metadata and its batches.
+    """A dataset of labeled images: its metadata and its batches.
 
     `load_dataset`, `from_arrays`, `from_csv` and `from_huggingface` make one,
     and `load_segmentation` one whose labels are masks.

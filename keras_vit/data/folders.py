@@ -24,6 +24,7 @@ from keras_vit.data.image_files import image_files
 from keras_vit.data.image_files import median_side
 from keras_vit.data.image_files import validate_images
 from keras_vit.data.labels import summarize
+from keras_vit.data.labels import warn_similar_names
 from keras_vit.data.splits import TEST_SPLITS
 from keras_vit.data.splits import make_splits
 
@@ -145,6 +146,7 @@ def files_dataset(
 ) -> ImageDataset:
     """Returns the `ImageDataset` of image files; `splits` has the indices of
     the images of each split, and `verified` is whether all were decoded."""
+    warn_similar_names(class_names)
     return listed_dataset(
         name,
         class_names,

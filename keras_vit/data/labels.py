@@ -1,5 +1,6 @@
 """Labels of tables: classes by name or number, one or several per image."""
 
+import collections
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -41,6 +42,20 @@ def encode_labels(
     for row, members in zip(rows, numbers, strict=True):
         row[members] = 1
     return rows, tuple(class_names)
+
+
+def warn_similar_names(names: Sequence[str]) -> None:
+    """Warns of names of classes that differ only by case or spaces."""
+    groups = collections.defaultdict(list)
+    for name in names:
+        groups["".join(name.split()).casefold()].append(name)
+    found = [", ".join(map(repr, x)) for x in groups.values() if len(x) > 1]
+    if found:
+        warn(
+            "Names of classes are the same but for case or spaces: "
+            f"{summarize(found)}. They are different classes: if they should "
+            "be one, give all of its images the same name."
+        )
 
 
 def warn_missing_classes(

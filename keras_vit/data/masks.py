@@ -35,6 +35,7 @@ _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 _THREADS = min(8, os.cpu_count() or 1)
 
 _CLASSES_FILE = "classes.txt"
+_MOST_CLASSES = 256  # without this file
 _Paths: TypeAlias = tuple[pathlib.Path, pathlib.Path]  # an image, its mask
 T = TypeVar("T")
 # Datasets of TFDS with masks: feature of the mask, names of the classes (None
@@ -311,6 +312,13 @@ def _check_classes(
             "class."
         )
     highest = max(set().union(*counts.values()) - {ignore})
+    if not names and highest >= _MOST_CLASSES:
+        raise ValueError(
+            f"The masks of {str(folder)!r} must have classes below "
+            f"{_MOST_CLASSES}, and no numbers of objects or colors, or "
+            f"{_CLASSES_FILE} must name all classes, one on each line. "
+            f"Received: values up to {highest}"
+        )
     return names or tuple(str(i) for i in range(highest + 1))
 
 

@@ -178,7 +178,7 @@ def _multi_label_row(classes: int, members: Tensor) -> tuple[Tensor, Tensor]:
 # Builders of TFDS 4.9 whose split "test" has images without labels: each of
 # its records has the label -1. imagenet2012 has it since version 5.1.0, if the
 # archive of the test images was there when the dataset was prepared.
-UNLABELLED_TEST = frozenset(
+UNLABELED_TEST = frozenset(
     {
         "i_naturalist2017",
         "i_naturalist2018",
@@ -196,7 +196,7 @@ def from_tfds(
 ) -> ImageDataset:
     """Returns the `ImageDataset` of a name of `tfds.builder`, which is
     downloaded if necessary; raises a `ValueError` if there is none, or it is no
-    classification of images, has no labelled test set, or cannot be downloaded.
+    classification of images, has no labeled test set, or cannot be downloaded.
     """
     try:
         import_tensorflow()
@@ -260,13 +260,11 @@ def choose_test_split(
     """Returns the split to evaluate on: the `wanted` one, or the first one with
     labels."""
     known = TEST_SPLITS if wanted is None else (wanted,)
-    unlabelled = "test" if builder_name in UNLABELLED_TEST else None
+    unlabeled = "test" if builder_name in UNLABELED_TEST else None
     for split in known:
-        if split in splits and split != unlabelled:
+        if split in splits and split != unlabeled:
             return split
-    note = (
-        "" if unlabelled is None else ", whose images in 'test' have no label"
-    )
+    note = "" if unlabeled is None else ", whose images in 'test' have no label"
     raise ValueError(
         f"{name!r} must have a split {' or '.join(map(repr, known))} with "
         "labels to evaluate on, or another one, named by --test-split. Its "
@@ -329,9 +327,9 @@ def _label_of(tfds: Any, name: str, features: Any) -> str:
     image, label = kinds.get("image"), kinds.get("label")
     real = getattr(kinds.get("real_label"), "feature", None)
     classes = tfds.features.ClassLabel
-    is_labelled = isinstance(label, classes) or isinstance(real, classes)
+    is_labeled = isinstance(label, classes) or isinstance(real, classes)
     is_image = isinstance(image, tfds.features.Image)
-    if image is None or not is_image or not is_labelled:
+    if image is None or not is_image or not is_labeled:
         raise ValueError(
             f"{name!r} is not a classification of images: it needs the "
             "features 'image' and 'label'. It has: "

@@ -26,7 +26,7 @@ class NearestNeighbours(keras.callbacks.Callback):
     Args:
         data: `keras_vit.data.ImageDataset` with labels.
         options: Dict. The arguments of `ImageDataset.batches`.
-        k: Integer. Number of neighbours, at most the number of images.
+        k: Integer. Number of neighbors, at most the number of images.
         limit: Integer. Largest number of training images to compare with, a
             random sample of all.
     """

@@ -120,6 +120,9 @@ class CocoMetrics(keras.callbacks.Callback):
             for a `YOLOS`, such as a list or a `keras.utils.PyDataset`.
         names: Names of metrics of `coco_metrics`; None for all.
 
+    Raises:
+        ValueError: if there is no such metric, or the batches have no end.
+
     Example:
 
     >>> measure = keras_vit.evaluation.CocoMetrics([(images, targets)])
@@ -130,6 +133,13 @@ class CocoMetrics(keras.callbacks.Callback):
         self, batches: Any, names: Sequence[str] | None = None
     ) -> None:
         super().__init__()
+        known = coco_metrics([], [])
+        if unknown := [name for name in names or () if name not in known]:
+            raise ValueError(
+                f"`names` must be of {', '.join(known)}. Received: "
+                f"{', '.join(map(repr, unknown))}"
+            )
+        _check_finite(batches)
         self._batches, self._names = batches, names
 
     def on_epoch_end(
@@ -153,12 +163,24 @@ def evaluate_boxes(model: keras.Model, batches: Any) -> dict[str, float]:
     Returns:
         Dict of numbers, as `coco_metrics`.
     """
+    _check_finite(batches)
     predictions, targets = [], []
     for images, truth in batches:
         size = images.shape[1:3]
         predictions += decode(model.predict_on_batch(images), *size)
         targets += targets_by_image(truth, *size)
     return coco_metrics(predictions, targets)
+
+
+def _check_finite(batches: Any) -> None:
+    """Raises a `ValueError` if batches have no end."""
+    if isinstance(batches, keras.utils.PyDataset) and (
+        batches.num_batches is None
+    ):
+        raise ValueError(
+            "`batches` must have an end, as those of `data.evaluation(...)` "
+            f"have. Received: {type(batches).__name__} with num_batches=None"
+        )
 
 
 def targets_by_image(

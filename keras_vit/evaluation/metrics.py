@@ -31,11 +31,16 @@ def accuracy(scores: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
         A float in [0, 1].
 
     Raises:
-        ValueError: if shapes do not match, a score is not finite, or a label is
-            out of range.
+        ValueError: if shapes do not match, a score is not finite, or a label or
+            `k` is out of range.
     """
     scores = check_scores(scores)
     labels = check_labels(labels, *scores.shape)
+    if not 1 <= k <= scores.shape[1]:
+        raise ValueError(
+            f"`k` must be from 1 to {scores.shape[1]}, the number of classes. "
+            f"Received: k={k!r}"
+        )
     own = np.take_along_axis(scores, labels[:, None], axis=1)
     before = np.arange(scores.shape[1]) < labels[:, None]
     rank = np.sum((scores > own) | ((scores == own) & before), axis=1)
@@ -94,11 +99,11 @@ def real_accuracy(scores: ArrayLike, labels: Any) -> float:
     """
     scores = check_scores(scores)
     correct = _multi_hot(labels, *scores.shape)
-    labelled = correct.any(axis=1)
-    if not labelled.any():
+    labeled = correct.any(axis=1)
+    if not labeled.any():
         raise ValueError("None of the images has a label.")
     best = scores.argmax(axis=1)
-    return float(correct[np.arange(len(best)), best][labelled].mean())
+    return float(correct[np.arange(len(best)), best][labeled].mean())
 
 
 def _multi_hot(labels: Any, images: int, classes: int) -> Array:

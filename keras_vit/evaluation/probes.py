@@ -1,5 +1,5 @@
 """Classifiers of frozen features, in float64: ridge regression, linear probes
-and nearest neighbours."""
+and nearest neighbors."""
 
 import dataclasses
 from collections.abc import Callable
@@ -358,11 +358,11 @@ def nearest_neighbours(
     k: int = 20,
     temperature: float | None = 0.07,
 ) -> Array:
-    """Classifies images by the labels of their k nearest neighbours.
+    """Classifies images by the labels of their k nearest neighbors.
 
     The method is that of "Emerging Properties in Self-Supervised Vision
     Transformers", Appendix F.1 (https://arxiv.org/abs/2104.14294): the
-    similarity is the cosine of the features, and the vote of a neighbour has
+    similarity is the cosine of the features, and the vote of a neighbor has
     the weight exp(similarity / temperature).
 
     Args:
@@ -370,7 +370,7 @@ def nearest_neighbours(
         labels: Array of shape `(images,)` of integers in [0, classes).
         classes: Integer. Number of classes.
         test_features: Array of shape `(test images, columns)`.
-        k: Integer from 1 to the number of images. Number of neighbours.
+        k: Integer from 1 to the number of images. Number of neighbors.
         temperature: Float above 0, or None for equal weights.
 
     Returns:

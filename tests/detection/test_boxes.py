@@ -24,7 +24,8 @@ def write(folder, kind="csv", train=(), test=()):
         if kind == "csv":
             lines = ["path,class,x_min,y_min,x_max,y_max", "b.png,,,,,"]
             lines += [",".join(map(str, row)) for row in rows]
-            (folder / f"{part}.csv").write_text("\n".join(lines))
+            # Spreadsheet programs write a byte order mark.
+            (folder / f"{part}.csv").write_text("\n".join(lines), "utf-8-sig")
             continue
         ids = {"cat": 3, "dog": 7}
         annotations = [
@@ -38,6 +39,7 @@ def write(folder, kind="csv", train=(), test=()):
             for i, (path, name, x, y, right, bottom) in enumerate(rows)
         ]
         annotations.append({**annotations[0], "iscrowd": 1})
+        annotations.append({**annotations[0], "bbox": [5, 5, 3.5, 0.0]})
         content = {
             "images": [
                 {"id": 9, "file_name": "b.png"},
@@ -96,6 +98,9 @@ def test_wrong_annotations_are_named(tmp_path):
     (tmp_path / "json" / "test.json").write_text('{"images": []}')
     with pytest.raises(ValueError, match="test.json must .*'categories'"):
         load_detection(str(tmp_path / "json"))
+    (tmp_path / "csv" / "test.csv").write_text(f"path\n{'a' * 200_000}\n")
+    with pytest.raises(ValueError, match=r"test\.csv must .*field larger"):
+        load_detection(str(tmp_path / "csv"))
     with pytest.raises(ValueError, match=r"Received: .*without train\.json"):
         load_detection(str(tmp_path / "missing"))
 

@@ -267,6 +267,9 @@ def test_wrong_arguments_raise():
         evaluation.calibration_error(SCORES, LABELS)
     with pytest.raises(ValueError, match="`bins` must be .*Received: bins=0"):
         evaluation.reliability(evaluation.softmax(SCORES), LABELS, 0)
+    for k in (0, 8):
+        with pytest.raises(ValueError, match=f"from 1 to 7.*: k={k}"):
+            evaluation.accuracy(SCORES, LABELS, k)
 
 
 def test_plots_show_the_metrics(tmp_path):

@@ -305,6 +305,9 @@ def test_images_and_masks_of_16_bits(tmp_path):
         image, np.repeat(grey[..., None] // 256, 3, 2)
     )
     np.testing.assert_array_equal(found, grey > 9000)
+    Image.fromarray(grey // 300 + 65).save(mask)
+    with pytest.raises(ValueError, match=r"below 256.*classes\.txt.*to 256"):
+        load_segmentation(str(tmp_path))
 
 
 def encoded(array):

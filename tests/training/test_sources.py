@@ -318,6 +318,7 @@ def test_split_column_of_a_csv_file(images, tmp_path):
             r"Line 3 .*'test' for '0.png', before 'train'",
         ),
         ("image,label\n0.png,a\n", {"label_column": "kind"}, r"'kind'"),
+        ("image,label,label\n0.png,a,b\n", {}, r"'label'. Received: 2 of"),
         ("image,label\n0.png,a\n", {"split_column": "fold"}, r"'fold'"),
         ("image,label\n0.png,\xe9\n", {}, r"UTF-8"),
         ('image,label\n"0.png,a\n', {}, r"no CSV file"),
@@ -369,10 +370,24 @@ def test_lines_that_repeat_an_image_are_in_one_split(images, tmp_path):
     """Also where the only image of a class has a small hash."""
     rows = [(i, f"class{i}") for i in range(29)] * 2 + [(29, "class28")]
     path = write_csv(tmp_path, images, rows)
-    data = keras_vit.data.load_dataset(str(path))
+    with pytest.warns(UserWarning, match="test images more than once: "):
+        data = keras_vit.data.load_dataset(str(path))
     train, test = map(data.image_names, ("train", "test"))
     assert len(train) + len(test) == 59 and test
     assert not set(train) & set(test)
+
+
+def test_classes_that_differ_by_case_or_spaces_are_reported(images, tmp_path):
+    rows = list(zip(range(30), ["cat", "Cat", "dog"] * 10, strict=True))
+    path = write_csv(tmp_path / "csv", images, rows)
+    with pytest.warns(UserWarning, match="spaces: 'Cat', 'cat'. They"):
+        keras_vit.data.load_dataset(str(path))
+    for i, name in rows:
+        place = tmp_path / "folder" / name.replace("Cat", "cat ")
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{i}.png").write_bytes(encode(images[i]))
+    with pytest.warns(UserWarning, match="spaces: 'cat', 'cat '. They"):
+        keras_vit.data.load_dataset(str(tmp_path / "folder"))
 
 
 def test_classes_without_training_images_are_reported(images):
