@@ -20,6 +20,7 @@ from keras_vit import _checks
 from keras_vit import _replicas
 from keras_vit._types import Config
 from keras_vit._types import Tensor
+from keras_vit._warnings import warn
 
 # Position embeddings of a block learn at its rate.
 _BLOCK = re.compile(r"(?:block|position_embedding)_(\d+)")
@@ -291,6 +292,17 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         cls, config: Config, custom_objects: dict[str, Any] | None = None
     ) -> Self:
         config = dict(config)
+        if config.pop("convention", "optax") == "keras":  # of the former `SGD`
+            warn(
+                "This optimizer was saved with `convention='keras'`. It is "
+                f"loaded as `{cls.__name__}`, whose steps differ: to train "
+                "on as before, compile the model with `keras.optimizers`."
+            )
+        if config.pop("amsgrad", False):  # of the former `PublishedAdamW`
+            raise ValueError(
+                "An optimizer that was saved with `amsgrad` cannot be loaded: "
+                "load the model with `compile=False`. Received: amsgrad=True"
+            )
         if "peak_rate" in config:  # by which older files multiply the decay
             peak = config.pop("peak_rate") or 1.0
             config["weight_decay"] = (config["weight_decay"] or 0.0) / peak

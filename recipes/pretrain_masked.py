@@ -31,16 +31,15 @@ reconstructions. Interrupted runs and KERAS_BACKEND are as for
 finetune_cifar.py.
 
 Measured on 2026-11-21 on 2 CPU cores that also ran other programs (load 6 to
-13), on JAX, with `python tools/benchmark.py masked-digits`: 1,000 steps on
-1,438 digits without labels (one run per method), then 200 steps with 10 labels
-per class. Test accuracy, mean of 5 seeds, at the learning rates 0.001 and
-0.003: from scratch 0.831 and 0.852; after mpp 0.821 and 0.883; after mim 0.813
-and 0.876; after mae 0.726 and 0.831. At the better learning rate, mpp and mim
-improve on training from scratch, and mae does not on 8 x 8 pixels. The loss
-decreases from step 200 to step 1,000 as follows: mpp 1.36 to 1.07, mim 0.36 to
-0.25, mae 0.48 to 0.38. With `masked-step`: a step of MAE with one decoder block
-takes 0.23 of the time of a step on all patches (Ti/16, 224 pixels, 8 images),
-and with eight blocks of width 128, 0.62. ImageNet was not run here.
+13), on JAX: 1,000 steps on 1,438 digits without labels (one run per method),
+then 200 steps with 10 labels per class. Test accuracy, mean of 5 seeds, at the
+learning rates 0.001 and 0.003: from scratch 0.831 and 0.852; after mpp 0.821
+and 0.883; after mim 0.813 and 0.876; after mae 0.726 and 0.831. At the better
+learning rate, mpp and mim improve on training from scratch, and mae does not on
+8 x 8 pixels. The loss decreases from step 200 to step 1,000 as follows: mpp
+1.36 to 1.07, mim 0.36 to 0.25, mae 0.48 to 0.38. A step of MAE with one decoder
+block takes 0.23 of the time of a step on all patches (Ti/16, 224 pixels, 8
+images), and with eight blocks of width 128, 0.62. ImageNet was not run here.
 """
 
 import dataclasses

@@ -397,7 +397,8 @@ def build_model(
 
     Raises:
         ValueError: if an option is not that of the model, or if `keep_head` is
-            True and the weights have no head of this number of classes.
+            True and the weights have no head of this number of classes, or
+            one of another pooling than `mean_pooling` asks for.
     """
     if weights is None:
         model = model or "compact-vit"
@@ -422,6 +423,13 @@ def build_model(
                 f"--keep-head needs weights of {arguments['classes']} classes, "
                 f"those of the dataset, and {weights!r} has a head of "
                 f"{len(bias)} classes: leave out --keep-head."
+            )
+        if mean_pooling and _with_mean_pooling(checkpoint) is not checkpoint:
+            raise ValueError(
+                "--keep-head keeps a head that does not read the mean of the "
+                "patches: leave out --keep-head, or what asks for the mean "
+                "(--pooling gap, --preset mae). Received: "
+                f"pooling={checkpoint.config.pooling!r} in {weights!r}"
             )
     if checkpoint.family == "bit":
         arguments = _for_bit(arguments)
@@ -548,7 +556,11 @@ def set_trainable(model: keras.Model, train: str, lora_rank: int = 8) -> None:
             freeze_weights(layer)
     if train == "head":
         return
-    blocks = [layer for layer in model.layers if hasattr(layer, "attention")]
+    blocks = [
+        layer
+        for layer in model.layers
+        if layer.name.startswith("block_") and hasattr(layer, "attention")
+    ]
     if not blocks:
         raise ValueError(
             "--train lora updates the attention of Vision Transformers and "

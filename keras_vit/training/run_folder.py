@@ -203,7 +203,10 @@ def environment_info() -> dict[str, Any]:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         commit, changed = (
             subprocess.check_output(
-                ["git", *arguments], stderr=subprocess.DEVNULL, text=True
+                ["git", *arguments],
+                stderr=subprocess.DEVNULL,
+                text=True,
+                timeout=20,
             ).strip()
             for arguments in (("rev-parse", "HEAD"), ("status", "--porcelain"))
         )

@@ -111,3 +111,22 @@ def test_zero_init_head(weights):
     assert np.abs(model.predict(images, verbose=0)).max() > 0
     models.zero_init_head(model)
     assert np.abs(model.predict(images, verbose=0)).max() == 0
+
+
+def test_a_kept_head_has_its_pooling(weights, tmp_path):
+    options = {"input_shape": (12, 12, 3), "classes": 3, "keep_head": True}
+    with pytest.raises(ValueError, match="Received: pooling='token'"):
+        models.build_model(None, weights, None, mean_pooling=True, **options)
+    mean = keras_vit.VisionTransformer(
+        input_shape=(12, 12, 3),
+        patch_size=4,
+        hidden_size=8,
+        num_layers=1,
+        num_heads=2,
+        classes=3,
+        pooling="gap",
+    )
+    path = str(tmp_path / "mean.npz")
+    keras_vit.converters.save(mean, path)
+    for given in (False, True):
+        models.build_model(None, path, None, mean_pooling=given, **options)

@@ -248,6 +248,21 @@ def test_wrong_options_are_refused():
             keras_vit.optimizers.PublishedSGD(**{name: value})
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_optimizers_of_earlier_files_are_loaded(name):
+    published = getattr(keras_vit.optimizers, f"Published{name}")
+    config = published(0.1).get_config()
+    former = {"convention": "optax", "amsgrad": False}
+    former["ema_overwrite_frequency"] = None
+    assert published.from_config(config | former).get_config() == config
+    with pytest.warns(UserWarning, match=f"`{published.__name__}`, whose"):
+        again = published.from_config(config | former | {"convention": "keras"})
+    assert again.get_config() == config
+    with pytest.raises(ValueError, match="Received: amsgrad=True"):
+        published.from_config(config | former | {"amsgrad": True})
+
+
 @pytest.mark.suite("jax", "torch")
 @pytest.mark.parametrize("name", MAKERS)
 def test_optimizer_saved_with_a_model_resumes(name, tmp_path):

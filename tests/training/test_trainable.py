@@ -49,6 +49,13 @@ def test_all_weights_of_a_saved_classifier_are_trainable(
 
 
 @pytest.mark.backends("torch")
+def test_only_blocks_have_low_rank_updates():
+    model = keras_vit.VisionTransformer(**SIZES, classes=3, pooling="map")
+    set_trainable(model, "lora")
+    assert paths(model) == HEAD | LORA
+
+
+@pytest.mark.backends("torch")
 def test_all_weights_of_a_saved_segmenter_are_trainable(tmp_path):
     encoder = keras_vit.VisionTransformer(**SIZES, classes=2)
     freeze_weights(encoder)
