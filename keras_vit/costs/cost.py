@@ -91,6 +91,11 @@ def cost(
     """
     batch = _checks.positive_int("batch", batch)
     accumulate = _checks.positive_int("accumulate", accumulate)
+    if batch % accumulate:
+        raise ValueError(
+            "`accumulate` must divide the batch into micro-batches of the "
+            f"same size. Received: accumulate={accumulate}, batch={batch}"
+        )
     _checks.one_of("optimizer", optimizer, tuple(OPTIMIZERS))
     if isinstance(model, str):
         size = 224 if image_size is None else image_size

@@ -148,21 +148,29 @@ def _rows(call: _Call, name: str) -> list[LayerCost]:
     layer = call.layer
     kinds = [kind for kind in type(layer).__mro__ if kind in _RULES]
     package = type(layer).call.__module__.partition(".")[0]
+    of_channels_first = getattr(layer, "data_format", None) == "channels_first"
+    found: LayerCost | list[LayerCost] | None = None
     # A subclass of another package may compute something else.
-    if kinds and package in ("keras", "keras_vit"):
+    if kinds and package in ("keras", "keras_vit") and not of_channels_first:
         found = _RULES[kinds[0]](call)
-    elif type(layer).__name__ in _PRODUCTS or getattr(layer, "weights", ()):
+    elif not (type(layer).__name__ in _PRODUCTS or _parameters(layer)):
+        found = _row(layer, call.output)
+    if isinstance(found, LayerCost):
+        return [dataclasses.replace(found, name=name)]
+    # A subclass may have other parts.
+    if not found or sum(x.parameters for x in found) != _parameters(layer):
         raise ValueError(
             f"The cost of the layer {name} ({type(layer).__name__}) is not "
             "known. `keras_vit.cost` knows the layers of keras_vit, Keras's "
             "dense layers, 2-D convolutions with channels last and norms, and "
             "layers without weights that compute no matrix products."
         )
-    else:
-        found = _row(layer, call.output)
-    if isinstance(found, LayerCost):
-        return [dataclasses.replace(found, name=name)]
     return [dataclasses.replace(x, name=f"{name}/{x.name}") for x in found]
+
+
+def _parameters(layer: keras.layers.Layer) -> int:
+    """Returns the number of weights, which an operation does not have."""
+    return sum(math.prod(x.shape) for x in getattr(layer, "weights", ()))
 
 
 # Layers and operations without weights that compute matrix products.
@@ -184,7 +192,7 @@ def _row(layer: keras.layers.Layer, output: Shape, **costs: Any) -> LayerCost:
         layer.name,
         type(layer).__name__,
         output,
-        sum(math.prod(x.shape) for x in weights),
+        _parameters(layer),
         sum(math.prod(x.shape) for x in weights if not x.trainable),
         **costs,
     )

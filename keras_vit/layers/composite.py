@@ -10,6 +10,12 @@ import keras
 
 from keras_vit._types import Config
 
+# Arguments that a config contains in another way, if at all.
+_NO_ATTRIBUTES = (
+    *("self", "kwargs", "name", "dtype"),
+    *("sublayer_trainable", "sublayer_quantization"),
+)
+
 
 def with_arguments(instance: Any, config: Config) -> Config:
     """Returns a config with the arguments of the constructors of a layer or
@@ -21,7 +27,7 @@ def with_arguments(instance: Any, config: Config) -> Config:
         for name in inspect.signature(kind.__init__).parameters
     ]
     for name in names:
-        if name not in config and hasattr(instance, name):
+        if name not in config and name not in _NO_ATTRIBUTES:
             value = getattr(instance, name)
             if not isinstance(value, (bool, int, float, str, tuple)):
                 value = keras.saving.serialize_keras_object(value)
@@ -82,10 +88,13 @@ class CompositeLayer(Layer):
 
     def restore_sublayers(self) -> None:
         """Sets the `trainable` flags of the sublayers, outer layers first, and
-        quantizes them."""
+        quantizes them; raises a `ValueError` if `sublayer_trainable` names an
+        unknown layer."""
         flags = dict(self._pending_flags or ())
         quantization = dict(self._pending_quantization)
+        paths = set()
         for path, sublayer, parent in _sublayers(self):
+            paths.add(path)
             # With TensorFlow, Keras's setter ignores an unchanged value and
             # so does not reach deeper layers: each layer is set here.
             inherited = parent.trainable and sublayer.trainable
@@ -93,6 +102,13 @@ class CompositeLayer(Layer):
             # A dtype policy, as of a `DTypePolicyMap`, may have quantized it.
             if path in quantization and sublayer.quantization_mode is None:
                 sublayer.quantize(config=quantization[path])
+        unknown = sorted(flags.keys() - paths)
+        if unknown:
+            raise ValueError(
+                f"`sublayer_trainable` of {self.name!r} must name layers "
+                f"inside it: {', '.join(sorted(paths))}. "
+                f"Received: {', '.join(unknown)}"
+            )
         self._pending_flags, self._pending_quantization = None, ()
 
     def get_config(self) -> Config:

@@ -61,7 +61,10 @@ class PretrainingModel(keras.Model):
 
     def compile_from_config(self, config: Config) -> None:
         # While loading, Keras does not call a `compile` that is overridden.
-        self.compile(**keras.saving.deserialize_keras_object(config))
+        config = keras.saving.deserialize_keras_object(config)
+        # Files of earlier versions may contain a loss or metrics, which never
+        # had an effect.
+        self.compile(**{**config, **dict.fromkeys(_LABEL_ARGUMENTS)})
         self.optimizer.build(self.trainable_variables)
 
     @property
@@ -148,7 +151,7 @@ class EncoderStages:
         layers = {layer.name: layer for layer in encoder.layers}
         names = list(layers)
         first = names.index("tokens")
-        # It has another name in files of earlier versions.
+        # The dropout before the blocks, whose name depends on the version.
         dropouts = [isinstance(x, keras.layers.Dropout) for x in encoder.layers]
         body = dropouts.index(True)
         self.embedding = layers["patch_embedding"]

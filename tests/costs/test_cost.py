@@ -226,12 +226,22 @@ def test_layers_of_unknown_cost_are_refused():
         def call(self, x):
             return keras.ops.matmul(super().call(x), self.kernel)
 
+    class Gated(keras_vit.layers.TransformerBlock):
+        def build(self, shape):
+            self.gate = keras.layers.Dense(1, name="gate")
+            self.gate.build(shape)
+            super().build(shape)
+
     images = keras.Input((8, 8, 3))
+    tokens = keras.layers.Reshape((64, 3))(images)
+    first = keras.layers.Conv2D(4, 3, data_format="channels_first")
     kernel = np.zeros((3, 3, 3, 1), "float32")
     for outputs, found in (
         (Twice(name="twice")(images), r"twice \(Twice\)"),
         (Squared(3, name="twice")(images), r"twice \(Squared\)"),
         (keras.ops.depthwise_conv(images, kernel), "DepthwiseConv"),
+        (first(images), r"\(Conv2D\)"),
+        (Gated(1, 8, name="block")(tokens), r"block \(Gated\)"),
     ):
         with pytest.raises(ValueError, match=found):
             keras_vit.cost(keras.Model(images, outputs))
@@ -253,6 +263,7 @@ def test_the_memory_of_a_quantized_model_is_refused():
     [
         ({"model": "ViTX16"}, "ViTX16"),
         ({"batch": 0}, "batch=0"),
+        ({"batch": 3, "accumulate": 2}, "accumulate=2, batch=3"),
         ({"optimizer": "lion"}, "lion"),
         ({"precision": "int8"}, "int8"),
         ({"image_size": 225}, "225"),

@@ -164,3 +164,9 @@ def test_config_of_an_unbuilt_block_keeps_trainable_flags():
     copy.build((None, 4, 16))
     assert copy.get_config() == config
     assert not copy.mlp.trainable_variables and copy.attention.trainable
+
+
+def test_unknown_sublayers_raise():
+    block = layers.TransformerBlock(2, 32, sublayer_trainable={"mpl": False})
+    with pytest.raises(ValueError, match="mlp/dense_1.*Received: mpl"):
+        block.build((None, 4, 16))

@@ -186,6 +186,10 @@ def test_compiled_model_loads_with_its_optimizer(tmp_path):
     ):
         np.testing.assert_array_equal(numpy(found), numpy(expected))
     again.fit(small.images(), verbose=0)
+    # A file may contain metrics that could be given before.
+    config = {**model.get_compile_config(), "metrics": ["mae"], "loss": "mse"}
+    again.compile_from_config(config)
+    again.fit(small.images(), verbose=0)
 
 
 def test_encoder_is_a_vision_transformer(tmp_path):
