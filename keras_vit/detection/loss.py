@@ -51,9 +51,9 @@ def set_loss(
         Scalar tensor.
 
     Raises:
-        ValueError: if `targets` have other shapes, or a class is out of range.
-            In a compiled step, it is an error of the backend with the same
-            message.
+        ValueError: if `targets` have other shapes, a class is out of range, or
+            a number of an object's box is no fraction. In a compiled step, it
+            is an error of the backend with the same message.
     """
     terms = set_loss_terms(
         outputs, targets, no_object_weight, class_cost, box_cost, giou_cost
@@ -99,7 +99,7 @@ def set_loss_terms(
         - class_cost * ops.take_along_axis(probabilities, index, axis=2)
         - giou_cost * generalized_iou(*pairs)
     )
-    query, target, valid = assign(cost, labels, count)
+    query, target, valid = assign(cost, labels, count, truth)
     boxes = ops.take_along_axis(boxes, query[..., None], axis=1)
     truth = ops.take_along_axis(truth, target[..., None], axis=1)
     # Pairs beyond the objects of an image are of no account, but their

@@ -18,6 +18,9 @@ from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.models import Model
 
+# Annotations are often rounded to a pixel outside of the image.
+_MOST_OF_BOXES = 1.1
+
 
 class SetModel(Model):
     """A functional model of queries, which `fit` trains with a loss of its
@@ -232,18 +235,18 @@ def match(
 
 
 def assign(
-    cost: Tensor, labels: Tensor, num_classes: int
+    cost: Tensor, labels: Tensor, num_classes: int, *boxes: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Assigns queries to objects, given costs `(B, Q, N)` and classes `(B, N)`,
     -1 for no object, so that the sum of the costs of an image is the least;
     returns what `match` does. It is computed on the host, also in a compiled
-    step."""
+    step. Boxes `(B, N, 4)` of the objects, if given, are checked."""
     function = functools.partial(_assign, num_classes=num_classes)
-    return _on_host(function, cost, labels)
+    return _on_host(function, labels, cost, *boxes)
 
 
 def _assign(
-    cost: Array, labels: Array, num_classes: int
+    labels: Array, cost: Array, *boxes: Array, num_classes: int
 ) -> tuple[Array, Array, Array]:
     """Returns the assignment of least cost, with NumPy and SciPy."""
     optimize = require("scipy.optimize")
@@ -254,6 +257,15 @@ def _assign(
             f'`targets["classes"]` from 0 to {num_classes - 1}, or -1 for no '
             f"object. Received: {labels.max()}"
         )
+    for array in boxes:
+        given = np.asarray(array)[labels >= 0]
+        wrong = ~((given >= 0) & (given <= _MOST_OF_BOXES)).all(-1)
+        if wrong.any():
+            raise ValueError(
+                'Give `targets["boxes"]` as center x, center y, width and '
+                "height, fractions of the image's width and height from 0 to "
+                f"1. Received: {given[wrong][0].tolist()}"
+            )
     most = np.finfo(cost.dtype).max
     cost = np.nan_to_num(cost, nan=most, posinf=most, neginf=most)
     query = np.zeros(labels.shape, "int32")
@@ -269,7 +281,7 @@ def _assign(
 
 
 def _on_host(
-    function: Callable, cost: Tensor, labels: Tensor
+    function: Callable, labels: Tensor, *arrays: Tensor
 ) -> tuple[Tensor, ...]:
     """Calls a NumPy function on tensors without gradients."""
     backend = keras.config.backend()
@@ -277,28 +289,27 @@ def _on_host(
         import jax
 
         shape = labels.shape
-        cost = jax.lax.stop_gradient(cost)
         return jax.pure_callback(
             function,
             tuple(
                 jax.ShapeDtypeStruct(shape, dtype)
                 for dtype in ("int32", "int32", "bool")
             ),
-            cost,
             labels,
+            *map(jax.lax.stop_gradient, arrays),
         )
     if backend == "tensorflow":
         import tensorflow as tf
 
         found = tf.numpy_function(
             function,
-            [tf.stop_gradient(cost), labels],
+            [labels, *map(tf.stop_gradient, arrays)],
             (tf.int32, tf.int32, tf.bool),
         )
         return tuple(tf.ensure_shape(x, labels.shape) for x in found)
     found = function(
-        ops.convert_to_numpy(ops.stop_gradient(cost)),
         ops.convert_to_numpy(labels),
+        *(ops.convert_to_numpy(ops.stop_gradient(x)) for x in arrays),
     )
     return tuple(ops.convert_to_tensor(x) for x in found)
 

@@ -174,6 +174,17 @@ def test_targets_as_one_array_and_without_any_object():
     assert found == pytest.approx(float(set_loss(outputs, none)))
 
 
+@pytest.mark.parametrize("factor", [8, -1, np.nan])
+def test_boxes_are_fractions(factor):
+    outputs, targets = example([1, 2])
+    targets["boxes"][0, 1] = -9  # of no object
+    set_loss(outputs, targets)
+    targets["boxes"][1, 0] = 0.5 * factor
+    # The type of the error is the backend's.
+    with pytest.raises(Exception, match="fractions of the image's .*Received"):
+        float(set_loss(outputs, targets))
+
+
 @pytest.mark.backends("torch")
 def test_wrong_targets():
     outputs, targets = example([1, 2])
