@@ -207,6 +207,12 @@ def resolve_config(given, data):
     size = given.representation_size
     if size is None and spec["stride"]:
         size = spec["hidden_size"] if config.representation else 0
+    # Settings of a preset that are of models of another family are left out.
+    if spec["stride"]:
+        other = {"preactivation": given.preactivation}
+    else:
+        other = {name: getattr(given, name) for name in ENCODER}
+        other["positions_of_big_vision"] = False
     return dataclasses.replace(
         config,
         evaluate_every=given.evaluate_every or max(1, every),
@@ -216,7 +222,7 @@ def resolve_config(given, data):
         published_rate=config.scaled_rate(
             given.published.settings["learning_rate"], config.batch_size
         ),
-        representation_size=size,
+        **{**other, "representation_size": size},
     )
 
 

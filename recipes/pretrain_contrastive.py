@@ -132,6 +132,17 @@ class Config(LabelFreeFlags):
                 "the whole batch: leave it out, and use --remat to save "
                 f"memory. Received: {self.accumulate}"
             )
+        if self.augment not in (None, "none"):
+            raise ValueError(
+                "--augment has no effect, as crops have augmentations of their "
+                f"own: leave it out. Received: {self.augment}"
+            )
+        if self.uses_averages:
+            raise ValueError(
+                "--average and --average-from average weights, which the "
+                "momentum encoder does already: leave them out. Received: "
+                f"{self.average_from or self.average:g}"
+            )
 
     @property
     def published(self):

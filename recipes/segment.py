@@ -146,11 +146,22 @@ class Config(cli.TrainingFlags):
                 "here depend on all pixels of a batch: leave it out, and give "
                 f"--remat to save memory. Received: {self.accumulate}"
             )
-        if self.holdout is not None:
+        if self.uses_averages and self.train == "all":
             raise ValueError(
-                "--holdout is for classifiers: leave it out. Received: "
-                f"{self.holdout}"
+                "--average and --average-from average the weights, but not "
+                "the statistics of the head's batch norm, which are those of "
+                "other features: leave them out, or give --train head. "
+                f"Received: {self.average_from or self.average:g}"
             )
+        for name in (
+            *("augment", "mixup", "cutmix", "erase"),
+            *("holdout", "test_split"),
+        ):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} is for classifiers: leave it "
+                    f"out. Received: {getattr(self, name)}"
+                )
 
     @property
     def is_comparison(self):
@@ -219,8 +230,17 @@ def train(config, data, strategy, output):
         model.fit(**run.resume(model, schedule, train_batches, test))
 
         # 5. Results: the model, IoU of each class, pictures and settings.
-        results = run.save(model, save_model)
-        if strategy.is_main:
+        alone = strategy.num_devices == 1
+
+        def write(model, output):
+            training.write_model(model, output / "model.keras")
+            if alone:
+                write_segmentation(data, config, output)
+
+        results = run.save(model, write)
+        if strategy.is_main and not alone:
+            # In the scope of the strategy, it would take only batches that all
+            # devices share.
             write_segmentation(data, config, output)
         return results
 
@@ -250,10 +270,6 @@ def build_model(config, data):
         training.freeze_weights(encoder)
     classes = len(data.class_names)
     return LinearSegmenter(encoder, classes, config.blocks, config.dropout)
-
-
-def save_model(model, output):
-    training.write_model(model, output / "model.keras")
 
 
 def write_segmentation(data, config, output):

@@ -24,6 +24,15 @@ class LabelFreeFlags(PresetFlags):
     initialize: str | None = None  # name of its initial weights
     not_decayed: tuple | None = None  # names of variables
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("mixup", "cutmix", "erase"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"--{name} is for training with labels, which are not read "
+                    f"here: leave it out. Received: {getattr(self, name)}"
+                )
+
 
 def check_is_vit(model: str | None) -> None:
     """Raises a `ValueError` if a model is no Vision Transformer."""

@@ -13,6 +13,7 @@ from typing import Self
 
 import keras
 
+from keras_vit import _checks
 from keras_vit._logging import logger
 from keras_vit._program import UserError
 from keras_vit._warnings import warn
@@ -210,7 +211,9 @@ class Run:
                 isinstance(x, StopEarly) and x.is_due for x in self.callbacks
             )
 
-        train_batches(0)  # wrong options raise before the folder is opened
+        # Wrong options raise before the folder is opened.
+        _checks.averages_fit_norms(model)
+        train_batches(0)
         done = self._restore(model)
         logger.info(describe_run(self, model, done))
         self.callbacks += self._make_callbacks(schedule, done)

@@ -235,6 +235,27 @@ def test_resnet_models_have_the_head_bias(model):
     assert (bias == -10).all() and not kernel.any()
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "preset, published, compact",
+    [
+        ("paper-imagenet", "BiT_R50x1", "compact-bit"),
+        ("augreg-imagenet", "BiT_R50x1", "compact-bit"),
+        ("big-vision-bit-imagenet", "ViTB16", "compact-vit"),
+    ],
+)
+def test_presets_are_for_models_of_another_family(preset, published, compact):
+    given = {"preset": preset}
+    if preset == "augreg-imagenet":
+        given["augment"] = "none"
+    config = recipe.Config(model=published, **given)
+    found = recipe.resolve_config(config, imagenet())
+    assert not found.dropout and not found.positions_of_big_vision
+    assert found.preactivation is None
+    config = recipe.Config(model=compact, **given)
+    programs.plan(recipe, config, digits_data()).build()
+
+
 # test_finetune_cifar.py resumes a run on each backend.
 @pytest.mark.slow
 @pytest.mark.backends("torch")

@@ -78,6 +78,23 @@ def test_defaults_match_the_publications():
 
 
 @ON_TORCH
+@pytest.mark.parametrize(
+    "given, value",
+    [
+        ({"mixup": 0.2}, "0.2"),
+        ({"augment": "light1"}, "light1"),
+        ({"accumulate": 2, "batch_size": 4}, "2"),
+        ({"average": 0.9}, "0.9"),
+        ({"average_from": 0.75}, "0.75"),
+    ],
+)
+def test_flags_without_effect_are_refused(given, value):
+    name = next(iter(given)).partition("_")[0]
+    with pytest.raises(ValueError, match=rf"--{name}.*Received: {value}"):
+        recipe.Config(**given)
+
+
+@ON_TORCH
 def test_collapse_is_reported_once(caplog):
     report = momentum.ReportCollapse(after=10)
     optimizer = types.SimpleNamespace(iterations=np.int64(0))

@@ -316,6 +316,9 @@ def test_interrupted_run_resumes_bit_for_bit(tmp_path):
 def test_wrong_settings_are_refused_before_training(tmp_path):
     for message, settings in (
         ("--method must be one of", {"method": "beit"}),
+        ("labels, which are not read", {"mixup": 0.2}),
+        ("labels, which are not read", {"cutmix": 1.0}),
+        ("labels, which are not read", {"erase": 0.25}),
         ("is no Vision Transformer", {"model": "BiT_R50x1"}),
         ("is no Vision Transformer", {"model": "R50ViTB16"}),
         ("--mask-patch-size", {"method": "mim", "model": "ViTH14"}),

@@ -94,6 +94,25 @@ def test_an_interrupted_run_resumes_bit_for_bit(photos, tmp_path):
     programs.assert_same_runs(broken, whole)
 
 
+@pytest.mark.slow
+@ON_TORCH
+def test_a_run_is_finished_once_all_files_are_written(
+    photos, tmp_path, monkeypatch, capsys
+):
+    def full(*_):
+        raise OSError("No space left on device")
+
+    given = flags(photos, tmp_path / "run", "--model", "compact-vit")
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation, "plot_segmentation", full)
+        line = programs.refused(capsys, "segment", *given)
+    assert "No space left on device" in line
+    assert not (tmp_path / "run" / "config.json").exists()
+    programs.run("segment", *given)
+    for name in ("config.json", "iou.csv", "segmentation.png"):
+        assert (tmp_path / "run" / name).exists()
+
+
 @pytest.mark.nightly
 @ON_TORCH
 def test_the_comparison(tmp_path, capsys, monkeypatch):
@@ -130,9 +149,13 @@ def test_the_comparison(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     "more, message",
     [
+        (("--mixup", 0.2), "--mixup is for classifiers"),
         (("--holdout", 0.1), "--holdout is for classifiers"),
+        (("--test-split", "test"), "--test-split is for classifiers"),
         (("--train", "head"), "give --weights"),
         (("--accumulate", 2), "--accumulate splits a batch"),
+        (("--average", 0.9), "give --train head. Received: 0.9"),
+        (("--average-from", 0.5), "give --train head. Received: 0.5"),
         (("--scale", 0.5), "--scale must be 1 or more"),
         (("--model", "compact-bit"), "Transformer blocks"),
         (("--blocks", 0, 4), "Received: 0, 4"),

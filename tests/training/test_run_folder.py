@@ -193,3 +193,21 @@ def test_full_disk_while_saving_results_raises_user_error(
             run._training = True
             run.checkpoints.rows.append({"step": 1, "test_accuracy": 0.5})
             run.save(keras.Sequential([keras.Input((2,)), layer]), write)
+
+
+def test_averages_before_a_batch_norm_delete_nothing(tmp_path):
+    config = command_line.TrainingFlags(
+        steps=1, evaluate_every=1, mode="tf", average=0.9, overwrite=True
+    )
+    data = keras_vit.data.load_dataset("digits")
+    alone = keras_vit.distribution.get_strategy("none")
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-00000001.npz"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
+    layers = [keras.layers.Dense(1), keras.layers.BatchNormalization()]
+    with pytest.raises(command_line.UserError, match="batch norm"):
+        with training.Run(config, data, alone, tmp_path / "run") as run:
+            model = keras.Sequential([keras.Input((2,)), *layers])
+            model.compile(keras.optimizers.SGD(0.1, use_ema=True), "mse")
+            run.resume(model, float, lambda start: None, None)
+    assert checkpoint.exists()
