@@ -18,6 +18,7 @@ from keras_vit.layers.initializers import skip_init
 from keras_vit.models import VisionTransformer
 from keras_vit.models import config_of
 from keras_vit.weights.files import atomic_write
+from keras_vit.weights.files import class_names_of
 from keras_vit.weights.files import read
 from keras_vit.weights.files import read_config
 from keras_vit.weights.files import write
@@ -68,7 +69,8 @@ def load(path: StrPath) -> keras.Model:
         A `keras.Model`, as `YOLOS` returns it, for images of any size that is a
         multiple of the patch size. Released weights take images normalized by
         `preprocess_input(images, mode="torch")`. It trains with the weights of
-        the loss that `config.json` has.
+        the loss, and is saved with the names of classes, that `config.json`
+        has.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -124,6 +126,9 @@ def load(path: StrPath) -> keras.Model:
                 for name, (theirs, default) in _LOSS_OPTIONS.items()
             },
         )
+    model.get_layer("detection_tokens").class_names = class_names_of(
+        config, len(weights["class_3/bias"]) - 1
+    )
     assign_all(
         {variable.path: variable for variable in model.weights},
         weights,
@@ -146,7 +151,8 @@ def save(
         model: `keras.Model` of `YOLOS` or `load`.
         folder: Path of the folder to write.
         overwrite: Boolean. Whether files in it may be replaced.
-        class_names: Names of the classes; None for "LABEL_0" ...
+        class_names: Names of the classes; None for those of the file that the
+            model was loaded from, else "LABEL_0" ...
 
     Raises:
         FileExistsError: if there are files and `overwrite` is False.
@@ -209,8 +215,10 @@ def _config(model: keras.Model, class_names: Sequence[str] | None) -> Config:
     tokens = model.get_layer("detection_tokens")
     rows, columns = c.grid_size
     classes = model.output["classes"].shape[-1] - 1
-    names = list(class_names or [f"LABEL_{i}" for i in range(classes)])
-    if len(set(names)) != classes:
+    # A file may repeat a name, such as "N/A" in those of COCO.
+    names = tokens.class_names or [f"LABEL_{i}" for i in range(classes)]
+    names = names if class_names is None else list(class_names)
+    if class_names is not None and len(set(names)) != classes:
         raise ValueError(
             f"`class_names` must be {classes} different names, as many as the "
             f"model has classes. Received: {names}"

@@ -1,6 +1,7 @@
 """YOLOS: detection tokens in a Vision Transformer."""
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -188,18 +189,20 @@ def decode(
 class DetectionTokens(ClassToken):
     """Inserts learned tokens with position embeddings at the front.
 
-    It also keeps the `loss_options` of its model, because Keras saves the
-    arguments of layers.
+    It also keeps the `loss_options` of its model, and the `class_names` of a
+    file, because Keras saves the arguments of layers.
     """
 
     def __init__(
         self,
         num_tokens: int,
         loss_options: Config | None = None,
+        class_names: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_tokens, **kwargs)
         self.loss_options = dict(loss_options or {})
+        self.class_names = class_names
 
     def build(self, input_shape: Shape) -> None:
         super().build(input_shape)
@@ -216,4 +219,8 @@ class DetectionTokens(ClassToken):
         return ops.concatenate([tokens, inputs], axis=1)
 
     def get_config(self) -> Config:
-        return {**super().get_config(), "loss_options": self.loss_options}
+        return {
+            **super().get_config(),
+            "loss_options": self.loss_options,
+            "class_names": self.class_names,
+        }

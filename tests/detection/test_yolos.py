@@ -150,6 +150,24 @@ def test_files_of_other_models_are_refused(tmp_path):
 
 
 @ON_TORCH
+def test_names_of_classes_are_kept(tmp_path):
+    def names_in(folder):
+        content = json.loads((tmp_path / folder / "config.json").read_text())
+        return list(content["id2label"].values())
+
+    names = ["cat", "N/A", "dog", "N/A", "owl"]
+    original_of(tmp_path / "theirs", id2label=dict(enumerate(names)))
+    model = keras_vit.load(tmp_path / "theirs")
+    keras_vit.save(model, tmp_path / "ours")
+    assert names_in("ours") == names_in("theirs") == names
+    keras_vit.save(model, tmp_path / "model.keras")
+    keras_vit.save(keras_vit.load(tmp_path / "model.keras"), tmp_path / "again")
+    assert names_in("again") == names
+    keras_vit.detection.save(model, tmp_path / "new", class_names=list("abcde"))
+    assert names_in("new") == list("abcde")
+
+
+@ON_TORCH
 def test_encoders_that_it_cannot_have():
     for options, message in (
         ({"position_embedding": "relative"}, "position_embedding_0"),
