@@ -425,11 +425,12 @@ def build_model(
                 f"{len(bias)} classes: leave out --keep-head."
             )
         if mean_pooling and _with_mean_pooling(checkpoint) is not checkpoint:
+            pooling = vars(checkpoint.config)["pooling"]
             raise ValueError(
                 "--keep-head keeps a head that does not read the mean of the "
                 "patches: leave out --keep-head, or what asks for the mean "
                 "(--pooling gap, --preset mae). Received: "
-                f"pooling={checkpoint.config.pooling!r} in {weights!r}"
+                f"pooling={pooling!r} in {weights!r}"
             )
     if checkpoint.family == "bit":
         arguments = _for_bit(arguments)
