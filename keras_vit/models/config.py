@@ -58,7 +58,7 @@ def architecture_of(
             for field in dataclasses.fields(config)
             if getattr(config, field.name) != field.default
         }
-    given = {name: arguments.get(name) for name in names}
+    given = {name: arguments[name] for name in names}
     return {**known(found), **known(given)}
 
 

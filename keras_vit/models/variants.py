@@ -8,8 +8,6 @@ from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._types import Tensor
 from keras_vit.config import BIT_VARIANTS
-from keras_vit.config import HybridConfig
-from keras_vit.config import field_names
 from keras_vit.config import variant_sizes
 from keras_vit.models.config import check_arguments
 from keras_vit.models.model import Model
@@ -82,8 +80,6 @@ def variant_builder(variant: str):  # noqa: ANN201
         listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
         description = _VIT.format(sizes=listed)
     accepted = [*inspect.signature(build).parameters]
-    if build is HybridVisionTransformer:
-        accepted += field_names(HybridConfig)
 
     def model(
         include_top: bool = True,

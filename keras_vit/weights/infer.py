@@ -287,7 +287,7 @@ def _resnet(shapes: Shapes) -> Config:
 
 
 # Prefixes of the weights that pre-training adds to an encoder: MAE's decoder,
-# the head of masked image modelling ("mim"), that of masked patch prediction
+# the head of masked image modeling ("mim"), that of masked patch prediction
 # ("mpp"), and the other encoder and the heads of DINO and of MoCo v3.
 DECODER = "decoder/"
 PRETRAINING_PREFIXES = (

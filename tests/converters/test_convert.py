@@ -75,6 +75,11 @@ def test_block_numbers_above_ten_are_kept(name):
     golden_data.assert_same(again, weights)
 
 
+def test_block_numbers_with_leading_zeros_are_unmapped():
+    keys = ["blocks.01.norm1.weight", "blocks.1.norm1.weight"]
+    assert MAPS["timm:"].unmapped_keys(keys) == keys[:1]
+
+
 VIT = {"patch_size": 1, "hidden_size": 8, "num_layers": 12, "num_heads": 2}
 MODELS = {
     "vit": lambda: keras_vit.VisionTransformer(

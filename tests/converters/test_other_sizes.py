@@ -221,3 +221,13 @@ def test_position_prefix_is_inferred_from_a_timm_config(
     assert model.input_shape == (None, 24, 24, 3)
     found = keras.ops.convert_to_numpy(model(images(24, 24)))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("pooling", ["max", "avgmax", ["avg"]])
+def test_unsupported_timm_pooling_is_refused(pooling, tmp_path):
+    path, _ = timm_file(tmp_path, (32, 32))
+    config = {"architecture": "vit_tiny", "global_pool": pooling}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="'global_pool' in its config.json"):
+        keras_vit.converters.load(path, num_heads=2)

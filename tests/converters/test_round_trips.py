@@ -209,6 +209,26 @@ def test_layout_round_trip(case, layout):
     golden_data.assert_same(back, golden_data.normalized(case))
 
 
+@pytest.mark.parametrize("case", ("vit_jax_token", "timm_map"))
+def test_variant_round_trip(case):
+    checkpoint, arguments = opened(case)
+    for layout in HELD[case].split():
+        for weight_map in FORMATS[layout].maps:
+            if weight_map.unmapped_paths(checkpoint.weights):
+                name = f"{layout}:{weight_map.variant}"
+                assert name in (
+                    *("timm:bit", "timm:root", "timm:hybrid"),
+                    *("timm:dinov3", "timm:dinov3-gated"),
+                    *("huggingface:dinov3", "huggingface:dinov3-gated"),
+                    "huggingface:tower",
+                )
+                continue
+            arrays = to_checkpoint(checkpoint.weights, weight_map, heads=3)
+            found = detect_layout(arrays, f"{layout}:{weight_map.variant}")[1]
+            again = from_checkpoint(arrays, found, heads=3)
+            golden_data.assert_same(again, checkpoint.weights)
+
+
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".pth"])
 @pytest.mark.parametrize(
     "case,layout",

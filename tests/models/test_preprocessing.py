@@ -122,6 +122,21 @@ def test_mode_is_inferred_from_the_weights(tmp_path):
     with pytest.warns(UserWarning, match="does not contain"):
         keras_vit.converters.save(inside, folder, "huggingface")
     assert open_checkpoint(folder).preprocess_mode == "torch"
+    # All models of DINOv2 and DeiT have the same mean and standard deviation.
+    for name, options in (
+        (
+            "dinov2",
+            {"layer_scale": 1.0, "mask_token": True, "pooling": "token_gap"},
+        ),
+        ("deit", {"distillation": True}),
+    ):
+        folder = tmp_path / name
+        model = tiny(input_shape=SHAPE, mlp_dim=96, **options)
+        keras_vit.converters.save(model, folder, "huggingface")
+        (folder / "preprocessor_config.json").unlink()
+        found = open_checkpoint(folder)
+        assert found.weight_map.variant.startswith(name)
+        assert found.preprocess_mode == "torch"
 
 
 @pytest.mark.backends("torch")

@@ -1,11 +1,14 @@
 """Loading weights samples no values and shares no memory."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit.layers import initializers
+from keras_vit.models import load_weights
 from tests import golden_data
 from tests.harness import numpy
 
@@ -82,3 +85,19 @@ def test_models_of_one_checkpoint_share_no_memory():
     ):
         np.testing.assert_array_equal(numpy(b), numpy(c), a.path)
         np.testing.assert_allclose(numpy(a), numpy(b) + 1, rtol=1e-6)
+
+
+def test_weights_of_one_array_share_no_memory():
+    path = golden_data.load_path("vit_jax_token")
+    checkpoint = keras_vit.converters.open_checkpoint(path)
+    model = keras_vit.converters.load(checkpoint)
+    names = [f"block_0/norm_{i}/{x}" for i in (1, 2) for x in ("gamma", "beta")]
+    one = np.full((2, len(checkpoint.weights[names[0]])), 5, "float32")
+    weights = checkpoint.weights | dict.fromkeys(names[:2], one[0])
+    weights |= {names[2]: one[0], names[3]: one[1]}
+    load_weights(model, dataclasses.replace(checkpoint, weights=weights))
+    found = [w for w in model.weights if w.path in names]
+    found[0].assign_add(keras.ops.ones(found[0].shape))
+    kept = [numpy(w) for w in found]
+    assert [set(x) for x in kept] == [{6.0}, {5.0}, {5.0}, {5.0}]
+    assert (one == 5).all()

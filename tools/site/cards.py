@@ -1,8 +1,8 @@
 """Model cards: one for each name of released weights.
 
 What a card says about files, sizes and arguments is read from
-keras_vit/weights/released.py, and what the publishers say from
-released.toml.
+keras_vit/weights/released.toml, and what the publishers say from
+released.toml in this folder.
 """
 
 import pathlib

@@ -4,7 +4,7 @@ mkdocs.yml names this file. The hooks add
 
 - the pages of the repository outside docs/ (README.md is the home page);
 - a page for each family of released weights, from the package's own table
-  (keras_vit/weights/released.py) and released.toml;
+  (keras_vit/weights/released.toml) and released.toml here;
 - the pages of the API reference, one for each public package.
 
 Links between pages are written as GitHub reads them, relative to the file. They
