@@ -12,6 +12,7 @@ import pytest
 
 import keras_vit
 from keras_vit import exporting
+from keras_vit.layers import _kernels
 from keras_vit.training.models import build_model
 from tests.models.test_vit import images
 from tests.models.test_vit import randomize
@@ -106,6 +107,54 @@ def test_exported_model_matches_keras(name, export, tmp_path):
         np.testing.assert_allclose(
             run(x), model.predict_on_batch(x), atol=1e-4, rtol=0
         )
+
+
+OPTIONS = {
+    "rope": {"position_embedding": "rope"},
+    "preprocessing": {"preprocessing": "torch"},
+    "features": {},
+    "chunked": {"input_shape": (8, 12, 3)},  # 7 tokens
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("rope", "preprocessing", "features"),
+        pytest.param("chunked", marks=pytest.mark.backends("tensorflow")),
+    ],
+)
+@pytest.mark.parametrize("name", HERE)
+def test_options_are_exported(name, case, tmp_path, monkeypatch):
+    require(name)
+    any_size = BACKEND in exporting.FORMATS[name].any_size
+    if case == "chunked":
+        if name == "openvino":
+            pytest.skip("OpenVINO does not read TensorFlow's loop")
+        monkeypatch.setattr(_kernels, "CHUNKED_MIN_QUERIES", 5)
+        monkeypatch.setattr(_kernels, "QUERY_CHUNK", 3)
+    model = tiny(
+        **{
+            "num_layers": 2,
+            "input_shape": (None, None, 3) if any_size else (8, 12, 3),
+            "grid_size": (2, 3),
+            **OPTIONS[case],
+        }
+    )
+    randomize(model)
+    if case == "features":
+        model = keras_vit.dense_features(model, blocks=(0, 1))
+    target = tmp_path / target_of(name)
+    flags = {} if any_size else {"image_size": (8, 12)}
+    keras_vit.export(model, target, **flags)
+    x = images(2, 8, 12, 3)
+    for found, expected in zip(
+        keras.tree.flatten(exporting.FORMATS[name].read(target)(x)),
+        keras.tree.flatten(model.predict_on_batch(x)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.slow

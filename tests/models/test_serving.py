@@ -107,9 +107,6 @@ def test_int8_model_in_a_name_scope_is_loaded(tmp_path):
     assert again.get_layer("block_0").mlp.dense_1.quantization_mode == "int8"
 
 
-ONNX_WRITERS = {"jax": "jax2onnx", "tensorflow": "tf2onnx", "torch": "onnx"}
-
-
 @pytest.mark.backends("torch")
 def test_layers_quantized_by_a_policy_map_are_built_from_their_config():
     """The policies quantize the layers inside a block before its config."""
