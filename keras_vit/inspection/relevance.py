@@ -139,8 +139,8 @@ def relevance(
 
 
 class _Parts:
-    """A model as three functions: from images to the inputs of its blocks,
-    from block to block, and from the tokens of any block to the outputs."""
+    """A model as two functions: from images to the inputs of its blocks, and
+    from the tokens of any block to the outputs."""
 
     def __init__(
         self,
@@ -220,6 +220,12 @@ def _logits(head: keras.layers.Dense, x: Tensor) -> Tensor:
     """Computes the output of a dense layer before its activation."""
     if head.activation is keras.activations.linear:
         return head(x)
+    if head.quantization_mode is not None:
+        raise ValueError(
+            "The logits of a quantized head that ends in an activation cannot "
+            f"be computed. Received: the layer {head.name!r} with "
+            f"{head.activation.__name__}; explain the float model."
+        )
     x = ops.matmul(ops.cast(x, head.compute_dtype), head.kernel)
     return x if head.bias is None else x + head.bias
 

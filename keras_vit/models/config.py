@@ -164,7 +164,7 @@ def _check_shape(name: str, shape: Any) -> tuple[int | None, ...]:
         and all(n is None or isinstance(n, numbers.Integral) for n in shape)
         and all(n is None or n > 0 for n in shape)
     )
-    # Of these sizes, the first is the number of channels.
+    # The first of these sizes is the number of channels.
     is_first = is_shape and shape[0] in (1, 3) and shape[2] > 4
     if not is_shape or (is_first and shape[1] != shape[0]):
         raise ValueError(

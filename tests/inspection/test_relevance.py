@@ -173,6 +173,10 @@ def test_what_cannot_be_explained_is_refused():
     for classes in (5, -1, [1], 2.0, [[1, 2]]):
         with pytest.raises(ValueError, match="from 0 to 4 .* classes="):
             inspection.relevance(model, images, classes)
+    softmax, _ = small_model(classifier_activation="softmax")
+    softmax.quantize("int8")
+    with pytest.raises(ValueError, match="'head' with softmax"):
+        inspection.relevance(softmax, images)
     with pytest.raises(ValueError, match="'legrad'"):
         inspection.relevance(model, images, method="grad")
     x = model.get_layer("block_0").output
