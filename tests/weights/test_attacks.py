@@ -327,6 +327,31 @@ def test_folders_of_orbax_are_refused(trap, capsys):
         refused(loader, keras_folder, capsys)
 
 
+@pytest.mark.parametrize("name", ["a.keras", "a.weights.h5"])
+def test_heaps_with_endless_free_space_are_refused(name, tmp_path):
+    model = classifier()
+    model.save_weights(tmp_path / "a.weights.h5")
+    content = bytearray((tmp_path / "a.weights.h5").read_bytes())
+    start = content.index(b"GCOL")
+    position = start + 16
+    while content[position]:  # the number of an entry
+        size = int.from_bytes(content[position + 8 : position + 16], "little")
+        position += 16 + (size + 7) // 8 * 8
+    content[position + 8 : position + 16] = bytes(8)
+    if name == "a.keras":
+        model.save(tmp_path / name)
+        with zipfile.ZipFile(tmp_path / name) as archive:
+            config = archive.read("config.json")
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("config.json", config)
+            archive.writestr("model.weights.h5", content)
+    else:
+        (tmp_path / name).write_bytes(content)
+    for loader in ("load", "Keras") if name == "a.keras" else ("load",):
+        with pytest.raises(ValueError, match="its heap of texts is damaged"):
+            LOADERS[loader](tmp_path / name)
+
+
 @pytest.mark.parametrize("members", ["twice", "bomb", "link"])
 def test_archives_made_to_harm_are_refused(members, harmless, trap, capsys):
     path = trap.parent / "evil.keras"

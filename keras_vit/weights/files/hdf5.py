@@ -5,7 +5,9 @@ named by their number. HDF5 is read by h5py, as in Keras. It is imported inside
 functions, since other files are converted without it.
 """
 
+import mmap
 import pathlib
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,15 +18,22 @@ from keras_vit._types import Array
 from keras_vit.weights.files import archives
 
 
-def check_tree(group: Any, size: int) -> int:
-    """Counts the arrays of a tree; raises a `ValueError` if it has links or is
-    too large for the file's size in bytes.
+def mapped(path: pathlib.Path) -> mmap.mmap:
+    """Returns the bytes of a file, without reading it into memory."""
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def check_tree(group: Any, content: bytes | mmap.mmap) -> int:
+    """Counts the arrays of a tree; raises a `ValueError` if it has links, is
+    too large for the file's size, or cannot be read in finite time.
 
     The whole file is checked: Keras would follow links and read external
     storage. An object with two paths is refused since it could contain itself.
     """
     import h5py
 
+    _check_heaps(content)
     seen, groups, claimed, arrays = {group}, [group], 0, 0
     while groups:
         group = groups.pop()
@@ -46,8 +55,26 @@ def check_tree(group: Any, size: int) -> int:
             else:
                 claimed += item.nbytes
                 arrays += 1
-    archives.check_size(claimed, size)
+    archives.check_size(claimed, len(content))
     return arrays
+
+
+def _check_heaps(content: bytes | mmap.mmap) -> None:
+    """Raises a `ValueError` if a heap of texts is damaged: libhdf5 would read
+    an entry of free space without a size again and again."""
+    start = content.find(b"GCOL\1\0\0\0")
+    while start >= 0:
+        position, end = start + 16, len(content)
+        if position <= end:
+            (size,) = struct.unpack_from("<Q", content, start + 8)
+            end = min(start + size, end)
+        # An entry has a number (0 for free space), a size, and its bytes.
+        while position + 16 <= end:
+            number, size = struct.unpack_from("<H6xQ", content, position)
+            if number == 0 and size < 16:
+                raise ValueError("its heap of texts is damaged")
+            position += size if number == 0 else 16 + (size + 7) // 8 * 8
+        start = content.find(b"GCOL\1\0\0\0", start + 1)
 
 
 def layer_datasets(group: Any, path: str) -> Iterator[tuple[str, Any, bool]]:
@@ -88,9 +115,10 @@ def read_layers(path: pathlib.Path) -> tuple[dict[str, Array], list[str]]:
     with (
         archives.parsing("a .weights.h5 file of Keras's", path),
         h5py.File(path, "r", locking=False) as root,
+        mapped(path) as content,
     ):
         try:
-            check_tree(root, path.stat().st_size)
+            check_tree(root, content)
             datasets = list(layer_datasets(root["layers"], ""))
         except (KeyError, TypeError, NotImplementedError) as error:
             raise ValueError(f"it holds damaged objects: {error}") from error

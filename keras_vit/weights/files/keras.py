@@ -30,6 +30,7 @@ from keras_vit.weights.files import archives
 from keras_vit.weights.files.arrays import check_arrays
 from keras_vit.weights.files.hdf5 import check_tree
 from keras_vit.weights.files.hdf5 import layer_datasets
+from keras_vit.weights.files.hdf5 import mapped
 from keras_vit.weights.files.hdf5 import read_dataset
 from keras_vit.weights.files.paths import existing_path
 from keras_vit.weights.infer import DECODER
@@ -190,7 +191,7 @@ def check_is_safe(
     with archives.parsing("a .keras file of Keras's", path):
         config, content = _read_archive(path)
         with h5py.File(io.BytesIO(content), "r") as root:
-            arrays = check_tree(root, len(content))
+            arrays = check_tree(root, content)
     try:
         _check_config(config, is_registered)
     except (ValueError, RecursionError) as error:
@@ -277,14 +278,14 @@ def _read_tree(
     import h5py
 
     if isinstance(file, pathlib.Path):
-        size = file.stat().st_size
+        content = mapped(file)
     else:
-        size = file.getbuffer().nbytes
+        content = file.getvalue()
     arrays, problems, grid = {}, [], None
     # Without a lock, since another process may have the file open.
     with h5py.File(file, "r", locking=False) as root:
         try:
-            check_tree(root, size)
+            check_tree(root, content)
             metadata = json.loads(root.attrs.get(METADATA_ATTRIBUTE, "{}"))
             datasets = list(_model_datasets(root, encoder))
         except (KeyError, TypeError, NotImplementedError) as error:
