@@ -1,4 +1,5 @@
-"""Adds the README to the distribution's metadata, with absolute links for PyPI.
+"""Adds the recipes to the wheel; and the README, with absolute links for PyPI, to
+its metadata.
 
 All other metadata is in pyproject.toml. PyPI does not resolve relative links,
 which GitHub and the documentation site do. Here they become links to the
@@ -10,6 +11,7 @@ import re
 import tomllib
 
 import setuptools
+from setuptools.command import build_py
 
 ROOT = pathlib.Path(__file__).resolve().parent
 # [text](target), ![image](target); the text of a badge is an image itself.
@@ -48,8 +50,21 @@ def readme():
     )
 
 
+class BuildWithRecipes(build_py.build_py):
+    """Adds the recipes to the package, which the command `keras-vit` runs."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            folder = pathlib.Path(self.build_lib, "keras_vit", "recipes")
+            self.mkpath(str(folder))
+            for path in sorted((ROOT / "recipes").glob("*.py")):
+                self.copy_file(str(path), str(folder / path.name))
+
+
 if __name__ == "__main__":
     setuptools.setup(
+        cmdclass={"build_py": BuildWithRecipes},
         long_description=readme(),
         long_description_content_type="text/markdown",
     )

@@ -9,7 +9,7 @@
    tests.
 3. The wheel is installed with the extra `jax` in a new environment, where the
    quick start runs in an empty folder: build, train, save, load in a new
-   process, convert, predict.
+   process, convert; and the command `keras-vit` finds the recipes.
 
 It needs the package index (about 200 MB are downloaded).
 """
@@ -84,6 +84,8 @@ def main():
             run(python, "-c", textwrap.dedent(program), cwd=empty)
         options = ["model.keras", "copy.npz", "--to", "vit_jax"]
         run(python, "-m", "keras_vit.convert", *options, cwd=empty)
+        run(python, "-m", "keras_vit", "new", "finetune", cwd=empty)
+        run(python, "-m", "keras_vit", "train", "--help", cwd=empty)
     print("The wheel works.")
 
 
