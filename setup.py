@@ -1,5 +1,5 @@
-"""Adds the recipes to the wheel; and the README, with absolute links for PyPI, to
-its metadata.
+"""Adds the recipes to the wheel, and the README to its metadata, with absolute
+links for PyPI.
 
 All other metadata is in pyproject.toml. PyPI does not resolve relative links,
 which GitHub and the documentation site do. Here they become links to the
