@@ -3,13 +3,16 @@
 import contextlib
 import functools
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
+from typing import Self
 
 import keras
 from keras import ops
 
 from keras_vit import _checks
 from keras_vit import _replicas
+from keras_vit._types import Config
 from keras_vit._types import Tensor
 from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers import PatchEmbedding
@@ -31,11 +34,31 @@ class Model(keras.Model):
         outputs: Outputs of a functional `keras.Model`.
         name: String. Name of the model.
 
+    Attributes:
+        class_names: Sequence of strings, the names of the classes, or None.
+            They are saved in a `.keras` file with the model.
+
     Example:
 
     >>> features = vit.get_layer("pre_logits").output
     >>> model = keras_vit.models.Model(vit.input, my_head(features))
     """
+
+    class_names: Sequence[str] | None = None
+
+    def get_config(self) -> Config:
+        config = super().get_config()
+        if self.class_names is not None:
+            config["class_names"] = list(self.class_names)
+        return config
+
+    @classmethod
+    def from_config(cls, config: Config, custom_objects: Any = None) -> Self:
+        names = config.get("class_names")
+        config = {k: v for k, v in config.items() if k != "class_names"}
+        model = super().from_config(config, custom_objects)
+        model.class_names = names
+        return model
 
     @functools.wraps(keras.Model.fit)
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:

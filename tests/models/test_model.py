@@ -204,3 +204,13 @@ def test_wrong_num_queries_raises():
     block = TransformerBlock(2, 32)
     with pytest.raises(ValueError, match="num_queries"):
         block(keras.Input((17, 16)), num_queries=18)
+
+
+def test_class_names_are_saved(tmp_path):
+    model = keras_vit.ViTTi16(input_shape=(16, 16, 3), num_layers=1, classes=2)
+    assert "class_names" not in model.get_config()
+    model.class_names = ("cat", "dög")
+    model.save(tmp_path / "model.keras")
+    for load in (keras.models.load_model, keras_vit.load):
+        loaded = load(tmp_path / "model.keras")
+        assert list(loaded.class_names) == ["cat", "dög"]
