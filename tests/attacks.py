@@ -33,6 +33,10 @@ def layer(kind, module="keras.layers", **config):
     }
 
 
+def dense(**config):
+    return layer("Dense", **{"units": 2, **config})
+
+
 def writing(trap):
     return f"lambda x: open({str(trap)!r}, 'w').close() or x"
 
@@ -68,16 +72,14 @@ LAYERS = {
         **layer("Lambda", function=code(trap)),
         "registered_name": "Lambda",
     },
-    "lambda as activation": lambda trap, url: layer(
-        "Dense", units=2, activation=code(trap)
-    ),
+    "lambda as activation": lambda trap, url: dense(activation=code(trap)),
     "lambda without a module": lambda trap, url: {
         "class_name": "Lambda",
         "config": {"name": "evil", "function": code(trap)},
     },
     "os.system": lambda trap, url: layer("system", "os", command="touch trap"),
-    "os.system as activation": lambda trap, url: layer(
-        "Dense", units=2, activation=function("system", "os")
+    "os.system as activation": lambda trap, url: dense(
+        activation=function("system", "os")
     ),
     "keras_cv": lambda trap, url: layer("Layer", "keras_cv.layers"),
     "get_file": lambda trap, url: layer(
@@ -86,8 +88,8 @@ LAYERS = {
     "get_file of a file": lambda trap, url: layer(
         "get_file", "keras.utils", fname="x", origin=trap.as_uri()
     ),
-    "get_file as activation": lambda trap, url: layer(
-        "Dense", units=2, activation=function("get_file", "keras.utils")
+    "get_file as activation": lambda trap, url: dense(
+        activation=function("get_file", "keras.utils")
     ),
     "an application": lambda trap, url: layer("ResNet50", "keras.applications"),
     "a saved model": lambda trap, url: layer(
@@ -96,10 +98,8 @@ LAYERS = {
     "unsafe mode": lambda trap, url: layer(
         "enable_unsafe_deserialization", "keras.config"
     ),
-    "unsafe mode as activation": lambda trap, url: layer(
-        "Dense",
-        units=2,
-        activation=function("enable_unsafe_deserialization", "keras.config"),
+    "unsafe mode as activation": lambda trap, url: dense(
+        activation=function("enable_unsafe_deserialization", "keras.config")
     ),
     "torch": lambda trap, url: layer("TorchModuleWrapper", module="AAAA"),
     "TFSMLayer": lambda trap, url: layer("TFSMLayer", filepath=str(trap)),
@@ -122,18 +122,9 @@ LAYERS = {
         "registered_name": None,
         "config": [],
     },
-    "a path": lambda trap, url: {
-        **layer("Dense", units=2),
-        "config": {"name": "../trap", "units": 2},
-    },
-    "a hidden path": lambda trap, url: {
-        **layer("Dense", units=2),
-        "config": {"name": "a/../../trap", "units": 2},
-    },
-    "an absolute path": lambda trap, url: {
-        **layer("Dense", units=2),
-        "config": {"name": str(trap), "units": 2},
-    },
+    "a path": lambda trap, url: dense(name="../trap"),
+    "a hidden path": lambda trap, url: dense(name="a/../../trap"),
+    "an absolute path": lambda trap, url: dense(name=str(trap)),
     "a constant": lambda trap, url: {
         **layer("UpSampling2D", size=[2**20, 2**20]),
         "inbound_nodes": [{"args": [[[[1.0]]]], "kwargs": {}}],
@@ -141,13 +132,13 @@ LAYERS = {
 }
 # Each would allocate gigabytes, or build for hours.
 SIZES = {
-    "a dense layer": lambda trap, url: layer("Dense", units=2**31),
+    "a dense layer": lambda trap, url: dense(units=2**31),
     "a square": lambda trap, url: layer(
         "Sequential",
         "keras",
         layers=[
-            layer("Dense", units=2**17, name="first"),
-            layer("Dense", units=2**17, name="second"),
+            dense(units=2**17, name="first"),
+            dense(units=2**17, name="second"),
         ],
     ),
     "an embedding": lambda trap, url: layer(

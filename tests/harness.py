@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import json
 import pathlib
 import tempfile
 
@@ -92,6 +93,23 @@ def numpy(tensor):
     return np.asarray(ops.convert_to_numpy(tensor))
 
 
+def copies(model, folder):
+    """Returns copies with the same weights, by the methods of Keras."""
+    model.save(folder / "model.keras")
+    model.save_weights(folder / "model.weights.h5")
+    config = json.loads(json.dumps(model.get_config()))
+    found = {
+        "load_model": keras.models.load_model(folder / "model.keras"),
+        "clone_model": keras.models.clone_model(model),
+        "from_config": type(model).from_config(config),
+        "model_from_json": keras.models.model_from_json(model.to_json()),
+    }
+    found["clone_model"].set_weights(model.get_weights())
+    for way in ("from_config", "model_from_json"):
+        found[way].load_weights(folder / "model.weights.h5")
+    return found
+
+
 def model_of(make, inputs):
     """A functional model of the layer with an unknown batch size."""
     symbolic = [keras.Input(x.shape[1:], dtype="float32") for x in inputs]
@@ -168,19 +186,11 @@ def _check_save(make, inputs):
     _randomize(model)
     before = _arrays(model(list(inputs)))
     with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "layer.keras"
-        model.save(path)
-        again = keras.models.load_model(path, safe_mode=True)
-        weights = path.with_suffix(".weights.h5")
-        model.save_weights(weights)
-        fresh = model_of(make, inputs)
-        fresh.load_weights(weights)
-    clone = keras.models.clone_model(model)
-    clone.set_weights(model.get_weights())
-    for other in (again, fresh, clone):
+        found = copies(model, pathlib.Path(folder))
+    for way, other in found.items():
         after = _arrays(other(list(inputs)))
         for x, y in zip(before, after, strict=True):
-            np.testing.assert_array_equal(x, y)
+            np.testing.assert_array_equal(x, y, err_msg=way)
 
 
 def _check_precision(make, inputs):
@@ -209,12 +219,12 @@ def _check_precision(make, inputs):
 
 
 def check_integers(make, *inputs):
-    """Integers give what equal floats give, also within a wrapper, which does
-    not use `__call__`."""
+    """Integers and float64 give what equal floats give, also within a wrapper,
+    which does not use `__call__`."""
     layer = make()
     first, *others = inputs
     integers = np.round(3 * first).astype("int32")
-    expected = layer(integers.astype("float32"), *others)
+    layer(integers.astype("float32"), *others)
     _randomize(layer)
     expected = layer(integers.astype("float32"), *others)
     symbolic = [keras.KerasTensor(integers.shape, "int32")]
@@ -222,7 +232,11 @@ def check_integers(make, *inputs):
     assert _dtypes(make()(*symbolic)) == {"float32"}
     tensor = ops.convert_to_tensor(integers)
     others = [ops.convert_to_tensor(x) for x in others]
-    for found in (layer(integers, *others), layer.call(tensor, *others)):
+    for found in (
+        layer(integers, *others),
+        layer(integers.astype("float64"), *others),
+        layer.call(tensor, *others),
+    ):
         assert _dtypes(found) == {"float32"}
         for x, y in zip(_arrays(found), _arrays(expected), strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)

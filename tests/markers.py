@@ -7,6 +7,20 @@ import pytest
 BACKENDS = {"jax", "tensorflow", "torch"}
 
 
+def on_all(cases, chosen):
+    """Returns parameters, of which those not `chosen` run under PyTorch alone,
+    which compiles nothing."""
+    return [
+        case
+        if case in chosen
+        else pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=pytest.mark.backends("torch"),
+        )
+        for case in cases
+    ]
+
+
 def runs_on(item, backend, name="backends"):
     """Whether a test runs on a backend.
 

@@ -105,7 +105,6 @@ def weights(name):
     return lambda: keras_vit.ViTB16(weights=name)
 
 
-# The call, its exception and the message.
 MODELS = {
     "no multiple of the patch": (
         lambda: tiny(input_shape=(30, 32, 3)),
@@ -122,6 +121,51 @@ MODELS = {
     "a misspelt argument": (
         lambda: tiny(pooing="gap"),
         (TypeError, "Did you mean 'pooling'"),
+    ),
+    "no classes": (
+        lambda: tiny(classes=0),
+        (ValueError, r"pass include_top=False\.?$"),
+    ),
+    "the mean of another library": (
+        lambda: tiny(pooling="avg"),
+        (ValueError, r"Did you mean 'gap'\?$"),
+    ),
+    "the token of another library": (
+        lambda: tiny(pooling="cls"),
+        (ValueError, r"Did you mean 'token'\?$"),
+    ),
+    "no pooling": (
+        lambda: tiny(pooling="max"),
+        (ValueError, r"Received: pooling='max'\.?$"),
+    ),
+    "a misspelt model": (
+        lambda: keras_vit.cost("ViTB61"),
+        (ValueError, r"Did you mean 'ViTB16'\?$"),
+    ),
+    "a name as a model": (
+        lambda: keras_vit.feature_extractor("ViTB16", "head"),
+        (ValueError, r"'ViTB16'\.?$"),
+    ),
+    "an underscore": (
+        lambda: keras_vit.ViT_B16,
+        (AttributeError, "Did you mean 'ViTB16'?"),
+    ),
+    "a model in small letters": (
+        lambda: keras_vit.vit_b16,
+        (AttributeError, "Did you mean 'ViTB16'?"),
+    ),
+    # The first argument is `include_top`: this gave a random model.
+    "weights by position": (
+        lambda: keras_vit.ViTTi16("imagenet"),
+        (ValueError, "include_top='imagenet'. Give"),
+    ),
+    "an image size by position": (
+        lambda: keras_vit.ViTTi16(224),
+        (ValueError, "include_top=224. Give"),
+    ),
+    "a repository": (
+        weights("google/vit-base-patch16-224"),
+        (FileNotFoundError, "'hf://google/vit-base-patch16-224'"),
     ),
     "weights in capitals": (
         weights("imagenet21K"),

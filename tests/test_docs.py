@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import pathlib
 import re
+import shutil
 
 import pytest
 import yaml
@@ -34,27 +35,34 @@ BLOCKS = {
 }
 
 
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """The file that the pages call Ti_16.npz."""
+    path = tmp_path_factory.mktemp("weights") / "Ti_16.npz"
+    model = keras_vit.ViTTi16(input_shape=(32, 32, 3), classes=7)
+    keras_vit.converters.save(model, path)
+    return path
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in BLOCKS if BLOCKS[name]])
-def test_python_blocks_run(name, tmp_path, monkeypatch):
-    """Run the blocks of a page in order, in an empty folder with the file that
-    the pages call Ti_16.npz."""
+def test_python_blocks_run(name, weights, tmp_path, monkeypatch):
+    """Run the blocks of a page in order, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     if name == "docs/export.md":  # of 12 blocks, it takes three times as long
         small = functools.partial(keras_vit.ViTTi16, num_layers=2)
         monkeypatch.setattr(keras_vit, "ViTTi16", small)
-    file = keras_vit.ViTTi16(input_shape=(32, 32, 3), classes=7)
-    keras_vit.converters.save(file, "Ti_16.npz")
+    shutil.copy(weights, tmp_path)
     names = {}
     for block in BLOCKS[name]:
         exec(compile(block, name, "exec"), names)
 
 
 @pytest.mark.backends("jax")
-def test_python_blocks_run_on_jax(tmp_path, monkeypatch):
+def test_python_blocks_run_on_jax(weights, tmp_path, monkeypatch):
     """Run the page about several devices, whose Python does more under JAX."""
     assert any('backend() == "jax"' in x for x in BLOCKS["docs/scale.md"])
-    test_python_blocks_run("docs/scale.md", tmp_path, monkeypatch)
+    test_python_blocks_run("docs/scale.md", weights, tmp_path, monkeypatch)
 
 
 def docstring_examples():

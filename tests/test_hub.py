@@ -15,7 +15,7 @@ from keras_vit import hub
 from keras_vit.inspection.report import class_names
 from keras_vit.training.models import build_model
 from keras_vit.weights.checkpoint import open_checkpoint
-from tests.models.test_vit import randomize
+from tests.small import randomize
 
 SIZES = {
     "input_shape": (32, 32, 3),

@@ -13,11 +13,12 @@ from keras_vit.training import callbacks
 from tests.training import run_small
 from tests.training.fitting import fit
 
+pytestmark = pytest.mark.backends("torch")
+
 # What these print is the output of a program.
-PROGRAMS = ("convert.py",)
+PROGRAMS = ("__main__.py", "convert.py")
 
 
-@pytest.mark.backends("torch")
 def test_library_does_not_print():
     folder = pathlib.Path(keras_vit.__file__).parent
     found = [
@@ -46,6 +47,7 @@ def logger(monkeypatch):
 
 
 def train(folder):
+    folder.mkdir()
     model, schedule = run_small.build()
     metrics = training.CSVMetrics(folder / "metrics.csv", 4, schedule)
     fit(
@@ -59,17 +61,14 @@ def train(folder):
     )
 
 
-@pytest.mark.backends("torch")
-def test_training_prints_nothing_by_default(logger, tmp_path, capsys):
-    train(tmp_path)
+def test_training_shows_its_lines_once_where_that_was_asked_for(
+    logger, tmp_path, capsys
+):
+    train(tmp_path / "silent")
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.backends("torch")
-def test_show_prints_each_line_once(logger, tmp_path, capsys):
     _logging.show()
     _logging.show()
-    train(tmp_path)
+    train(tmp_path / "shown")
     logger.warning("a warning")
     shown = capsys.readouterr()
     assert [line[:8] for line in shown.out.splitlines()] == [
@@ -77,11 +76,6 @@ def test_show_prints_each_line_once(logger, tmp_path, capsys):
         "step 2/2",
     ]
     assert shown.err == "a warning\n"
-
-
-@pytest.mark.backends("torch")
-def test_log_level_is_respected(logger, tmp_path, capsys):
-    _logging.show()
     logger.setLevel(logging.WARNING)
-    train(tmp_path)
+    train(tmp_path / "warnings")
     assert capsys.readouterr().out == ""

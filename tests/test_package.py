@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from tests.small import tiny
 
 PUBLIC = """
 BiT BiT_R101x1 BiT_R101x3 BiT_R152x2 BiT_R152x4 BiT_R50x1 BiT_R50x3
@@ -29,6 +30,7 @@ def test_public_names():
     internal |= {"convert", "exporting", "weights"}  # of tools
     found = {name for name in dir(keras_vit) if not name.startswith("_")}
     assert sorted(found - internal) == sorted(PUBLIC)
+    assert not hasattr(keras_vit, "__wrapped__")
 
 
 @pytest.mark.usefixtures("eager")
@@ -42,11 +44,9 @@ def test_float64():
         keras.config.set_floatx("float64")
         # `dtype_policy()` gives it in a process that begins with this floatx.
         keras.config.set_dtype_policy("float64")
-        model = keras_vit.VisionTransformer(
-            patch_size=16,
-            hidden_size=16,
+        model = tiny(
             num_layers=1,
-            num_heads=2,
+            patch_size=16,
             input_shape=(None, None, 3),
             classes=2,
             grid_size=2,

@@ -48,7 +48,7 @@ def run(code, folder):
 
 @pytest.mark.slow
 def test_one_backend_alone_is_enough(tmp_path):
-    """Build, fit, save, load and convert a model."""
+    """Build, fit, save, load and convert a model, and preprocess images."""
     code = """
 import keras, numpy as np
 import keras_vit
@@ -77,6 +77,8 @@ assert main(["timm.safetensors", "flax.npz", "--to", "vit_jax",
              "--set", "num_heads=2", "activation=gelu_tanh"]) == 0
 check(build(weights="flax.npz", classes=3))
 keras_vit.list_weights(print_fn=len)
+for pixels in np.full(3, 255), keras.ops.full((3,), 255):
+    assert float(keras_vit.preprocess_input(pixels)[0]) == 1
 """
     done = run(code, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,6 +8,7 @@ from keras_vit.detection import set_loss
 from keras_vit.detection import set_loss_terms
 from keras_vit.segmentation import matching
 from tests.harness import numpy
+from tests.markers import on_all
 
 TOLERANCE = 3e-5
 CLASSES = 4
@@ -64,6 +65,13 @@ CASES = {
     "ties": ([3, 2], 5, "ties", {}),
     "no area": ([2, 2], 5, "no area", {}),
 }
+
+
+ON_EVERY_BACKEND = (
+    "other weights",
+    "images without objects",
+    "more objects than queries",
+)
 
 
 def theirs(outputs, targets, options):
@@ -134,7 +142,7 @@ def gradients_of(function, outputs):
     return {k: v.grad for k, v in tensors.items()}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", on_all(CASES, ON_EVERY_BACKEND))
 def test_loss_is_transformers(case, monkeypatch, record_error):
     counts, queries, kind, options = CASES[case]
     outputs, targets = example(counts, queries, kind)

@@ -6,6 +6,7 @@ import pytest
 import keras_vit
 from keras_vit import evaluation
 from keras_vit import pretraining
+from tests.small import tiny
 
 pytestmark = pytest.mark.backends("torch")
 CLASSES = 10
@@ -21,15 +22,12 @@ def test_neighbors_are_of_all_classes(order):
     data = keras_vit.data.from_arrays(
         colors[labels], labels, (colors, np.arange(CLASSES))
     )
-    encoder = keras_vit.VisionTransformer(
+    encoder = tiny(
         input_shape=(4, 4, 1),
         patch_size=2,
-        hidden_size=8,
         num_layers=1,
-        num_heads=1,
-        mlp_dim=8,
         include_top=False,
-        pooling=None,
+        classes=None,
         class_token=False,
     )
     model = pretraining.DINO(

@@ -5,18 +5,12 @@ import json
 import pytest
 
 import keras_vit
+from tests.small import tiny
 
 
 @pytest.mark.backends("torch")
 def test_hub_folder_keeps_that_a_model_is_multi_label(tmp_path):
-    model = keras_vit.VisionTransformer(
-        input_shape=(16, 16, 3),
-        patch_size=8,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        classes=2,
-    )
+    model = tiny(classes=2)
     run = tmp_path / "run"
     run.mkdir()
     model.save(run / "model.keras")

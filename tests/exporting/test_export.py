@@ -14,9 +14,11 @@ import keras_vit
 from keras_vit import exporting
 from keras_vit.layers import _kernels
 from keras_vit.training.models import build_model
-from tests.models.test_vit import images
-from tests.models.test_vit import randomize
-from tests.models.test_vit import tiny
+from tests.small import bit
+from tests.small import hybrid
+from tests.small import images
+from tests.small import randomize
+from tests.small import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
 BACKEND = keras.config.backend()
@@ -110,9 +112,8 @@ def test_exported_model_matches_keras(name, export, tmp_path):
 
 
 OPTIONS = {
-    "rope": {"position_embedding": "rope"},
-    "preprocessing": {"preprocessing": "torch"},
-    "features": {},
+    "rope": {"position_embedding": "rope", "preprocessing": "torch"},
+    "features": {"activation": "gelu"},
     "chunked": {"input_shape": (8, 12, 3)},  # 7 tokens
 }
 
@@ -121,7 +122,10 @@ OPTIONS = {
 @pytest.mark.parametrize(
     ("name", "case"),
     [
-        (name, case)
+        # OpenVINO reads the file for ONNX.
+        pytest.param(
+            name, case, marks=[pytest.mark.nightly] * (name == "openvino")
+        )
         for name in HERE
         for case in OPTIONS
         # Only TensorFlow loops over chunks; OpenVINO does not read its loop.
@@ -158,27 +162,14 @@ def test_options_are_exported(name, case, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [[], ["--batch", 1]], ids=["", "1"])
-@pytest.mark.parametrize("name", ["compact-hybrid", "compact-bit"])
-def test_onnx_of_models_with_a_resnet(name, flags, export):
+@pytest.mark.parametrize("build, flags", [(hybrid, []), (bit, ["--batch", 1])])
+def test_onnx_of_models_with_a_resnet(build, flags, export):
     """On JAX it runs where jax2onnx is installed, which is not so in CI."""
     require("onnx")
-    model = build_model(name, None, None, input_shape=(32, 32, 3), classes=3)
-    randomize(model)
+    model = build(resnet_layers=(1,))
+    randomize(model, 0.1)
     model.save("model.keras")
     status, printed = export("model.keras", "a.onnx", *flags)
-    assert status == 0, printed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [{"position_embedding": "rope"}, {"activation": "gelu"}], ids=str
-)
-def test_onnx_of_other_models(options, export, tmp_path):
-    """On JAX it runs where jax2onnx is installed, which is not so in CI."""
-    require("onnx")
-    saved(tmp_path, num_layers=1, **options)
-    status, printed = export("model.keras", "a.onnx")
     assert status == 0, printed
 
 

@@ -9,6 +9,7 @@ import keras_vit
 from keras_vit import inspection
 from keras_vit.data.segmentation import resize_image
 from tests.harness import numpy
+from tests.small import tiny
 
 ON_TORCH = pytest.mark.backends("torch")
 
@@ -25,14 +26,8 @@ def photos():
 @pytest.fixture(scope="module")
 def model():
     keras.utils.set_random_seed(0)
-    return keras_vit.VisionTransformer(
-        input_shape=(32, 32, 3),
-        patch_size=8,
-        hidden_size=48,
-        num_layers=2,
-        num_heads=3,
-        classes=2,
-        num_registers=2,
+    return tiny(
+        input_shape=(32, 32, 3), patch_size=8, hidden_size=48, num_registers=2
     )
 
 

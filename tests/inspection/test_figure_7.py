@@ -7,6 +7,7 @@ import pytest
 import keras_vit
 from keras_vit import inspection
 from tests.inspection import models
+from tests.small import hybrid
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -15,8 +16,7 @@ CORNERS = [(row * PATCH, column * PATCH) for row, column in np.ndindex(GRID)]
 
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
-@pytest.mark.parametrize("registers", [0, 2])
-@pytest.mark.parametrize("patch", [None, 0, 4])
+@pytest.mark.parametrize("patch, registers", [(None, 0), (0, 2), (4, 0)])
 def test_attention_distance_of_known_attention(patch, registers):
     model = models.looking_at(patch, num_registers=registers)
     found = inspection.attention_distance(
@@ -36,23 +36,13 @@ def test_attention_distance_of_known_attention(patch, registers):
 
 
 def test_attention_distance_is_in_pixels():
-    model = keras_vit.HybridVisionTransformer(
-        input_shape=(64, 96, 3),
-        resnet_layers=(1, 1),
-        width_factor=0.5,
-        patch_size=(1, 2),
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        classes=2,
-    )
+    model = hybrid(input_shape=(64, 96, 3), patch_size=(1, 2))
     layout = inspection.token_layout(model)
     assert (layout.grid, layout.patch_size) == ((8, 6), (8, 16))
     assert inspection.embedding_filters(model, 5).shape == (5, 7, 7, 3)
     images = np.zeros((1, 64, 96, 3), "float32")
-    model.get_layer("block_0").attention.query.kernel.assign(
-        np.zeros((16, 2, 8))
-    )
+    kernel = model.get_layer("block_0").attention.query.kernel
+    kernel.assign(np.zeros(kernel.shape))
     found = inspection.attention_distance(model, images)
     down, right = np.indices((8, 6)).reshape(2, -1) * [[8], [16]]
     apart = np.hypot(*(x[:, None] - x for x in (down, right)))
@@ -79,14 +69,12 @@ def test_embedding_filters_are_principal_components(channels):
         assert abs(match) > 0.999
     with pytest.raises(ValueError, match="1 or more"):
         inspection.embedding_filters(model, 0)
-
-
-def test_number_of_filters_is_limited_by_the_hidden_size():
-    model = models.looking_at(None, hidden_size=8)
-    model.get_layer("patch_embedding").kernel.assign(
-        np.random.default_rng(0).normal(size=(8, 8, 3, 8))
+    # There are no more components than the hidden size.
+    narrow = models.looking_at(None, hidden_size=8)
+    narrow.get_layer("patch_embedding").kernel.assign(
+        rng.normal(size=(8, 8, 3, 8))
     )
-    assert inspection.embedding_filters(model).shape == (8, 8, 8, 3)
+    assert inspection.embedding_filters(narrow).shape == (8, 8, 8, 3)
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])

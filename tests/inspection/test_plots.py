@@ -50,7 +50,7 @@ def maps(tokens):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("channels", [1, 2, 3, 5])
+@pytest.mark.parametrize("channels", [2, 3])
 def test_plot_attention_heatmap(channels):
     images = [
         RNG.integers(0, 255, (20, 30, channels)).astype("uint8"),
@@ -69,7 +69,6 @@ def test_plot_attention_heatmap(channels):
     assert_drawn(figure)
 
 
-@pytest.mark.backends("torch")
 def test_one_bright_patch_does_not_hide_the_others():
     """As in the first block of DINOv2."""
     heat = RNG.uniform(size=(1, 24, 24))
@@ -85,7 +84,6 @@ def test_one_bright_patch_does_not_hide_the_others():
     assert tiles[2].images[0].get_array().std() > 0.1
 
 
-@pytest.mark.backends("torch")
 def test_image_values_out_of_range_raise():
     """The images are preprocessed with mode "torch", or are floats up to
     255."""
@@ -121,7 +119,7 @@ def test_plot_attention_distance():
     assert_drawn(figure)
 
 
-@pytest.mark.parametrize("channels", [1, 2, 3, 5])
+@pytest.mark.parametrize("channels", [2, 3])
 def test_plot_embedding_filters(channels):
     filters = RNG.uniform(size=(9, 8, 8, channels))
     figure = inspection.plot_embedding_filters(filters)

@@ -145,6 +145,7 @@ def test_masked_rollout_ignores_patches_that_receive_most_attention():
         inspection.attention_rollout(maps, outliers="remove")
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("pooling", ["token", "gap"])
 def test_heads_are_the_attention_of_the_pooled_tokens(pooling):
     model = models.looking_at(3, pooling=pooling, num_registers=2)

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_vit import layers
 from tests import reference
+from tests.harness import copies
 from tests.harness import numpy
 
 
@@ -29,9 +30,13 @@ def tokens(*shape):
     return np.random.default_rng(1).normal(size=shape)
 
 
-@pytest.mark.parametrize("activation", ["gelu_tanh", "gelu", "quick_gelu"])
 @pytest.mark.parametrize(
-    "bias,norm,scale", [(True, False, None), (False, True, 0.5)]
+    "activation, bias, norm, scale",
+    [
+        ("gelu_tanh", True, False, None),
+        ("gelu", False, True, 0.5),
+        ("quick_gelu", True, True, None),
+    ],
 )
 def test_block_matches_the_reference(activation, bias, norm, scale):
     layer = layers.TransformerBlock(
@@ -227,9 +232,9 @@ def test_a_block_takes_a_mask(remat, tmp_path):
     assert np.abs(model.predict([x, mask], verbose=0) - found).max() > 1e-4
 
 
+@pytest.mark.backends("torch")
 def test_masks_of_earlier_layers_are_refused():
-    """Symbolic and eager masks are refused. Keras's layers ignore them with a
-    warning."""
+    """Attention refuses symbolic and eager masks, which a norm passes on."""
     block = layers.TransformerBlock(2, 8)
     embedding = keras.layers.Embedding(5, 4, mask_zero=True)
     tokens = np.array([[1, 2, 0]])
@@ -240,6 +245,8 @@ def test_masks_of_earlier_layers_are_refused():
                 block(embedding(x))
             with pytest.raises(ValueError, match="MultiHeadAttention"):
                 layers.MultiHeadAttention(2)(embedding(x))
+            passed = layers.LayerNormalization()(embedding(x))
+            assert passed._keras_mask is not None
 
 
 @keras.saving.register_keras_serializable("test_blocks")
@@ -280,8 +287,9 @@ class MeanBlock(layers.TransformerBlock):
 
 
 @pytest.mark.suite("jax", "torch")
-@pytest.mark.parametrize("block", [RMSNormBlock, MeanBlock])
-@pytest.mark.parametrize("num_queries", [None, 1])
+@pytest.mark.parametrize(
+    "block, num_queries", [(RMSNormBlock, 1), (MeanBlock, None)]
+)
 def test_block_with_custom_norm_and_attention(block, num_queries, tmp_path):
     inputs = keras.Input((None, 12))
     outputs = block(2, 24, norm_epsilon=1e-3, remat=True, name="block")(
@@ -296,20 +304,18 @@ def test_block_with_custom_norm_and_attention(block, num_queries, tmp_path):
         names = {w.path.split("/")[1] for w in model.weights}
         assert names == {"norm_1", "attention", "norm_2", "mlp"}
         assert not any("beta" in w.path for w in model.weights)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    clone = keras.models.clone_model(model)
-    clone.set_weights(model.get_weights())
-    for other in (loaded, clone):
+    found = copies(model, tmp_path)
+    for other in found.values():
         assert type(other.get_layer("block")) is block
         np.testing.assert_array_equal(other.predict(x, verbose=0), before)
-    loaded.compile("sgd", "mse")
-    loaded.fit(x, before + 1, verbose=0)
-    moved = loaded.get_layer("block").mlp.dense_1.kernel
+    other.compile("sgd", "mse")
+    other.fit(x, before + 1, verbose=0)
+    moved = other.get_layer("block").mlp.dense_1.kernel
     kept = model.get_layer("block").mlp.dense_1.kernel
     assert np.abs(numpy(moved) - numpy(kept)).max() > 1e-6
 
 
+@pytest.mark.backends("torch")
 def test_kernel_regularizer_applies_to_the_kernels():
     """The regularizer applies to the six kernels and to no other weight."""
     block = layers.TransformerBlock(2, 24, kernel_regularizer="l2")

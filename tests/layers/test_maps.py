@@ -10,8 +10,8 @@ from keras_vit.layers import SimpleFeaturePyramid
 from keras_vit.layers import UpsampleMap
 from keras_vit.layers.resampling import resample_maps
 from tests.harness import numpy
-from tests.models.test_vit import images
-from tests.models.test_vit import tiny
+from tests.small import images
+from tests.small import tiny
 
 RNG = np.random.default_rng(0)
 MAP = RNG.normal(size=(2, 5, 6, 16)).astype("float32")
@@ -116,16 +116,6 @@ def test_on_a_model_of_any_size(tmp_path):
     again.fit(x, {level: 0 * y for level, y in found.items()}, verbose=0)
     after = again.predict(x, verbose=0)
     assert all(np.abs(after[k] - found[k]).max() > 1e-6 for k in found)
-
-
-@pytest.mark.backends("torch")
-def test_config_and_errors():
-    layer = make(norm_epsilon=1e-5)
-    again = SimpleFeaturePyramid.from_config(layer.get_config())
-    assert (again.filters, again.norm_epsilon) == (8, 1e-5)
-    for shape in ((2, 5, 6, 15), (2, 1, 6, 16), (2, 6, 16)):
-        with pytest.raises(ValueError, match=r"Received: shape \(2, "):
-            SimpleFeaturePyramid(8)(keras.Input(shape[1:], batch_size=2))
 
 
 @pytest.mark.parametrize("size", [(10, 18), (3, 2), (5, 7), (1, 1)])

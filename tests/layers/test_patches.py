@@ -11,7 +11,9 @@ from tests import reference
 from tests.harness import numpy
 
 size = st.integers(1, 4)
-quick = settings(max_examples=12, deadline=None)  # JAX compiles each example
+# The other backends compile each example.
+count = 12 if keras.config.backend() == "torch" else 4
+quick = settings(max_examples=count, deadline=None)
 
 
 def images_of(rows, columns, patch, channels):

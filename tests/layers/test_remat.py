@@ -5,22 +5,19 @@ import numpy as np
 import pytest
 from keras import ops
 
-import keras_vit
+from tests.small import tiny
 
 BACKEND = keras.config.backend()
 
 
-def model_of(remat, layers=2, size=16, **kwargs):
+def model_of(remat, layers=2, size=16, **options):
     keras.utils.set_random_seed(0)
-    model = keras_vit.VisionTransformer(
+    model = tiny(
         input_shape=(size, size, 3),
-        patch_size=4,
-        hidden_size=16,
         num_layers=layers,
-        num_heads=2,
         classes=3,
         remat=remat,
-        **kwargs,
+        **options,
     )
     # A zero head leaves no gradient; a norm of a token of zeros is a
     # thousand times as sensitive, and so to rounding.

@@ -10,6 +10,9 @@ from keras_vit.config import field_names
 from tests.converters.test_kept_options import FAMILIES
 from tests.converters.test_kept_options import built
 from tests.converters.test_kept_options import changed
+from tests.small import RESNET
+from tests.small import TINY
+from tests.small import tiny
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -49,11 +52,9 @@ def test_a_saved_model_has_the_same_config(family, tmp_path):
 
 
 def test_config_of_an_encoder_and_of_other_models():
-    config = ViTConfig(
-        patch_size=8, hidden_size=16, num_layers=2, num_heads=2, grid_size=2
-    )
+    config = ViTConfig(**TINY, grid_size=2)
     encoder = keras_vit.VisionTransformer(
-        config, include_top=False, input_shape=(16, 16, 3)
+        config, include_top=False, input_shape=(8, 8, 3)
     )
     assert keras_vit.config_of(encoder) == config
     model = keras_vit.pretraining.MaskedImageModeling(encoder)
@@ -64,22 +65,10 @@ def test_config_of_an_encoder_and_of_other_models():
 
 
 def test_defaults_of_a_config_do_not_replace_what_weights_need(tmp_path):
-    sizes = {
-        "patch_size": 8,
-        "hidden_size": 16,
-        "num_layers": 1,
-        "num_heads": 2,
-    }
-    model = keras_vit.VisionTransformer(
-        **sizes,
-        input_shape=(16, 16, 3),
-        classes=3,
-        activation="gelu",
-        norm_epsilon=1e-3,
-    )
+    model = tiny(activation="gelu", norm_epsilon=1e-3)
     model.save(tmp_path / "model.keras")
     loaded = keras_vit.VisionTransformer(
-        ViTConfig(**sizes, dropout=0.1), weights=tmp_path / "model.keras"
+        ViTConfig(**TINY, dropout=0.1), weights=tmp_path / "model.keras"
     )
     config = keras_vit.config_of(loaded)
     assert (config.activation, config.norm_epsilon) == ("gelu", 1e-3)
@@ -88,13 +77,6 @@ def test_defaults_of_a_config_do_not_replace_what_weights_need(tmp_path):
 
 @pytest.mark.parametrize("function", ["VisionTransformer", "BiT"])
 def test_config_of_a_hybrid_is_refused_for_one_of_its_parts(function):
-    config = HybridConfig(
-        resnet_layers=(1,),
-        width_factor=0.5,
-        patch_size=1,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-    )
+    config = HybridConfig(**{**TINY, **RESNET, "patch_size": 1})
     with pytest.raises(ValueError, match="must be a .*Received: HybridConfig"):
         getattr(keras_vit, function)(config, input_shape=(16, 16, 3))

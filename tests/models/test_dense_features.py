@@ -10,9 +10,12 @@ import pytest
 
 import keras_vit
 from tests import originals
-from tests.models.test_vit import images
-from tests.models.test_vit import randomize
-from tests.models.test_vit import tiny
+from tests.markers import on_all
+from tests.small import bit
+from tests.small import hybrid
+from tests.small import images
+from tests.small import randomize
+from tests.small import tiny
 
 ON_TORCH = pytest.mark.backends("torch")
 # The files' own size is 32 x 32.
@@ -22,6 +25,7 @@ NORMS = {True: tuple(SIZES), False: ("tall",)}
 TOLERANCE = 3e-5
 TIMM = ("token", "registers-positioned", "registers-scale-qknorm")
 DINOV2 = ("dinov2", "dinov2-registers")
+ON_ALL_BACKENDS = ("token", "registers-scale-qknorm", "dinov2-registers")
 
 
 def batch(size):
@@ -55,14 +59,6 @@ def assert_maps(maps, x, expected, record_error, name):
         record_error("dense features", case, error, TOLERANCE)
 
 
-HYBRID = {
-    "resnet_layers": (1, 1),
-    "width_factor": 0.5,
-    "patch_size": 1,
-    "hidden_size": 24,
-    "num_layers": 2,
-    "num_heads": 3,
-}
 CASES = {
     "token": {},
     "sincos": {
@@ -81,13 +77,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        case if case == "token" else pytest.param(case, marks=ON_TORCH)
-        for case in CASES
-    ],
-)
+@pytest.mark.parametrize("case", on_all(CASES, ["token"]))
 def test_any_size_is_that_of_a_model_for_any_size(case):
     """A model of one size gives the maps of one that was made for all."""
     options = CASES[case]
@@ -107,6 +97,7 @@ def test_any_size_is_that_of_a_model_for_any_size(case):
         np.testing.assert_allclose(values(maps, x), expected, atol=1e-5)
 
 
+@ON_TORCH
 def test_blocks_after_the_last_one_are_not_built():
     model = tiny(num_layers=3)
     maps = keras_vit.dense_features(model, blocks=(1,))
@@ -125,9 +116,7 @@ def test_blocks_after_the_last_one_are_not_built():
 
 @ON_TORCH
 def test_a_hybrid_has_stages_and_blocks():
-    model = keras_vit.HybridVisionTransformer(
-        input_shape=(32, 32, 3), classes=2, **HYBRID
-    )
+    model = hybrid(num_layers=2)
     maps = keras_vit.dense_features(model, blocks=(0, 1), stages=(1, 2))
     found = maps(images(1, 32, 64, 3))
     assert {name: tuple(x.shape[1:]) for name, x in found.items()} == {
@@ -217,13 +206,10 @@ def test_norm_after_the_pooling_is_none_of_tokens():
         keras_vit.dense_features(model)
     assert keras_vit.dense_features(model, norm=False).output.shape[-1] == 24
     with pytest.raises(ValueError, match="has no blocks"):
-        keras_vit.dense_features(
-            keras_vit.BiT(resnet_layers=(1,), width_factor=0.5, classes=1),
-            blocks=0,
-        )
+        keras_vit.dense_features(bit(), blocks=0)
 
 
-@pytest.mark.parametrize("name", TIMM)
+@pytest.mark.parametrize("name", on_all(TIMM, ON_ALL_BACKENDS))
 def test_maps_are_timms(name, tmp_path, record_error):
     case = originals.TIMM[name]
     options = {**case.options, "dynamic_img_size": True}
@@ -246,7 +232,7 @@ def test_maps_are_timms(name, tmp_path, record_error):
             assert_maps(maps, x, expected, record_error, name)
 
 
-@pytest.mark.parametrize("name", DINOV2)
+@pytest.mark.parametrize("name", on_all(DINOV2, ON_ALL_BACKENDS))
 def test_maps_are_transformers(name, tmp_path, record_error):
     transformers = pytest.importorskip("transformers")
     kind = {

@@ -29,18 +29,6 @@ def test_suggestions_exist():
     assert names <= {*ACCEPTED} | others
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "google/vit-base-patch16-224",
-        "timm/vit_tiny_patch16_224.augreg_in21k",
-    ],
-)
-def test_repository_name_is_answered_with_its_address(name):
-    with pytest.raises(FileNotFoundError, match=f"'hf://{name}'"):
-        keras_vit.ViTTi16(weights=name)
-
-
 def test_table_of_the_documentation_is_what_errors_say():
     text = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8")
     table = text.partition("\n## ")[0].splitlines()
@@ -61,38 +49,6 @@ def test_table_of_the_documentation_is_what_errors_say():
             assert expected in {*names, *re.findall(r"\w+", here)}, line
             found += 1
     assert found > 5
-
-
-@pytest.mark.parametrize(
-    "call, hint",
-    [
-        (lambda: keras_vit.ViTTi16(classes=0), "pass include_top=False"),
-        (lambda: keras_vit.ViTTi16(pooling="avg"), "Did you mean 'gap'?"),
-        (lambda: keras_vit.ViTTi16(pooling="cls"), "Did you mean 'token'?"),
-        (lambda: keras_vit.ViTTi16(pooling="max"), "Received: pooling='max'"),
-        (lambda: keras_vit.cost("ViTB61"), "Did you mean 'ViTB16'?"),
-        (lambda: keras_vit.feature_extractor("ViTB16", "head"), "'ViTB16'"),
-    ],
-)
-def test_value_of_another_library_is_answered(call, hint):
-    with pytest.raises(ValueError) as error:
-        call()
-    assert str(error.value).endswith((hint, hint + "."))
-
-
-@pytest.mark.parametrize("name", ["ViT_B16", "vit_b16", "VITB16"])
-def test_name_of_a_model_is_answered(name):
-    with pytest.raises(AttributeError, match="Did you mean 'ViTB16'?"):
-        getattr(keras_vit, name)
-    assert not hasattr(keras_vit, "__wrapped__")
-
-
-def test_weights_by_position_raise():
-    """The first argument is `include_top`: weights in its place gave a random
-    model."""
-    for given in ("imagenet", 224):
-        with pytest.raises(ValueError, match=f"include_top={given!r}. Give"):
-            keras_vit.ViTTi16(given)
 
 
 def test_error_for_a_file_of_another_size_is_short(tmp_path):

@@ -1,5 +1,6 @@
 """Names and outputs of layers, for models that are parts of other models."""
 
+import functools
 import re
 
 import keras
@@ -8,11 +9,16 @@ import pytest
 
 import keras_vit
 from keras_vit import segmentation
-from tests.models import test_vit
+from tests import small
+from tests.harness import copies
+from tests.small import bit
+from tests.small import hybrid
+from tests.small import images
 
 ON_TORCH = pytest.mark.backends("torch")
-IMAGES = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3))
-RESNET = {"resnet_layers": (1,), "width_factor": 0.5, "classes": 3}
+SIZE = (16, 24, 3)
+IMAGES = images(2, *SIZE)
+tiny = functools.partial(small.tiny, input_shape=SIZE, patch_size=8)
 MODELS = {
     "vit": lambda: tiny(mask_token=True, distillation=True, num_registers=2),
     "tokens": lambda: tiny(include_top=False),
@@ -20,26 +26,13 @@ MODELS = {
     "every layer": lambda: tiny(position_placement="every_layer_shared"),
     "after": lambda: tiny(final_norm="after_pooling", pre_norm=True),
     "preprocessing": lambda: tiny(preprocessing=True),
-    "hybrid": lambda: keras_vit.HybridVisionTransformer(
-        input_shape=(32, 32, 3),
-        patch_size=1,
-        hidden_size=24,
-        num_layers=1,
-        num_heads=2,
-        **RESNET,
-    ),
-    "bit": lambda: keras_vit.BiT(input_shape=(32, 32, 3), **RESNET),
+    "hybrid": hybrid,
+    "bit": bit,
     "maps": lambda: keras_vit.dense_features(tiny(), blocks=(0, 1)),
     "segmenter": lambda: segmentation.LinearSegmenter(tiny(), 3, (0, 1)),
     "eomt": lambda: segmentation.EoMT(tiny(), 3, queries=2, blocks=1),
 }
 SMALL = {"include_top": False, "pooling": "token"}
-
-
-def tiny(**options):
-    return test_vit.tiny(
-        **{"input_shape": (32, 32, 3), "patch_size": 8, **options}
-    )
 
 
 def predict(model):
@@ -90,15 +83,7 @@ def test_unnamed_layers_fit_on_a_backbone(tmp_path):
     "build",
     [
         lambda: tiny(**SMALL),
-        lambda: keras_vit.ViTTi16(
-            input_shape=(32, 32, 3), num_layers=1, **SMALL
-        ),
-        lambda: keras_vit.BiT(
-            input_shape=(32, 32, 3),
-            include_top=False,
-            pooling="gap",
-            **{**RESNET, "classes": None},
-        ),
+        lambda: bit(include_top=False, pooling="gap"),
         lambda: keras_vit.feature_extractor(tiny(), "pooling"),
         lambda: keras_vit.dense_features(tiny()),
         lambda: segmentation.LinearSegmenter(tiny(), 3),
@@ -109,7 +94,7 @@ def test_two_models_are_called_in_one(build, tmp_path):
     keras.utils.clear_session()
     pair = build(), build()
     assert not pair[0].name.endswith("_1")
-    images = keras.Input((32, 32, 3))
+    images = keras.Input(SIZE)
     outputs = keras.layers.Concatenate()([model(images) for model in pair])
     both = keras.Model(images, outputs)
     both.save(tmp_path / "both.keras")
@@ -149,15 +134,12 @@ def gradient(model, name):
 @pytest.mark.parametrize("name", ["block_1", "encoder_norm"])
 def test_outputs_of_layers_are_those_of_the_model(name, tmp_path):
     model = tiny(distillation=name == "block_1")
-    test_vit.randomize(model)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    cloned = keras.models.clone_model(model)
-    cloned.set_weights(model.get_weights())
+    small.randomize(model)
     extracted = predict(keras_vit.feature_extractor(model, name))
-    for other in (model, loaded, cloned):
-        found = keras.Model(other.input, other.get_layer(name).output)
-        np.testing.assert_allclose(predict(found), extracted, atol=1e-6)
+    found = copies(model, tmp_path)
+    for other in (model, found["load_model"], found["clone_model"]):
+        part = keras.Model(other.input, other.get_layer(name).output)
+        np.testing.assert_allclose(predict(part), extracted, atol=1e-6)
         slope = gradient(other, name)
         assert tuple(slope.shape) == extracted.shape
         assert np.abs(keras.ops.convert_to_numpy(slope)).max() > 0

@@ -9,19 +9,16 @@ from keras_vit.layers import TransformerBlock
 from keras_vit.models import Model
 from keras_vit.models import inference_model
 from keras_vit.models import with_any_size
+from tests.harness import copies
+from tests.harness import numpy as values
+from tests.markers import on_all
+from tests.small import images
+from tests.small import randomize
+from tests.small import tiny
 
 pytestmark = pytest.mark.usefixtures("eager")
 
-SIZES = {
-    "patch_size": 4,
-    "hidden_size": 16,
-    "num_layers": 3,
-    "num_heads": 2,
-    "mlp_dim": 32,
-    "input_shape": (16, 16, 3),
-    "classes": 3,
-}
-IMAGES = np.random.default_rng(0).uniform(-1, 1, (2, 16, 16, 3))
+IMAGES = images(2, 16, 16, 3)
 # Options, and how many tokens the last block's MLP computes: there are 16
 # patches.
 CASES = {
@@ -39,16 +36,16 @@ CASES = {
 
 
 def build(**options):
-    model = keras_vit.VisionTransformer(**{**SIZES, **options})
-    rng = np.random.default_rng(1)
-    for weight in model.weights:
-        if weight.dtype == "float32":
-            weight.assign(rng.normal(0, 0.3, weight.shape))
+    model = tiny(
+        **{
+            "num_layers": 3,
+            "input_shape": (16, 16, 3),
+            "classes": 3,
+            **options,
+        }
+    )
+    randomize(model)
     return model
-
-
-def values(x):
-    return keras.ops.convert_to_numpy(x)
 
 
 def tokens_of(model, monkeypatch):
@@ -71,15 +68,7 @@ def tokens_of(model, monkeypatch):
 ON_EVERY_BACKEND = ("token", "distilled", "remat", "map", "relative")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        if name in ON_EVERY_BACKEND
-        else pytest.param(name, marks=pytest.mark.backends("torch"))
-        for name in CASES
-    ],
-)
+@pytest.mark.parametrize("name", on_all(CASES, ON_EVERY_BACKEND))
 def test_last_block_computes_only_pooled_tokens(
     name, monkeypatch, record_error
 ):
@@ -105,8 +94,9 @@ def weights_after(model, optimizer="sgd"):
 @pytest.mark.suite("jax", "torch")
 @pytest.mark.parametrize("name", ["token", "distilled", "remat"])
 def test_gradients_match_the_full_computation(name, record_error):
-    model = build(**CASES[name][0])
-    other = inference_model(build(**CASES[name][0]))
+    model, other = (build(**CASES[name][0]) for _ in range(2))
+    other.set_weights(model.get_weights())
+    other = inference_model(other)
     error = np.abs(weights_after(model) - weights_after(other)).max()
     record_error("num_queries", f"{name}, two steps", error, 1e-5)
 
@@ -120,13 +110,10 @@ def test_compiled_models_give_models_that_are_not_compiled(function):
     assert other is not model and not other.compiled and model.compiled
 
 
+@pytest.mark.backends("torch")
 def test_saved_and_cloned_models_keep_num_queries(tmp_path, monkeypatch):
     model = inference_model(build())
-    model.save(tmp_path / "a.keras")
-    loaded = keras.saving.load_model(tmp_path / "a.keras")
-    cloned = keras.models.clone_model(model)
-    cloned.set_weights(model.get_weights())
-    for other in (loaded, cloned):
+    for other in copies(model, tmp_path).values():
         assert isinstance(other, Model)
         assert tokens_of(other, monkeypatch) == 1
         np.testing.assert_array_equal(
@@ -146,7 +133,7 @@ def test_features_include_all_tokens(name, tmp_path):
     for layer in ("block_2", "encoder_norm"):
         output = reference.get_layer(layer).output
         expected = values(keras.Model(reference.input, output)(IMAGES))
-        assert expected.shape == (2, length, 16)
+        assert expected.shape == (2, length, 24)
         for found in (
             keras_vit.feature_extractor(copy, layer)(IMAGES),
             keras_vit.feature_extractor(copy, [layer, "head"])(IMAGES)[layer],
@@ -161,6 +148,7 @@ def test_features_include_all_tokens(name, tmp_path):
     )
 
 
+@pytest.mark.backends("torch")
 def test_models_on_other_layers(monkeypatch):
     model = build(representation_size=8)
     extract = keras_vit.feature_extractor(model, "pre_logits")
@@ -169,7 +157,7 @@ def test_models_on_other_layers(monkeypatch):
     other = inference_model(Model(model.input, x))
     assert tokens_of(other, monkeypatch) == 1
     mean = keras.layers.GlobalAveragePooling1D()
-    mean(keras.Input((17, 16)))  # the call below is not its first
+    mean(keras.Input((17, 24)))  # the call below is not its first
     for outputs in (
         [model.output, mean(model.get_layer("encoder_norm").output)],
         [model.output, model.get_layer("block_2").output],
@@ -200,6 +188,7 @@ def test_num_queries_selects_the_first_tokens(relative):
         )
 
 
+@pytest.mark.backends("torch")
 def test_wrong_num_queries_raises():
     block = TransformerBlock(2, 32)
     with pytest.raises(ValueError, match="num_queries"):

@@ -14,16 +14,12 @@ from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
 from keras_vit.weights.formats import FORMATS
 from tests.harness import numpy
+from tests.markers import on_all
+from tests.small import hybrid
+from tests.small import images
+from tests.small import randomize
+from tests.small import tiny
 
-SIZES = {
-    "input_shape": (8, 12, 3),
-    "patch_size": 4,
-    "hidden_size": 16,
-    "num_layers": 2,
-    "num_heads": 2,
-    "mlp_dim": 16,
-    "classes": 3,
-}
 COMBINATIONS = [
     case
     for case in itertools.product(POSITION_EMBEDDINGS, POSITION_PLACEMENTS)
@@ -44,37 +40,24 @@ ON_ALL_BACKENDS = (
 )
 
 
-def marked(cases):
-    return [
-        case
-        if case in ON_ALL_BACKENDS
-        else pytest.param(*case, marks=pytest.mark.backends("torch"))
-        for case in cases
-    ]
-
-
-CASES = marked(COMBINATIONS)
-
-
 def build(kind, placement, **options):
-    model = keras_vit.VisionTransformer(
-        **{**SIZES, **options},
-        position_embedding=kind,
-        position_placement=placement,
+    model = tiny(
+        **options, position_embedding=kind, position_placement=placement
     )
-    rng = np.random.default_rng(0)
-    model.set_weights([rng.normal(0, 0.3, w.shape) for w in model.weights])
+    randomize(model)
     return model
 
 
-def images(rows=8, columns=12):
-    rng = np.random.default_rng(1)
-    return rng.uniform(-1, 1, (2, rows, columns, 3)).astype("float32")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kind, placement", CASES)
-def test_positions_are_stored_in_the_file(kind, placement, tmp_path):
+@pytest.mark.suite("jax", "torch")
+@pytest.mark.parametrize(
+    "kind, placement", on_all(COMBINATIONS, ON_ALL_BACKENDS)
+)
+def test_files_store_positions_and_load_at_another_image_size(
+    kind, placement, tmp_path
+):
+    """The resampled weights match a model that resamples them at every
+    call."""
     model = build(kind, placement)
     described = describe(model)[1]
     assert described["position_embedding"] == kind.removesuffix("_1d")
@@ -89,8 +72,18 @@ def test_positions_are_stored_in_the_file(kind, placement, tmp_path):
     np.testing.assert_array_equal(
         numpy(again(images())), numpy(model(images()))
     )
+    save(model, tmp_path / "model.keras")
+    wide = load(tmp_path / "model.keras", input_shape=(16, 20, 3))
+    any_size = load(tmp_path / "model.keras", input_shape=(None, None, 3))
+    x = images(2, 16, 20, 3)
+    expected = numpy(any_size(x))
+    np.testing.assert_allclose(numpy(wide(x)), expected, atol=5e-5)
+    if kind not in ("none", "rope", "sincos2d"):
+        other = build(kind, placement, input_shape=(16, 20, 3))
+        assert np.abs(numpy(other(x)) - expected).max() > 1e-3
 
 
+@pytest.mark.backends("torch")
 def test_learned_positions_are_inferred_from_the_arrays(tmp_path):
     """Keras's own files have no metadata of ours: names and shapes suffice."""
     for kind, placement in ON_ALL_BACKENDS:
@@ -109,27 +102,8 @@ def test_learned_positions_are_inferred_from_the_arrays(tmp_path):
         np.testing.assert_array_equal(numpy(found), numpy(expected))
 
 
-@pytest.mark.slow
-@pytest.mark.suite("jax", "torch")
-@pytest.mark.parametrize("kind, placement", CASES)
-def test_checkpoint_loads_at_another_image_size(kind, placement, tmp_path):
-    """The resampled weights match a model that resamples them at every
-    call."""
-    model = build(kind, placement)
-    save(model, tmp_path / "model.keras")
-    wide = load(tmp_path / "model.keras", input_shape=(16, 20, 3))
-    any_size = load(tmp_path / "model.keras", input_shape=(None, None, 3))
-    x = images(16, 20)
-    expected = numpy(any_size(x))
-    np.testing.assert_allclose(numpy(wide(x)), expected, atol=2e-5)
-    if kind not in ("none", "rope", "sincos2d"):
-        other = build(kind, placement, input_shape=(16, 20, 3))
-        assert np.abs(numpy(other(x)) - expected).max() > 1e-3
-
-
-LEARNED = marked(c for c in COMBINATIONS if c[0] in ("learned_2d", "relative"))
 UNSUPPORTED = [
-    *LEARNED,
+    *(c for c in COMBINATIONS if c[0] in ("learned_2d", "relative")),
     ("learned", "every_layer"),
     ("sincos2d", "every_layer"),
 ]
@@ -170,16 +144,17 @@ def test_wrong_position_placements_raise():
 def test_shared_positions_have_one_table():
     count = {p: build("learned", p).count_params() for p in POSITION_PLACEMENTS}
     assert count["stem"] == count["every_layer_shared"]
-    table = 7 * 16
+    table = 7 * 24
     assert count["every_layer"] == count["stem"] + table
 
 
+@pytest.mark.backends("torch")
 def test_features_of_position_embeddings():
     model = build("learned", "every_layer_shared")
     names = ["position_embedding_shared", "block_0", "patch_embedding"]
     found = keras_vit.feature_extractor(model, names)(images())
     table = numpy(model.get_layer(names[0]).embedding)
-    patches = numpy(found["patch_embedding"]).reshape(2, 6, 16)
+    patches = numpy(found["patch_embedding"]).reshape(2, 6, 24)
     first = numpy(found["position_embedding_shared"])[:, 1:]
     np.testing.assert_allclose(first, patches + table[:, 1:], atol=1e-6)
     model = build("relative", "every_layer")
@@ -187,16 +162,15 @@ def test_features_of_position_embeddings():
     assert found.shape == (2, 11, 8)
 
 
+@pytest.mark.backends("torch")
 def test_hybrid_with_shared_relative_positions(tmp_path):
-    model = keras_vit.HybridVisionTransformer(
-        **{**SIZES, "input_shape": (64, 32, 3), "patch_size": 1},
-        resnet_layers=(1, 1),
-        width_factor=0.5,
+    model = hybrid(
+        input_shape=(64, 32, 3),
         position_embedding="relative",
         position_placement="every_layer_shared",
     )
     assert model.get_layer("position_embedding_shared").built_grid == (8, 4)
     save(model, tmp_path / "model.keras")
     again = load(tmp_path / "model.keras", name="rebuilt")
-    x = images(64, 32)
+    x = images(2, 64, 32, 3)
     np.testing.assert_array_equal(numpy(again(x)), numpy(model(x)))

@@ -8,8 +8,8 @@ from PIL import Image
 import keras_vit
 from keras_vit import convert
 from keras_vit.weights.checkpoint import open_checkpoint
-from tests.models.test_vit import randomize
-from tests.models.test_vit import tiny
+from tests.small import randomize
+from tests.small import tiny
 
 rng = np.random.default_rng(0)
 SHAPE = (16, 16, 3)
@@ -63,6 +63,7 @@ def test_model_equals_layer_and_model(pair):
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
 def test_save_and_load_round_trip(pair, suffix, tmp_path):
     path = tmp_path / f"model{suffix}"
@@ -78,6 +79,7 @@ def test_save_and_load_round_trip(pair, suffix, tmp_path):
     assert without.input_shape == pair[1].input_shape
 
 
+@pytest.mark.backends("torch")
 def test_conversion_drops_preprocessing_with_a_warning(pair, tmp_path, capsys):
     inside, without = pair
     path = tmp_path / "model.npz"

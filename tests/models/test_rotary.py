@@ -11,9 +11,9 @@ from keras_vit.converters import save
 from keras_vit.layers.positions import rotate
 from tests.converters import test_dinov3 as dinov3
 from tests.harness import numpy
-from tests.models.test_vit import images
-from tests.models.test_vit import randomize
-from tests.models.test_vit import tiny
+from tests.small import images
+from tests.small import randomize
+from tests.small import tiny
 
 BACKEND = keras.config.backend()
 ON_TORCH = pytest.mark.backends("torch")

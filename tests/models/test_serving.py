@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 
 import keras_vit
-from tests.models.test_vit import images
-from tests.models.test_vit import randomize
-from tests.models.test_vit import tiny
-
-backend = keras.config.backend()
+from tests.markers import on_all
+from tests.small import images
+from tests.small import randomize
+from tests.small import tiny
 
 
 @pytest.mark.usefixtures("eager")
@@ -64,15 +63,7 @@ ON_EVERY_BACKEND = ("int8", "int8, another range", "int4, blocks of 16")
 
 
 @pytest.mark.suite("tensorflow", "torch")
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        if name in ON_EVERY_BACKEND
-        else pytest.param(name, marks=pytest.mark.backends("torch"))
-        for name in QUANTIZATIONS
-    ],
-)
+@pytest.mark.parametrize("name", on_all(QUANTIZATIONS, ON_EVERY_BACKEND))
 @pytest.mark.usefixtures("eager")
 def test_quantized_models_are_saved_and_cloned(name, tmp_path):
     pooling = "map"  # which has an attention and an MLP besides the block's
@@ -98,6 +89,7 @@ def test_quantized_models_are_saved_and_cloned(name, tmp_path):
         assert mlp.dense_1.quantization_mode == mode
 
 
+@pytest.mark.backends("torch")
 def test_int8_model_in_a_name_scope_is_loaded(tmp_path):
     with keras.name_scope("outer"):
         model = tiny(hidden_size=48, num_layers=1)
@@ -110,19 +102,13 @@ def test_int8_model_in_a_name_scope_is_loaded(tmp_path):
 @pytest.mark.backends("torch")
 def test_layers_quantized_by_a_policy_map_are_built_from_their_config():
     """The policies quantize the layers inside a block before its config."""
-    sizes = {"input_shape": (16, 16, 3), "patch_size": 8, "hidden_size": 16}
-    sizes |= {"num_layers": 1, "num_heads": 2, "classes": 3}
-    plain = keras_vit.VisionTransformer(**sizes)
+    block = tiny(num_layers=1).get_layer("block_0")
     policies = keras.dtype_policies.DTypePolicyMap("float32")
-    block = plain.get_layer("block_0")
     for layer in (block.mlp.dense_1, block.attention.query):
         policies[layer.path] = keras.dtype_policies.get("int8_from_float32")
-    before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policies)
-    try:
-        model = keras_vit.VisionTransformer(**sizes)
-    finally:
-        keras.config.set_dtype_policy(before)
+    model = tiny(num_layers=1)
+    keras.config.set_dtype_policy("float32")
     assert model.get_layer("block_0").mlp.dense_1.quantization_mode == "int8"
     again = type(model).from_config(model.get_config())
     again.set_weights(model.get_weights())

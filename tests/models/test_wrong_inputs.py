@@ -4,22 +4,23 @@ import keras
 import numpy as np
 import pytest
 
-import keras_vit
+from tests.small import hybrid
+from tests.small import tiny
 
 
 def zeros(*shape):
     return np.zeros(shape, "float32")
 
 
+def compiled(model):
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy())
+    return model
+
+
 def vit(*size):
-    return keras_vit.VisionTransformer(
-        input_shape=(*(size or (None, None)), 3),
-        patch_size=8,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        classes=2,
-    )
+    sizes = {"patch_size": 8, "num_layers": 1, "classes": 2}
+    shape = (*(size or (None, None)), 3)
+    return compiled(tiny(**sizes, input_shape=shape))
 
 
 RGBA, FIRST, PIXEL = (2, 16, 16, 4), (2, 3, 16, 16), (2, 1, 1, 3)
@@ -53,7 +54,6 @@ def test_wrong_batch_does_not_affect_later_batches():
 )
 def test_wrong_image_shapes_raise(shape, message):
     model = vit()
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy())
     assert_works(model, 2, 16, 16, 3)
     assert_works(model, 2, 24, 24, 3)
     before = model.get_weights()
@@ -74,51 +74,38 @@ def test_wrong_image_shapes_raise(shape, message):
     assert_works(model, 3, 24, 32, 3)
 
 
-def test_one_image_without_a_batch_axis_raises():
-    """With JAX, Keras's error would come after the weights are lost."""
+def test_images_for_a_model_of_one_size():
+    """With JAX, Keras's error for an image without a batch axis would come
+    after the weights are lost, and `predict` would return numbers for images
+    of another size."""
     model = vit(16, 16)
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy())
     image, label = zeros(16, 16, 3), np.zeros(16, "int32")
+    images, labels = zeros(2, 24, 16, 3), np.zeros(2, "int32")
     tf = pytest.importorskip("tensorflow")
     dataset = tf.data.Dataset.from_tensors(image)
-    for call in (
-        lambda: model.predict(image, verbose=0),
-        lambda: model.predict(keras.ops.convert_to_tensor(image), verbose=0),
-        lambda: model.predict([image], verbose=0),
-        lambda: model.predict({"images": image}, verbose=0),
-        lambda: model.predict(dataset, verbose=0),
-        lambda: model.evaluate(image, label, verbose=0),
-        lambda: model.fit(image, label, verbose=0),
+    alone, another = r"16, 3\).*images\[None\]", r"16, 16, 3\). Received.*24"
+    for call, message in (
+        (lambda: model.predict(image, verbose=0), alone),
+        (lambda: model.predict(keras.ops.convert_to_tensor(image)), alone),
+        (lambda: model.predict([image], verbose=0), alone),
+        (lambda: model.predict({"images": image}, verbose=0), alone),
+        (lambda: model.predict(dataset, verbose=0), alone),
+        (lambda: model.evaluate(image, label, verbose=0), alone),
+        (lambda: model.fit(image, label, verbose=0), alone),
+        (lambda: model.predict(images, verbose=0), another),
+        (lambda: model.evaluate(images, labels, verbose=0), another),
+        (lambda: model.fit(images, labels, verbose=0), another),
     ):
-        with pytest.raises(ValueError, match=r"16, 3\).*images\[None\]"):
-            call()
-    assert_works(model, 2, 16, 16, 3)
-
-
-def test_images_of_another_size_raise():
-    """With JAX, Keras's `predict` returns numbers for them."""
-    model = vit(16, 16)
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy())
-    images, labels = zeros(2, 24, 16, 3), np.zeros(2, "int32")
-    for call in (
-        lambda: model.predict(images, verbose=0),
-        lambda: model.evaluate(images, labels, verbose=0),
-        lambda: model.fit(images, labels, verbose=0),
-    ):
-        with pytest.raises(ValueError, match=r"16, 16, 3\). Received.*24, 16"):
+        with pytest.raises(ValueError, match=message):
             call()
     assert_works(model, 2, 16, 16, 3)
 
 
 def test_hybrids_check_channels():
-    model = keras_vit.HybridVisionTransformer(
+    model = hybrid(
         resnet_layers=(),
-        width_factor=0.5,
         input_shape=(None, None, 3),
         patch_size=4,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
         classes=2,
     )
     with pytest.raises(ValueError, match=r"None, 3\). Received"):

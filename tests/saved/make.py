@@ -1,15 +1,13 @@
-"""Writes `files.zip` of this folder: `python -m tests.saved.make`.
+"""The models of `files.zip` in this folder.
 
-Commit aa9ca60 wrote it, under PyTorch: small models of every family, as users
-save them. Later versions must load them with the same variable paths and
-outputs. Do not write the file again when a test fails, since the test protects
-the files that users have. New models belong into a second file.
+Commit aa9ca60 wrote it, under PyTorch, by the first version of this module
+(commit 984d7d7): small models of every family, as users save them, with random
+weights. Later versions must load them with the same variable paths and outputs.
+Do not write the file again when a test fails, since the test protects the files
+that users have. New models belong into a second file.
 """
 
 import pathlib
-import sys
-import tempfile
-import zipfile
 
 import keras
 import numpy as np
@@ -103,65 +101,3 @@ def outputs(model):
     model = getattr(model, "encoder", model)  # of a model in pre-training
     x = images(model.input_shape[1:])
     return keras.ops.convert_to_numpy(model(x, training=False))
-
-
-def randomize(model):
-    rng = np.random.default_rng(1)
-    for variable in model.weights:
-        value = keras.ops.convert_to_numpy(variable)
-        if value.dtype == np.float32:
-            noise = rng.normal(0, 0.05, value.shape).astype("float32")
-            variable.assign(value + noise)
-
-
-def main():
-    with tempfile.TemporaryDirectory() as folder:
-        write(pathlib.Path(folder))
-        with zipfile.ZipFile(
-            ARCHIVE, "w", zipfile.ZIP_DEFLATED, compresslevel=9
-        ) as archive:
-            for path in sorted(pathlib.Path(folder).iterdir()):
-                archive.write(path, path.name)
-
-
-def write(folder):
-    arrays = {}
-    for name, build in {**MODELS, **PRETRAINING}.items():
-        keras.utils.set_random_seed(0)
-        model = build()
-        randomize(model)
-        arrays[f"{name}/output"] = outputs(model)
-        arrays[f"{name}/paths"] = np.array([w.path for w in model.weights])
-        model.save(folder / f"{name}.keras")
-        model.save_weights(folder / f"{name}.weights.h5")
-        if name in NPZ:
-            path = folder / f"{name}.npz"
-            keras_vit.converters.save(model, path, layout=NPZ[name])
-    # Models that were compiled and trained, and a quantized one.
-
-    for name, optimizer in (
-        ("compiled_sgd", keras_vit.optimizers.PublishedSGD(0.1)),
-        (
-            "compiled_adamw",
-            keras_vit.optimizers.PublishedAdamW(0.01, weight_decay=0.001),
-        ),
-    ):
-        keras.utils.set_random_seed(0)
-        model = vit()
-        randomize(model)
-        model.compile(optimizer, "mse")
-        model.fit(images(model.input_shape[1:]), np.eye(3)[:2], verbose=0)
-        arrays[f"{name}/output"] = outputs(model)
-        arrays[f"{name}/paths"] = np.array([w.path for w in model.weights])
-        model.save(folder / f"{name}.keras")
-    model = vit()
-    randomize(model)
-    model.quantize("int8")
-    arrays["int8/output"] = outputs(model)
-    arrays["int8/paths"] = np.array([w.path for w in model.weights])
-    model.save(folder / "int8.keras")
-    np.savez_compressed(folder / "expected.npz", **arrays)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,7 +11,7 @@ from keras_vit.segmentation import matching
 from keras_vit.segmentation.eomt import QueryMask
 from tests import originals
 from tests.harness import numpy
-from tests.models.test_vit import tiny
+from tests.small import tiny
 
 TOLERANCE = 3e-5
 ON_TORCH = pytest.mark.backends("torch")

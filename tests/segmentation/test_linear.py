@@ -9,9 +9,9 @@ from keras_vit import evaluation
 from keras_vit.segmentation import LinearSegmenter
 from keras_vit.segmentation import sliding_window
 from tests.harness import numpy
-from tests.models.test_vit import images
-from tests.models.test_vit import randomize
-from tests.models.test_vit import tiny
+from tests.small import images
+from tests.small import randomize
+from tests.small import tiny
 
 ON_TORCH = pytest.mark.backends("torch")
 

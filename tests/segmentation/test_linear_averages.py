@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit.segmentation import LinearSegmenter
-from tests.models.test_vit import tiny
+from tests.small import tiny
 
 
 @pytest.mark.backends("torch")

@@ -1,0 +1,47 @@
+"""Small models with random weights, and their images."""
+
+import numpy as np
+
+import keras_vit
+from tests.harness import numpy
+
+TINY = {
+    "patch_size": 4,
+    "hidden_size": 24,
+    "num_layers": 2,
+    "num_heads": 3,
+    "mlp_dim": 32,
+}
+RESNET = {"resnet_layers": (1, 1), "width_factor": 0.5}
+
+
+def tiny(**options):
+    sizes = {"input_shape": (8, 12, 3), "classes": 5, **TINY}
+    return keras_vit.VisionTransformer(**{**sizes, **options})
+
+
+def hybrid(**options):
+    sizes = {"input_shape": (16, 24, 3), "classes": 4, **TINY, **RESNET}
+    sizes |= {"patch_size": 1, "num_layers": 1}
+    return keras_vit.HybridVisionTransformer(**{**sizes, **options})
+
+
+def bit(**options):
+    sizes = {"input_shape": (16, 24, 3), "classes": 4, **RESNET}
+    return keras_vit.BiT(**{**sizes, **options})
+
+
+def randomize(model, scale=0.3):
+    """Moves every weight, because zeros would hide mistakes, and returns all
+    by path."""
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        noise = rng.normal(size=weight.shape) * scale
+        if "seed" not in weight.path:
+            weight.assign(weight + noise.astype(weight.dtype))
+    return {weight.path: numpy(weight) for weight in model.weights}
+
+
+def images(*shape):
+    rng = np.random.default_rng(1)
+    return rng.uniform(-1, 1, size=shape or (2, 8, 12, 3)).astype("float32")
