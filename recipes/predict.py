@@ -1,4 +1,4 @@
-"""Predicts the most likely classes of image files.
+"""Predicts the most likely classes of image files, or finds objects in them.
 
   python recipes/predict.py --weights runs/photos --images new/ one.jpg
       uses the model of a training recipe's run, with its class names
@@ -9,11 +9,12 @@
 
 Folders are searched for JPEG, PNG, BMP and GIF files. The output folder
 contains predictions.csv, predictions.json and predictions.png, the images with
-bar charts of their top classes. Probabilities are those of a softmax, or after
-training with `--loss sigmoid` those of a sigmoid for each class. The image
-size, the preprocessing and the class names are read from the config.json of the
-run, if there is one. The environment variable KERAS_BACKEND selects jax,
-tensorflow or torch.
+bar charts of their top classes; of a detector of recipes/detect.py, the boxes
+of a score of --least-score or more, in pixels. Probabilities are those of a
+softmax, or after training with `--loss sigmoid` those of a sigmoid for each
+class. The image size, the preprocessing and the class names are read from the
+config.json of the run, if there is one. The environment variable KERAS_BACKEND
+selects jax, tensorflow or torch.
 
 `--protocol vit_jax` resizes images as in "An Image is Worth 16x16 Words",
 Section 4.1 (https://arxiv.org/abs/2010.11929). Nothing else here is from the
@@ -35,7 +36,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 
 import keras_vit
+from keras_vit import detection
 from keras_vit import evaluation
+from keras_vit.inspection.images import read_images
 from keras_vit.training import command_line as cli
 from keras_vit.training import run_folder
 
@@ -60,6 +63,9 @@ class Config(keras_vit.evaluation.EvaluationFlags):
         "classes per image all that are more probable than 0.5",
         minimum=1,
     )
+    least_score: float = cli.arg(
+        0.4, "lowest score of the boxes of a detector", "P", minimum=0
+    )
     batch_size: int = cli.arg(32, "images per batch")
     output: str = cli.arg("runs/predict", "output folder", "DIR")
 
@@ -78,6 +84,9 @@ def main(config):
         )
         data = keras_vit.evaluation.fitted(data, trained)
         options = trained.reading(data, min(config.batch_size, data.num_test))
+        if isinstance(trained.model.output, dict):
+            save_boxes(config, trained, files)
+            return
         classes = keras_vit.evaluation.num_classes_of(trained)
         names = config.labels or trained.class_names
         if names is None and classes not in (1000, 21843):
@@ -139,6 +148,51 @@ def main(config):
     print()
     for name in FILES:
         print(f"  {pathlib.Path(output) / name}")
+
+
+def save_boxes(config, trained, files):
+    """Finds the objects in images, and writes and draws their boxes."""
+    names = trained.class_names or detection.class_names(trained.model)
+    count = trained.model.output["classes"].shape[-1]
+    names = names or [f"class {i}" for i in range(count)]
+    output = run_folder.check_output(config.output, config.overwrite)
+    print(
+        f"images    {len(files)}\n{trained.describe()}\noutput    {output}\n",
+        flush=True,
+    )
+    rows, pictures, drawn = [], [], []
+    for path in files:
+        images = read_images([path], trained.channels)
+        (found,) = evaluation.find_boxes(
+            trained.model,
+            images,
+            trained.image_size,
+            trained.mode,
+            config.least_score,
+        )
+        boxes = [
+            (names[number], f"{score:.6g}", *(f"{x:.1f}" for x in box))
+            for box, number, score in zip(*found.values(), strict=True)
+        ]
+        rows += [(str(path), *row) for row in boxes]
+        shown = "  ".join(f"{name} {float(p):.1%}" for name, p, *_ in boxes)
+        print(f"{cli.printable(path)[-40:]}  {cli.printable(shown) or 'none'}")
+        if len(drawn) < DRAWN // 3:  # in one row
+            pictures.append(images[0] / 255)
+            drawn.append(found)
+    run_folder.prepare_output(output, FILES)
+    columns = ("file", "class", "score", "x_min", "y_min", "x_max", "y_max")
+    with (
+        run_folder.atomic_write(output / FILES[0]) as temporary,
+        open(temporary, "w", newline="", errors="backslashreplace") as file,
+    ):
+        csv.writer(file).writerows([columns, *rows])
+    summary = {"boxes": [dict(zip(columns, x, strict=True)) for x in rows]}
+    summary |= run_folder.program_info(config)
+    run_folder.save_json(summary, output / FILES[1])
+    figure = evaluation.plot_boxes(pictures, None, drawn, names)
+    with run_folder.atomic_write(output / FILES[2]) as temporary:
+        figure.savefig(temporary)
 
 
 def save_table(files, found, path):

@@ -340,14 +340,15 @@ def _pyramid(call: _Call) -> list[LayerCost]:
     layer, shape = call.layer, call.shapes[0]
     rows, columns, channels = shape
     before = {
-        "P2": (layer.p2_up_1, layer.p2_norm, layer.p2_up_2),
-        "P3": (layer.p3_up,),
+        "P2": ("p2_up_1", "p2_norm", "p2_up_2"),
+        "P3": ("p3_up",),
     }
     found = []
     for level, head in layer.heads.items():
         if level == "P5":
             shape = (rows // 2, columns // 2, channels)
-        found += _parts([*before.get(level, ()), *head], shape)
+        first = [getattr(layer, name) for name in before.get(level, ())]
+        found += _parts([*first, *head], shape)
     return found
 
 

@@ -27,6 +27,7 @@ from keras_vit.data.protocols import PROTOCOLS as PROTOCOLS
 from keras_vit.data.protocols import height_and_width as height_and_width
 from keras_vit.data.randaugment import AUGREG as AUGREG
 from keras_vit.data.randaugment import rand_augment as rand_augment
+from keras_vit.data.stamps import load_stamps as load_stamps
 from keras_vit.data.vtab import VTAB_GROUPS as VTAB_GROUPS
 from keras_vit.data.vtab import VTAB_TASKS as VTAB_TASKS
 from keras_vit.data.vtab import load_vtab as load_vtab

@@ -2,12 +2,14 @@
 
 import csv
 import functools
+import io
 import json
 import pathlib
 from typing import Any
 
 import numpy as np
 
+from keras_vit._program import require
 from keras_vit._types import Array
 from keras_vit.data.canvases import BOXES_SIZE
 from keras_vit.data.canvases import digit_boxes
@@ -18,6 +20,7 @@ from keras_vit.data.segmentation import cropped_dataset
 
 _COLUMNS = ("path", "class", "x_min", "y_min", "x_max", "y_max")
 _MOST_PROBLEMS = 8
+_TFDS = ("voc", "coco")
 # A box of which less remains in a crop is left out.
 _LEAST_PART = 0.25
 
@@ -26,8 +29,10 @@ def load_detection(name: str) -> ImageDataset:
     """Finds a dataset of images with boxes by its name.
 
     Args:
-        name: "digits", handwritten digits on photographs of scikit-learn; or a
-            folder with the annotations `train.json` and `test.json` of COCO, or
+        name: "digits", handwritten digits on photographs of scikit-learn;
+            "voc" or "coco" of TFDS, such as "voc/2012", whose validation images
+            are the test set, and whose files are kept in memory; or a folder
+            with the annotations `train.json` and `test.json` of COCO, or
             `train.csv` and `test.csv` with a header and the columns path,
             class, x_min, y_min, x_max and y_max, in pixels, one line for each
             box. An image without objects has a line without a class. Paths
@@ -55,9 +60,59 @@ def load_detection(name: str) -> ImageDataset:
     """
     if name == "digits":
         read = functools.cache(digit_boxes)
-        return _dataset(
-            read, 1, tuple("0123456789"), 2000, 200, name, can_flip=False
+        return boxes_dataset(
+            read,
+            1,
+            tuple("0123456789"),
+            2000,
+            200,
+            name,
+            image_size=BOXES_SIZE,
+            can_flip=False,
         )
+    if name.partition("/")[0] in _TFDS and not pathlib.Path(name).exists():
+        parts, names = _from_tfds(name)
+    else:
+        parts, names = _from_folder(name)
+    most = max(len(x) for images in parts.values() for _, x in images)
+
+    def read(part: str, index: int) -> tuple[Array, Array]:
+        image, label = parts[part][index]
+        missing = np.full((max(1, most) - len(label), 5), -1.0, "float32")
+        file = io.BytesIO(image) if isinstance(image, bytes) else image
+        return read_image(file), np.concatenate([label, missing])
+
+    counts = len(parts["train"]), len(parts["test"])
+    title = pathlib.Path(name).expanduser().resolve().name
+    return boxes_dataset(read, 3, tuple(names), *counts, title)
+
+
+def _from_tfds(name: str) -> tuple[dict[str, list], list[str]]:
+    """Returns the encoded images of a dataset of TFDS, which are kept in
+    memory, with their labels, and the names of the classes."""
+    tfds = require("tensorflow_datasets")
+    builder = tfds.builder(name)
+    builder.download_and_prepare()
+    skip = {"image": tfds.decode.SkipDecoding()}
+    parts = {"train": [], "test": []}
+    for part, images in parts.items():
+        # The test images of COCO have no boxes.
+        split = "validation" if part == "test" else "train"
+        examples = builder.as_dataset(split=split, decoders=skip)
+        for example in tfds.as_numpy(examples):
+            objects = example["objects"]
+            top, left, bottom, right = objects["bbox"].T
+            x, y = (left + right) / 2, (top + bottom) / 2
+            columns = objects["label"], x, y, right - left, bottom - top
+            label = np.stack(columns, axis=1).astype("float32")
+            kept = (label[:, 3:] > 0).all(1)
+            kept &= ~objects.get("is_crowd", np.zeros(len(label), bool))
+            images.append((bytes(example["image"]), label[kept]))
+    return parts, builder.info.features["objects"]["label"].names
+
+
+def _from_folder(name: str) -> tuple[dict[str, list], list[str]]:
+    """Does what `_from_tfds` does, with paths of images."""
     folder = pathlib.Path(name).expanduser()
     problems: list[str] = []
     parts, names = {}, []
@@ -66,8 +121,9 @@ def load_detection(name: str) -> ImageDataset:
         file = next((x for x in files if x.is_file()), None)
         if file is None:
             raise ValueError(
-                "A dataset with boxes is 'digits', or a folder with train.json "
-                "and test.json, or train.csv and test.csv. Received: "
+                "A dataset with boxes is 'digits', voc or coco of TFDS, or a "
+                "folder with train.json and test.json, or train.csv and "
+                "test.csv. Received: "
                 f"{name!r}, without {part}.json and {part}.csv"
             )
         place = folder / part if (folder / part).is_dir() else folder
@@ -92,26 +148,20 @@ def load_detection(name: str) -> ImageDataset:
             + "\n".join(f"  {line}" for line in problems[:_MOST_PROBLEMS])
             + (f"\n  and {more} more" if more > 0 else "")
         )
-    most = max(len(x) for images in parts.values() for _, x in images)
-
-    def read(part: str, index: int) -> tuple[Array, Array]:
-        path, label = parts[part][index]
-        missing = np.full((max(1, most) - len(label), 5), -1.0, "float32")
-        return read_image(path), np.concatenate([label, missing])
-
-    counts = len(parts["train"]), len(parts["test"])
-    return _dataset(read, 3, tuple(names), *counts, folder.resolve().name)
+    return parts, names
 
 
-def _dataset(
+def boxes_dataset(
     read: Any,
     channels: int,
     class_names: tuple[str, ...],
     num_train: int,
     num_test: int,
     name: str,
+    image_size: int | None = None,
     **fields: Any,
 ) -> ImageDataset:
+    """Returns the `ImageDataset` of images and boxes that `read` returns."""
     return cropped_dataset(
         read,
         crop_boxes,
@@ -119,7 +169,7 @@ def _dataset(
         ignore=-1,
         name=name,
         class_names=class_names,
-        image_size=BOXES_SIZE if name == "digits" else None,
+        image_size=image_size,
         num_train=num_train,
         num_test=num_test,
         **fields,

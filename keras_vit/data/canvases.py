@@ -118,23 +118,23 @@ class _Canvases:
         chosen = train if part == "train" else test
         images = images.reshape(-1, 8, 8, 1).astype("float32") / 16
         self.digits, self.labels = images[chosen], labels[chosen]
-        self.photos = []
-        for photo in datasets.load_sample_images().images:
-            border = round(TRAIN_PART * photo.shape[1])
-            half = slice(border) if part == "train" else slice(border, None)
-            self.photos.append(photo[:, half].mean(-1, keepdims=True) / 255)
+        self.photos = [
+            (photo.mean(-1, keepdims=True) / 255 * 255).astype("uint8")
+            for photo in photographs(part)
+        ]
 
     def make(
         self, rng: np.random.Generator, size: int, most: int
     ) -> tuple[Array, Array, list[int], list[Array]]:
         """Returns an image, its mask, the values of its digits, and the first
         x, first y, last x and last y of each."""
-        canvas = self._background(rng, size)
+        canvas = photo_window(rng, self.photos, size).astype("float32")
+        canvas *= BRIGHTEST_BACKGROUND / 255
         mask = np.zeros((size, size), "int32")
         places, values, boxes = [], [], []
         for _ in range(rng.integers(1, most + 1)):
             side = int(rng.integers(DIGIT_SIZES[0], DIGIT_SIZES[1] + 1))
-            place = _free_place(rng, places, side, size)
+            place = free_place(rng, places, side, size)
             if place is None:
                 continue
             places.append((*place, side))
@@ -159,19 +159,30 @@ class _Canvases:
             part[ink > CERTAIN_INK] = values[-1] + 1
         return (canvas * 255).round().astype("uint8"), mask, values, boxes
 
-    def _background(self, rng: np.random.Generator, size: int) -> Array:
-        photo = self.photos[rng.integers(len(self.photos))]
-        height, width = photo.shape[:2]
-        side = int(rng.integers(size, min(3 * size, height, width) + 1))
-        top = rng.integers(height - side + 1)
-        left = rng.integers(width - side + 1)
-        crop = photo[top : top + side, left : left + side]
-        crop = (crop[:, :: rng.choice((-1, 1))] * 255).astype("uint8")
-        crop = resize_image(crop, (size, size)).astype("float32")
-        return crop * (BRIGHTEST_BACKGROUND / 255)
+
+def photographs(part: str) -> list[Array]:
+    """Returns the parts of photographs that "train" or "test" images have."""
+    images = require("sklearn.datasets").load_sample_images().images
+    border = round(TRAIN_PART * images[0].shape[1])
+    half = slice(border) if part == "train" else slice(border, None)
+    return [photo[:, half] for photo in images]
 
 
-def _free_place(
+def photo_window(
+    rng: np.random.Generator, photos: Sequence[Array], size: int
+) -> Array:
+    """Returns a random square of a uint8 photograph, scaled to `size`."""
+    photo = photos[int(rng.integers(len(photos)))]
+    height, width = photo.shape[:2]
+    side = int(rng.integers(size, min(3 * size, height, width) + 1))
+    top = rng.integers(height - side + 1)
+    left = rng.integers(width - side + 1)
+    crop = photo[top : top + side, left : left + side]
+    crop = np.ascontiguousarray(crop[:, :: rng.choice((-1, 1))])
+    return resize_image(crop, (size, size))
+
+
+def free_place(
     rng: np.random.Generator,
     boxes: Sequence[tuple[int, int, int]],
     side: int,

@@ -125,10 +125,8 @@ def load(path: StrPath) -> keras.Model:
                 name: config.get(theirs, default)
                 for name, (theirs, default) in _LOSS_OPTIONS.items()
             },
+            class_names_of(config, len(weights["class_3/bias"]) - 1),
         )
-    model.get_layer("detection_tokens").class_names = class_names_of(
-        config, len(weights["class_3/bias"]) - 1
-    )
     assign_all(
         {variable.path: variable for variable in model.weights},
         weights,

@@ -5,7 +5,12 @@ from keras import ops
 from keras_vit import _replicas
 from keras_vit._types import Tensor
 from keras_vit.segmentation.matching import assign
+from keras_vit.segmentation.matching import checked
 from keras_vit.segmentation.matching import class_loss
+
+# Of FCOS: a point's largest distance from the center of its object, and the
+# range of the largest distance to a side, in steps of its level.
+_RADIUS, _RANGE = 1.5, (4.0, 8.0)
 
 
 def set_loss(
@@ -79,16 +84,7 @@ def set_loss_terms(
     classes, boxes = (
         ops.cast(outputs[name], "float32") for name in ("classes", "boxes")
     )
-    targets = as_dict(targets)
-    labels = ops.cast(targets["classes"], "int32")
-    truth = ops.cast(targets["boxes"], "float32")
-    shapes = tuple(labels.shape), tuple(truth.shape)
-    if len(shapes[0]) != 2 or shapes[1][1:] != (*shapes[0][1:], 4):
-        raise ValueError(
-            '`targets["classes"]` must be of shape (batch, objects), and '
-            '`targets["boxes"]` of shape (batch, objects, 4). The class of an '
-            f"image without objects is -1. Received: {shapes[0]}, {shapes[1]}"
-        )
+    labels, truth = _checked_shapes(targets)
     count = classes.shape[-1] - 1
     index = ops.clip(labels, 0, count - 1)[:, None]
     index = ops.repeat(index, classes.shape[1], axis=1)  # (B, Q, N)
@@ -97,7 +93,7 @@ def set_loss_terms(
     cost = (
         box_cost * ops.sum(ops.abs(pairs[0] - pairs[1]), -1)
         - class_cost * ops.take_along_axis(probabilities, index, axis=2)
-        - giou_cost * generalized_iou(*pairs)
+        - giou_cost * generalized_iou(*pairs)[0]
     )
     query, target, valid = assign(cost, labels, count, truth)
     boxes = ops.take_along_axis(boxes, query[..., None], axis=1)
@@ -108,13 +104,99 @@ def set_loss_terms(
     valid = ops.cast(valid, "float32")
     number = ops.sum(ops.cast(labels >= 0, "float32"))
     number = ops.maximum(_replicas.sum_of_all(number), 1)
+    giou = generalized_iou(boxes, truth)[0]
     return {
         "class": class_loss(
             classes, labels, query, target, valid > 0, no_object_weight
         ),
         "box": ops.sum(valid[..., None] * ops.abs(boxes - truth)) / number,
-        "giou": ops.sum(valid * (1 - generalized_iou(boxes, truth))) / number,
+        "giou": ops.sum(valid * (1 - giou)) / number,
     }
+
+
+def fcos_loss(
+    outputs: dict[str, Tensor], targets: dict[str, Tensor] | Tensor
+) -> Tensor:
+    """Computes the loss of an `FCOS`.
+
+    A point learns an object if it is in its box, at most 1.5 steps of its level
+    from the center along each axis, and if the largest distance to the sides is
+    4 to 8 steps, less at the finest level and more at the coarsest; of several
+    objects, it is the smallest. This is the assignment of torchvision's FCOS.
+    The loss is the quality focal loss of the classes of all points, whose
+    target is the IoU of the predicted box, plus twice the generalized IoU loss
+    of these boxes. The sums are divided by the number of points with an object,
+    on all replicas of `tf.distribute`.
+
+    From "FCOS: Fully Convolutional One-Stage Object Detection"
+    (https://arxiv.org/abs/1904.01355) and "Generalized Focal Loss"
+    (https://arxiv.org/abs/2006.04388), Equation 2.
+
+    Args:
+        outputs: Dict of the outputs of an `FCOS`.
+        targets: As in `set_loss`.
+
+    Returns:
+        Scalar tensor.
+
+    Raises:
+        ValueError: as in `set_loss`.
+    """
+    logits, boxes, points = (
+        ops.cast(outputs[name], "float32")
+        for name in ("classes", "boxes", "points")
+    )
+    labels, truth = _checked_shapes(targets)
+    labels = checked(labels, logits.shape[-1], truth)
+    # Nothing is inside of a box without a size, which is that of no object; a
+    # batch without any object has one, too.
+    truth = ops.where(labels[..., None] >= 0, truth, 0.0)
+    truth = ops.pad(truth, ((0, 0), (0, 1), (0, 0)))
+    labels = ops.pad(labels, ((0, 0), (0, 1)), constant_values=-1)
+    step = points[:, :, None, 2:]  # (B, P, 1, 2)
+    offset = (points[:, :, None, :2] - truth[:, None, :, :2]) / step
+    half = truth[:, None, :, 2:] / 2 / step
+    largest = ops.max(half + ops.abs(offset), -1)  # (B, P, N)
+    width = step[..., 0]
+    finest = width < 1.01 * ops.min(width, axis=1, keepdims=True)
+    coarsest = width > 0.99 * ops.max(width, axis=1, keepdims=True)
+    fits = (
+        ops.all((ops.abs(offset) < half) & (ops.abs(offset) < _RADIUS), -1)
+        & (finest | (largest > _RANGE[0]))
+        & (coarsest | (largest < _RANGE[1]))
+    )
+    # The area of objects that do not fit is larger than that of any image.
+    area = ops.where(fits, ops.prod(truth[:, None, :, 2:], -1), 9.0)
+    index = ops.argmin(area, axis=-1)  # (B, P)
+    positive = ops.cast(ops.any(fits, -1), "float32")
+    truth = ops.take_along_axis(truth, index[..., None], axis=1)
+    truth = ops.where(positive[..., None] > 0, truth, 0.5)
+    labels = ops.take_along_axis(labels, index, axis=1)
+    giou, iou = generalized_iou(boxes, truth)
+    quality = ops.stop_gradient(iou) * positive
+    quality = quality[..., None] * ops.one_hot(labels, logits.shape[-1])
+    entropy = ops.softplus(logits) - quality * logits
+    distance = ops.abs(quality - ops.sigmoid(logits))
+    number = ops.maximum(_replicas.sum_of_all(ops.sum(positive)), 1)
+    loss = ops.sum(distance**2 * entropy) + 2 * ops.sum(positive * (1 - giou))
+    return loss / number
+
+
+def _checked_shapes(
+    targets: dict[str, Tensor] | Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Returns the classes and the boxes of targets."""
+    targets = as_dict(targets)
+    labels = ops.cast(targets["classes"], "int32")
+    truth = ops.cast(targets["boxes"], "float32")
+    shapes = tuple(labels.shape), tuple(truth.shape)
+    if len(shapes[0]) != 2 or shapes[1][1:] != (*shapes[0][1:], 4):
+        raise ValueError(
+            '`targets["classes"]` must be of shape (batch, objects), and '
+            '`targets["boxes"]` of shape (batch, objects, 4). The class of an '
+            f"image without objects is -1. Received: {shapes[0]}, {shapes[1]}"
+        )
+    return labels, truth
 
 
 def as_dict(targets: dict[str, Tensor] | Tensor) -> dict[str, Tensor]:
@@ -124,9 +206,9 @@ def as_dict(targets: dict[str, Tensor] | Tensor) -> dict[str, Tensor]:
     return {"classes": targets[..., 0], "boxes": targets[..., 1:]}
 
 
-def generalized_iou(a: Tensor, b: Tensor) -> Tensor:
+def generalized_iou(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the generalized IoU of boxes `(..., 4)` of center x, center y,
-    width and height (https://arxiv.org/abs/1902.09630)."""
+    width and height (https://arxiv.org/abs/1902.09630), and their IoU."""
     size_a, size_b = a[..., 2:], b[..., 2:]
     first_a, first_b = a[..., :2] - size_a / 2, b[..., :2] - size_b / 2
     last_a, last_b = a[..., :2] + size_a / 2, b[..., :2] + size_b / 2
@@ -141,6 +223,5 @@ def generalized_iou(a: Tensor, b: Tensor) -> Tensor:
     )
     union = area_a + area_b - both
     tiny = 1e-30  # of boxes without an area
-    return both / ops.maximum(union, tiny) - (hull - union) / ops.maximum(
-        hull, tiny
-    )
+    iou = both / ops.maximum(union, tiny)
+    return iou - (hull - union) / ops.maximum(hull, tiny), iou

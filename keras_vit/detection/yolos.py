@@ -8,7 +8,6 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import Shape
 from keras_vit._types import Tensor
@@ -40,6 +39,7 @@ def YOLOS(
     queries: int = 100,
     mid_positions: bool = False,
     loss_options: Config | None = None,
+    class_names: Sequence[str] | None = None,
     name: str | None = None,
 ) -> Model:
     """Builds an object detector on a Vision Transformer.
@@ -67,6 +67,7 @@ def YOLOS(
             after each block but the last, as YOLOS's largest models do.
         loss_options: Dict of arguments of `set_loss` with which `fit` trains,
             such as `{"no_object_weight": 0.2}`. None for its defaults.
+        class_names: Names of the classes, which are saved with the model.
         name: String. Name of the model. None for "yolos", which is numbered
             from its second use on.
 
@@ -107,6 +108,7 @@ def YOLOS(
     x = DetectionTokens(
         queries,
         loss_options=loss_options,
+        class_names=class_names,
         initializer=initializers.Normal(0.02),
         name="detection_tokens",
     )(blocks[0].input)  # (B, Q + P + N, D)
@@ -148,49 +150,12 @@ def _mlp(x: Tensor, name: str, units: int, activation: str | None) -> Tensor:
     )(x)
 
 
-def decode(
-    outputs: dict[str, Tensor], height: float = 1, width: float = 1
-) -> list[dict[str, Array]]:
-    """Returns the boxes that a detector finds.
-
-    Args:
-        outputs: Dict of the outputs of a `YOLOS`.
-        height: Number. Height of the images; 1 for fractions of it.
-        width: Number. Width of the images.
-
-    Returns:
-        For each image, a dict of NumPy arrays, one row for each query: "boxes",
-        the first x, first y, last x and last y; "classes", the most probable
-        class of all but no object; and "scores", its probability.
-
-    Example:
-
-    ```python
-    found = decode(model.predict(images), height=512, width=640)
-    sure = found[0]["scores"] > 0.9
-    ```
-    """
-    probabilities, boxes = (
-        ops.convert_to_numpy(x)
-        for x in (
-            ops.softmax(outputs["classes"])[..., :-1],
-            keras.utils.bounding_boxes.convert_format(
-                outputs["boxes"], "rel_center_xywh", "xyxy", height, width
-            ),
-        )
-    )
-    return [
-        {"boxes": box, "classes": p.argmax(-1), "scores": p.max(-1)}
-        for p, box in zip(probabilities, boxes, strict=True)
-    ]
-
-
 @keras.saving.register_keras_serializable("keras_vit")
 class DetectionTokens(ClassToken):
     """Inserts learned tokens with position embeddings at the front.
 
-    It also keeps the `loss_options` of its model, and the `class_names` of a
-    file, because Keras saves the arguments of layers.
+    It also keeps the `loss_options` and the `class_names` of its model, because
+    Keras saves the arguments of layers.
     """
 
     def __init__(
@@ -217,10 +182,3 @@ class DetectionTokens(ClassToken):
         shape = (ops.shape(inputs)[0], *self.tokens.shape[1:])
         tokens = ops.broadcast_to(tokens, shape)
         return ops.concatenate([tokens, inputs], axis=1)
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "loss_options": self.loss_options,
-            "class_names": self.class_names,
-        }

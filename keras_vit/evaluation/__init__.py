@@ -5,6 +5,7 @@ from keras_vit.evaluation.command_line import EvaluationFlags as EvaluationFlags
 from keras_vit.evaluation.detection import CocoMetrics as CocoMetrics
 from keras_vit.evaluation.detection import coco_metrics as coco_metrics
 from keras_vit.evaluation.detection import evaluate_boxes as evaluate_boxes
+from keras_vit.evaluation.detection import find_boxes as find_boxes
 from keras_vit.evaluation.detection import plot_boxes as plot_boxes
 from keras_vit.evaluation.detection import targets_by_image as targets_by_image
 from keras_vit.evaluation.loading import LoadedClassifier as LoadedClassifier

@@ -12,9 +12,14 @@ from keras_vit._program import plot_label
 from keras_vit._program import require
 from keras_vit._types import Array
 from keras_vit._types import ArrayLike
+from keras_vit.data.protocols import height_and_width
+from keras_vit.data.segmentation import resize_image
 from keras_vit.detection import decode
+from keras_vit.detection.decoding import box_areas
+from keras_vit.detection.decoding import box_overlaps
 from keras_vit.detection.loss import as_dict
 from keras_vit.inspection.plots import new_figure
+from keras_vit.preprocessing import preprocess_input
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,7 +122,7 @@ class CocoMetrics(keras.callbacks.Callback):
 
     Args:
         batches: Iterable of pairs of images and targets, as `fit` takes them
-            for a `YOLOS`, such as a list or a `keras.utils.PyDataset`.
+            for a detector, such as a list or a `keras.utils.PyDataset`.
         names: Names of metrics of `coco_metrics`; None for all.
 
     Raises:
@@ -181,6 +186,37 @@ def _check_finite(batches: Any) -> None:
             "`batches` must have an end, as those of `data.evaluation(...)` "
             f"have. Received: {type(batches).__name__} with num_batches=None"
         )
+
+
+def find_boxes(
+    model: keras.Model,
+    images: Sequence[Array],
+    image_size: int | tuple[int, int],
+    mode: str = "tf",
+    least_score: float = 0.0,
+) -> list[dict[str, Array]]:
+    """Finds objects in images of any sizes.
+
+    Args:
+        model: A `keras.Model` of `keras_vit.detection`.
+        images: uint8 arrays of shape `(height, width, channels)`.
+        image_size: Integer, or `(height, width)`. The size to which images are
+            scaled, that of the training.
+        mode: String. The `mode` of `preprocess_input`.
+        least_score: Float. The lowest score of boxes.
+
+    Returns:
+        For each image, a dict as `detection.decode` returns it.
+    """
+    found = []
+    for image in images:
+        pixels = resize_image(image, height_and_width(image_size))
+        batch = preprocess_input(pixels[None].astype("float32"), mode)
+        outputs = model.predict_on_batch(np.asarray(batch))
+        (boxes,) = decode(outputs, *image.shape[:2])
+        sure = boxes["scores"] >= least_score
+        found.append({name: x[sure] for name, x in boxes.items()})
+    return found
 
 
 def targets_by_image(
@@ -280,7 +316,7 @@ class _Image:
         self.scores = np.asarray(predictions["scores"], float).reshape(-1)
         crowd = targets.get("crowd", np.zeros(len(self.target_boxes)))
         self.crowd = np.asarray(crowd, bool).reshape(-1)
-        areas = targets.get("areas", _areas(self.target_boxes))
+        areas = targets.get("areas", box_areas(self.target_boxes))
         self.target_areas = np.asarray(areas, float).reshape(-1)
 
     def match(self, number: int) -> tuple[Array, Array, Array, Array]:
@@ -297,7 +333,7 @@ class _Image:
         there = self.target_classes == number
         targets, crowd = self.target_boxes[there], self.crowd[there]
         ignored = crowd | _is_outside(self.target_areas[there])  # (A, G)
-        overlaps = _overlaps(boxes, targets, crowd)
+        overlaps = box_overlaps(boxes, targets, crowd)
         enough = np.minimum(_THRESHOLDS, 1 - 1e-10)[:, None]
         free = np.ones((4, len(_THRESHOLDS), len(targets)), bool)
         matched = np.zeros((4, len(_THRESHOLDS), len(boxes)), bool)
@@ -316,7 +352,7 @@ class _Image:
             np.put_along_axis(free, best, left, -1)
             matched[..., i] = found[..., 0]
             no_account[..., i] = (found & ~is_counted)[..., 0]
-        outside = _is_outside(_areas(boxes))[:, None]
+        outside = _is_outside(box_areas(boxes))[:, None]
         no_account |= ~matched & outside
         return (~ignored).sum(1), scores, matched, no_account
 
@@ -340,21 +376,6 @@ def _curves(
     return np.array(found), recall.max(1, initial=0)
 
 
-def _areas(boxes: Array) -> Array:
-    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-
-
 def _is_outside(areas: Array) -> Array:
     """Returns whether areas are outside of the ranges: (4, n)."""
     return (areas < _AREAS[:, :1]) | (areas > _AREAS[:, 1:])
-
-
-def _overlaps(boxes: Array, targets: Array, crowd: Array) -> Array:
-    """Returns the IoU of boxes and objects; with a crowd, the fraction of the
-    box that is in it."""
-    both = np.minimum(boxes[:, None, 2:], targets[:, 2:])
-    both = both - np.maximum(boxes[:, None, :2], targets[:, :2])
-    both = np.where((both > 0).all(-1), both.prod(-1), 0.0)
-    area = _areas(boxes)[:, None]
-    union = np.where(crowd, area, area + _areas(targets) - both)
-    return np.divide(both, union, out=np.zeros_like(both), where=both > 0)

@@ -21,6 +21,7 @@ from keras_vit.evaluation.metrics import softmax
 from keras_vit.inspection.report import class_names
 from keras_vit.models import Model
 from keras_vit.models import inference_model
+from keras_vit.models import load_keras_file
 from keras_vit.preprocessing import labels as imagenet
 from keras_vit.training.command_line import parse_image_size
 from keras_vit.training.models import open_weights
@@ -33,6 +34,8 @@ from keras_vit.weights.files import read_config
 from keras_vit.weights.formats.huggingface import MULTI_LABEL
 
 _SHOWN = 5
+# Layers of detectors, which take images of any size.
+_DETECTORS = {"detection_tokens", "point_boxes"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,6 +224,8 @@ def _load(
         overrides["patch_size"] = patch_size
     if checkpoint.build_arguments.get("preprocessing"):
         overrides["preprocessing"] = False  # the datasets scale the images
+    if _DETECTORS & checkpoint.layers.keys():
+        return load_keras_file(checkpoint.path)
     loaded = converters.load(checkpoint, **overrides)
     found = loaded.input_shape[1:]
     size = height_and_width(image_size) if image_size else found[:2]

@@ -12,7 +12,8 @@
 The report is one self-contained page, report.html, with its figures as PNG
 files next to it: attention over images (Figure 6 of the paper), the attention
 maps of every head, the principal components of patches' features, the three
-panels of Figure 7, and the L2 norms of tokens.
+panels of Figure 7, and the L2 norms of tokens. Of a detector, it has the
+objects that it finds, filters and positions.
 The figures show at most eight images; attention distances are averaged over all
 images, of which the paper uses 128.
 
@@ -20,22 +21,33 @@ Exit status: 0 done, 1 error, 2 wrong usage.
 """
 
 import argparse
+import functools
 import pathlib
 import time
+from collections.abc import Callable
+from typing import Any
 
 from keras_vit import _program
 from keras_vit._logging import logger
 
 DEFAULT_SIZE = 224  # pixels, if it cannot be inferred
+_DETECTORS = {"detection_tokens", "point_boxes"}  # layers of theirs
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
+def main(
+    argv: list[str] | None = None, draw_boxes: Callable[..., Any] | None = None
+) -> int:
+    """Runs the command line and returns its exit status; `draw_boxes` is the
+    function of `tools/report.py` for detectors."""
     # Intermixed parsing allows options between the images.
-    return _program.run_program(_run, _parser().parse_intermixed_args(argv))
+    arguments = _parser().parse_intermixed_args(argv)
+    run = functools.partial(_run, draw_boxes=draw_boxes)
+    return _program.run_program(run, arguments)
 
 
-def _run(a: argparse.Namespace) -> int:
+def _run(
+    a: argparse.Namespace, draw_boxes: Callable[..., Any] | None = None
+) -> int:
     """Writes the report and returns the exit status."""
     # Imported here, so that --help does not wait for Keras.
     from keras_vit import converters
@@ -64,9 +76,14 @@ def _run(a: argparse.Namespace) -> int:
     images = image_files.read_images(paths, channels)
     if a.keep_aspect:
         settings.setdefault("input_shape", (None, None, channels))
-    model = converters.load(checkpoint, a.layout, **settings)
+    size = mode = objects = None
+    if _DETECTORS & checkpoint.layers.keys() and draw_boxes is not None:
+        model, size, mode, objects = draw_boxes(a.model, images)
+        size = (size, size) if isinstance(size, int) else size
+    else:
+        model = converters.load(checkpoint, a.layout, **settings)
+        mode = checkpoint.preprocess_mode if channels == 3 else None
     classes = model.outputs[0].shape[-1]
-    mode = checkpoint.preprocess_mode if channels == 3 else None
     logger.info(
         f"model    {report.format_name(checkpoint)}: "
         f"{model.count_params():,} parameters, {len(images)} images"
@@ -76,10 +93,11 @@ def _run(a: argparse.Namespace) -> int:
         checkpoint,
         images,
         [_program.printable(path.name) for path in paths],
-        size=tokens.image_size(model) or (DEFAULT_SIZE, DEFAULT_SIZE),
+        size=size or tokens.image_size(model) or (DEFAULT_SIZE, DEFAULT_SIZE),
         mode=a.mode or mode or "tf",
         keep_aspect=a.keep_aspect,
         labels=a.labels or report.class_names(checkpoint, classes),
+        objects=objects,
     )
     files = builder.build()
     output.mkdir(parents=True, exist_ok=True)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 NUM_SHOWN = 8  # images in figures; distances are averaged over all images
 FIGURES = (
+    "objects.png",
     "attention.png",
     "attention_heads.png",
     "attention_maps.png",
@@ -59,7 +60,8 @@ class Report:
 
     Images are uint8 arrays `(height, width, channels)`; `labels` are as in
     `decode_predictions`, or None for ImageNet's names if there are as many
-    classes, else for numbers.
+    classes, else for numbers. `objects` is a figure of what a detector finds;
+    the attention of its tokens is not shown.
     """
 
     def __init__(
@@ -72,14 +74,18 @@ class Report:
         mode: str,
         keep_aspect: bool = False,
         labels: StrPath | Sequence[str] | None = None,
+        objects: "Figure | None" = None,
     ) -> None:
+        self.objects = objects
         self.model, self.checkpoint = model, checkpoint
         self.images, self.names = images, names[:NUM_SHOWN]
         self.size, self.mode, self.labels = size, mode, labels
         self.figures: dict[str, bytes] = {}
         self.sections: list[str] = []
         patch = (1, 1)
-        self.has_patches = tokens.find_layer(model, PatchEmbedding) is not None
+        is_detector = isinstance(model.output, dict)
+        embedding = tokens.find_layer(model, PatchEmbedding)
+        self.has_patches = not is_detector and embedding is not None
         if self.has_patches:
             patch = tokens.token_layout(model, size).patch_size
         self.batches = make_batches(images, size, patch, mode, keep_aspect)
@@ -92,6 +98,10 @@ class Report:
         self._section("The model", "", _table(self._properties()))
         if self.images and any(x.name == "head" for x in self.model.layers):
             self._predictions()
+        if self.objects is not None:
+            caption = "The objects that the model finds, with their scores."
+            picture = self._draw("objects.png", self.objects, caption)
+            self._section("Objects", "", picture)
         if attends:
             self._attention()
             self._features()

@@ -1,5 +1,6 @@
 """Layers of feature maps: from tokens, to a pyramid, to pixels."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -100,6 +101,7 @@ class SimpleFeaturePyramid(CompositeLayer):
     Args:
         filters: Integer. Number of channels of each map.
         norm_epsilon: Float above 0. Epsilon of the layer norms.
+        levels: Names of the maps to compute, of those below.
 
     Call arguments:
         inputs: Feature map of shape `(batch, rows, columns, channels)`, such as
@@ -108,7 +110,7 @@ class SimpleFeaturePyramid(CompositeLayer):
             two columns or more.
 
     Output shape:
-        Dict of the keys "P2", "P3", "P4" and "P5", with maps of
+        Dict of the keys "P2", "P3", "P4" and "P5", or `levels`, with maps of
         `(batch, 4 * rows, 4 * columns, filters)` to `(batch, rows // 2,
         columns // 2, filters)`.
 
@@ -124,28 +126,40 @@ class SimpleFeaturePyramid(CompositeLayer):
     """
 
     def __init__(
-        self, filters: int = 256, norm_epsilon: float = 1e-6, **kwargs: Any
+        self,
+        filters: int = 256,
+        norm_epsilon: float = 1e-6,
+        levels: Sequence[str] = tuple(_SCALES),
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.levels = tuple(x for x in _SCALES if x in levels)
+        if len(self.levels) != len(levels) or not levels:
+            raise ValueError(
+                f"`levels` must be one or several of {', '.join(_SCALES)}. "
+                f"Received: levels={levels!r}"
+            )
         self.filters = _checks.positive_int("filters", filters)
         self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
 
     def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)
         channels = input_shape[-1]
-        self.p2_up_1 = self._deconvolution(channels // 2, "p2_up_1")
-        self.p2_norm = self._norm("p2_norm")
-        self.p2_up_2 = self._deconvolution(channels // 4, "p2_up_2")
-        self.p3_up = self._deconvolution(channels // 2, "p3_up")
         shape = (*input_shape[:3], channels)
         half = (*input_shape[:3], channels // 2)
-        self.p2_up_1.build(shape)
-        self.p2_norm.build(half)
-        self.p2_up_2.build(half)
-        self.p3_up.build(shape)
+        if "P2" in self.levels:
+            self.p2_up_1 = self._deconvolution(channels // 2, "p2_up_1")
+            self.p2_norm = self._norm("p2_norm")
+            self.p2_up_2 = self._deconvolution(channels // 4, "p2_up_2")
+            self.p2_up_1.build(shape)
+            self.p2_norm.build(half)
+            self.p2_up_2.build(half)
+        if "P3" in self.levels:
+            self.p3_up = self._deconvolution(channels // 2, "p3_up")
+            self.p3_up.build(shape)
         widths = {"P2": channels // 4, "P3": channels // 2}
         self.heads = {}
-        for level in _SCALES:
+        for level in self.levels:
             shape = (*input_shape[:3], widths.get(level, channels))
             head = []
             for number, size in ((1, 1), (2, 3)):
@@ -184,13 +198,16 @@ class SimpleFeaturePyramid(CompositeLayer):
 
     def call(self, inputs: Tensor) -> dict[str, Tensor]:
         inputs = cast_inputs(self, inputs)
-        twice = self.p2_norm(self.p2_up_1(inputs))
-        maps = {
-            "P2": self.p2_up_2(ops.gelu(twice, approximate=False)),
-            "P3": self.p3_up(inputs),
-            "P4": inputs,
-            "P5": ops.max_pool(inputs, 2, 2, data_format="channels_last"),
-        }
+        maps = {}
+        if "P2" in self.levels:
+            twice = self.p2_norm(self.p2_up_1(inputs))
+            maps["P2"] = self.p2_up_2(ops.gelu(twice, approximate=False))
+        if "P3" in self.levels:
+            maps["P3"] = self.p3_up(inputs)
+        if "P4" in self.levels:
+            maps["P4"] = inputs
+        if "P5" in self.levels:
+            maps["P5"] = ops.max_pool(inputs, 2, 2, data_format="channels_last")
         for level, head in self.heads.items():
             for layer in head:
                 maps[level] = layer(maps[level])
@@ -215,10 +232,10 @@ class SimpleFeaturePyramid(CompositeLayer):
         return {
             level: (
                 batch,
-                *(None if n is None else int(n * scale) for n in grid),
+                *(None if n is None else int(n * _SCALES[level]) for n in grid),
                 self.filters,
             )
-            for level, scale in _SCALES.items()
+            for level in self.levels
         }
 
 

@@ -245,12 +245,18 @@ def assign(
     return _on_host(function, labels, cost, *boxes)
 
 
-def _assign(
-    labels: Array, cost: Array, *boxes: Array, num_classes: int
+def checked(labels: Tensor, num_classes: int, boxes: Tensor) -> Tensor:
+    """Returns the classes `(B, N)` of objects after the check of `assign`, for
+    a loss without an assignment."""
+    function = functools.partial(_check_objects, num_classes=num_classes)
+    return _on_host(function, labels, boxes)[0]
+
+
+def _check_objects(
+    labels: Array, *boxes: Array, num_classes: int
 ) -> tuple[Array, Array, Array]:
-    """Returns the assignment of least cost, with NumPy and SciPy."""
-    optimize = require("scipy.optimize")
-    cost, labels = np.asarray(cost), np.asarray(labels)
+    """Raises a `ValueError` if a class or a box is out of range."""
+    labels = np.asarray(labels)
     if labels.size and labels.max() >= num_classes:
         raise ValueError(
             f"The model has {num_classes} classes. Give "
@@ -266,6 +272,16 @@ def _assign(
                 "height, fractions of the image's width and height from 0 to "
                 f"1. Received: {given[wrong][0].tolist()}"
             )
+    return labels, labels, labels >= 0
+
+
+def _assign(
+    labels: Array, cost: Array, *boxes: Array, num_classes: int
+) -> tuple[Array, Array, Array]:
+    """Returns the assignment of least cost, with NumPy and SciPy."""
+    optimize = require("scipy.optimize")
+    cost, labels = np.asarray(cost), np.asarray(labels)
+    _check_objects(labels, *boxes, num_classes=num_classes)
     most = np.finfo(cost.dtype).max
     cost = np.nan_to_num(cost, nan=most, posinf=most, neginf=most)
     query = np.zeros(labels.shape, "int32")

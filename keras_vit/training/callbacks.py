@@ -31,6 +31,7 @@ SCORES = {
     "accuracy": 1,
     "mean_average_precision": 1,
     "mean_iou": 1,
+    "AP": 1,
     "knn_accuracy": 1,
     "loss": -1,
 }

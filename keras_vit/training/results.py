@@ -11,7 +11,6 @@ from keras_vit._logging import logger
 from keras_vit._types import StrPath
 from keras_vit.converters import write_keras
 from keras_vit.data.protocols import height_and_width
-from keras_vit.models import Model
 from keras_vit.models import load_keras_file
 from keras_vit.training.callbacks import score_name
 from keras_vit.training.models import lossless_layout
@@ -33,6 +32,7 @@ FILES = (
 MORE_FILES = (
     *("encoder.keras", "encoder.npz", "model.weights.h5"),
     *("segmentation.png", "iou.csv"),
+    *("detection.png", "coco.json"),
 )
 
 # The scores of models that do not compute logits.
@@ -63,7 +63,7 @@ def write_model(model: keras.Model, path: StrPath) -> None:
         path: Path of the file.
     """
     with atomic_write(path) as temporary:
-        alone = Model(model.input, model.output, name=model.name)
+        alone = type(model)(model.input, model.output, name=model.name)
         write_keras(alone, temporary)
 
 

@@ -32,7 +32,7 @@ COMPARISON = "comparison"
 # This file is written last: a folder with it is that of a finished run.
 DONE = "config.json"
 _TEMPORARY = re.compile(
-    r"\.(best|config|curves|iou|metrics|model|predictions|segmentation|step-\d{8})-\d+\.\w+"
+    r"\.(best|coco|config|curves|iou|metrics|model|predictions|segmentation|step-\d{8})-\d+\.\w+"
 )
 # Environment variables that affect a run, which are recorded with its results.
 _ENVIRONMENT = (

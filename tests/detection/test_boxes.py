@@ -1,6 +1,8 @@
 """Datasets with boxes: annotations, crops, digits, and errors."""
 
+import io
 import json
+import types
 
 import numpy as np
 import pytest
@@ -157,3 +159,35 @@ def test_digits_have_tight_boxes():
     first = data.train(image_size=32, batch_size=4)
     for a, b in zip(again[0], first[3], strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_tfds(monkeypatch):
+    """Of COCO, with a crowd, a box without a width and an empty image."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    file = io.BytesIO()
+    pytest.importorskip("PIL.Image").new("RGB", (40, 20)).save(file, "png")
+    some = {
+        "bbox": np.array([[0.25, 0.5, 0.75, 1], [0, 0, 1, 0], [0, 0, 1, 1]]),
+        "label": np.array([2, 1, 1]),
+        "is_crowd": np.array([False, False, True]),
+    }
+    none = {name: x[:0] for name, x in some.items()}
+    examples = [{"image": file.getvalue(), "objects": x} for x in (some, none)]
+    label = types.SimpleNamespace(names=["cat", "dog", "owl"])
+    features = {"objects": {"label": label}}
+    builder = types.SimpleNamespace(
+        info=types.SimpleNamespace(features=features),
+        download_and_prepare=lambda: None,
+        as_dataset=lambda split, decoders: (
+            examples if split == "train" else examples[:1]
+        ),
+    )
+    monkeypatch.setattr(tfds, "builder", lambda name: builder)
+    monkeypatch.setattr(tfds, "as_numpy", lambda found: found)
+    data = load_detection("coco/2017")
+    assert (data.num_train, data.num_test) == (2, 1)
+    assert data.class_names == ("cat", "dog", "owl")
+    image, label = data.read("train", 0)
+    assert image.shape == (20, 40, 3)
+    np.testing.assert_allclose(label, [[2, 0.75, 0.5, 0.5, 0.5]])
+    assert data.read("train", 1)[1].tolist() == [[-1] * 5]

@@ -1,0 +1,104 @@
+"""From the outputs of a detector to boxes."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit._types import Array
+from keras_vit._types import Tensor
+
+# Constants of GFL and of detectron2's FCOS for COCO.
+_LEAST_SCORE = 0.05
+_MOST_OVERLAP = 0.6  # of two boxes of a class
+_MOST_CANDIDATES, _MOST_BOXES = 1000, 100
+
+
+def decode(
+    outputs: dict[str, Tensor], height: float = 1, width: float = 1
+) -> list[dict[str, Array]]:
+    """Returns the boxes that a detector finds.
+
+    Args:
+        outputs: Dict of the outputs of a `YOLOS` or an `FCOS`.
+        height: Number. Height of the images; 1 for fractions of it.
+        width: Number. Width of the images.
+
+    Returns:
+        For each image, a dict of NumPy arrays: "boxes", the first x, first y,
+        last x and last y; "classes" and "scores". Of a YOLOS, one row for each
+        query: the most probable class of all but no object, and its
+        probability. Of an FCOS, at most 100 boxes in the image of a score above
+        0.05, the highest first, without those that overlap one of a higher
+        score and the same class by an IoU above 0.6.
+
+    Example:
+
+    ```python
+    found = decode(model.predict(images), height=512, width=640)
+    sure = found[0]["scores"] > 0.9
+    ```
+    """
+    of_points = "points" in outputs
+    logits = outputs["classes"]
+    scores, boxes = (
+        ops.convert_to_numpy(x)
+        for x in (
+            ops.sigmoid(logits) if of_points else ops.softmax(logits)[..., :-1],
+            keras.utils.bounding_boxes.convert_format(
+                outputs["boxes"], "rel_center_xywh", "xyxy", height, width
+            ),
+        )
+    )
+    if of_points:
+        boxes = np.clip(boxes, 0, [width, height, width, height])
+        return [_suppressed(*x) for x in zip(boxes, scores, strict=True)]
+    return [
+        {"boxes": box, "classes": p.argmax(-1), "scores": p.max(-1)}
+        for p, box in zip(scores, boxes, strict=True)
+    ]
+
+
+def class_names(model: keras.Model) -> tuple[str, ...] | None:
+    """Returns the names of the classes of a detector, or None.
+
+    Args:
+        model: A `keras.Model` of `YOLOS`, `FCOS` or `load`.
+    """
+    found = (getattr(layer, "class_names", None) for layer in model.layers)
+    return next((tuple(names) for names in found if names), None)
+
+
+def _suppressed(boxes: Array, scores: Array) -> dict[str, Array]:
+    """Returns the best boxes `(N, 4)` of scores `(N, classes)`."""
+    points, classes = np.nonzero(scores > _LEAST_SCORE)
+    found = scores[points, classes]
+    best = np.argsort(-found, kind="stable")[:_MOST_CANDIDATES]
+    boxes, classes, found = boxes[points[best]], classes[best], found[best]
+    crowd = np.zeros(len(boxes), bool)
+    similar = box_overlaps(boxes, boxes, crowd) > _MOST_OVERLAP
+    similar &= classes[:, None] == classes
+    free = np.ones(len(boxes), bool)
+    for i in range(len(boxes)):
+        if free[i]:
+            free[i + 1 :] &= ~similar[i, i + 1 :]
+    kept = np.flatnonzero(free)[:_MOST_BOXES]
+    return {
+        "boxes": boxes[kept],
+        "classes": classes[kept],
+        "scores": found[kept],
+    }
+
+
+def box_areas(boxes: Array) -> Array:
+    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+
+
+def box_overlaps(boxes: Array, targets: Array, crowd: Array) -> Array:
+    """Returns the IoU of boxes and objects; with a crowd, the fraction of the
+    box that is in it."""
+    both = np.minimum(boxes[:, None, 2:], targets[:, 2:])
+    both = both - np.maximum(boxes[:, None, :2], targets[:, :2])
+    both = np.where((both > 0).all(-1), both.prod(-1), 0.0)
+    area = box_areas(boxes)[:, None]
+    union = np.where(crowd, area, area + box_areas(targets) - both)
+    return np.divide(both, union, out=np.zeros_like(both), where=both > 0)

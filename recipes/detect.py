@@ -1,0 +1,297 @@
+"""Trains an object detector on a Vision Transformer.
+
+  python recipes/detect.py
+      finds handwritten digits on photographs, on 2 CPU cores and without a
+      download; docs/detection.md has what was measured
+  python recipes/detect.py --dataset photos --weights ViT-S_16.npz \\
+      --image-size 512
+      fine-tunes on images of yours: photos/train.json and test.json with
+      annotations of COCO, or photos/train.csv and test.csv with the columns
+      path,class,x_min,y_min,x_max,y_max in pixels, one line for each box; see
+      keras_vit.data.load_detection
+  python recipes/detect.py --stamps stamps/animals --weights dinov2_s14 \\
+      --train head
+      trains on pictures with alpha, stamps/animals/CLASS/*.png, which are
+      composed on photographs, with a frozen encoder
+
+All images are read before anything is trained. An interrupted run resumes bit
+for bit with the same command.
+
+The output folder contains model.keras, metrics.csv with the loss, AP and AP50
+of the test images, curves.png, config.json, coco.json with the twelve numbers
+of COCO, and detection.png with test images, their boxes and the predictions.
+Sizes are those of images that are resized to --image-size.
+The environment variable KERAS_BACKEND selects jax, tensorflow or torch.
+"""
+
+import dataclasses
+import os
+
+# TensorFlow's start-up messages would hide the output of this program.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# By default, PyTorch's threads spin while they wait. On a CPU that other
+# programs use too, a step then takes ten times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import numpy as np
+
+import keras_vit
+from keras_vit import detection
+from keras_vit import evaluation
+from keras_vit import training
+from keras_vit.data import height_and_width
+from keras_vit.optimizers import PublishedAdamW
+from keras_vit.schedules import warmup_cosine
+from keras_vit.training import command_line as cli
+from keras_vit.training import plots
+
+# Options of FCOS for digits and stamps, whose objects are large in the image.
+LARGE = {"levels": ("P4", "P5"), "filters": 64}
+NUM_PICTURES = 6
+LEAST_SCORE = 0.5  # of the boxes in pictures
+# A ResNet of one unit, so that a position of its feature map is 4 pixels wide.
+HYBRID = {"resnet_layers": (1,)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(cli.TrainingFlags):
+    dataset: str = cli.arg(
+        "digits",
+        "'digits', handwritten digits on photographs; voc or coco of TFDS; or "
+        "a folder with train.json and test.json of COCO, or train.csv and "
+        "test.csv",
+        "NAME|FOLDER",
+    )
+    stamps: str | None = cli.arg(
+        None,
+        "instead of --dataset, a folder of pictures with alpha, "
+        "DIR/CLASS/*.png, to compose on photographs of scikit-learn",
+        "DIR",
+    )
+    model: str | None = cli.arg(
+        None,
+        "a Vision Transformer or a hybrid: one of "
+        f"{', '.join(training.MODEL_NAMES)}; default: the architecture of "
+        "--weights, or without them compact-vit, and compact-hybrid for digits",
+        "NAME",
+    )
+    weights: str | None = cli.arg(
+        None,
+        "weights of the encoder: the path or URL of a checkpoint, the folder "
+        "of a run, or, with --model, the name of released weights; default: "
+        "from scratch",
+        "FILE|NAME",
+    )
+    head: str = cli.arg(
+        "fcos",
+        "fcos, points without anchors on a feature pyramid, or yolos, "
+        "detection tokens in the encoder, which needs more steps",
+        "fcos|yolos",
+        choices=("fcos", "yolos"),
+    )
+    train: str = cli.arg(
+        "all",
+        "trainable weights: all, or head, the encoder frozen",
+        "all|head",
+        choices=("all", "head"),
+    )
+    queries: int | None = cli.arg(
+        None,
+        "detection tokens of yolos, the most boxes of an image; default: 100, "
+        "and 8 for digits and stamps",
+        minimum=1,
+    )
+    batch_size: int | None = cli.arg(
+        None, "images per step; default: 16", minimum=1
+    )
+    scale: float | None = cli.arg(
+        None,
+        "images are scaled by a random factor between 1/X and X before they "
+        "are cropped; default: 2, and 1.1 for digits and stamps",
+        "X",
+        minimum=1,
+    )
+    weight_decay: float = cli.arg(0.05, "weight decay of AdamW", "X", minimum=0)
+    warmup: float = cli.arg(
+        0.05,
+        "fraction of the steps in which the learning rate is warmed up",
+        "X",
+        minimum=0,
+        below=1,
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.train == "head" and self.weights is None:
+            raise ValueError("--train head needs an encoder: give --weights.")
+        if self.stamps is not None and self.dataset != "digits":
+            raise ValueError("Give --stamps or --dataset, not both.")
+        if self.accumulate > 1 or self.holdout or self.uses_averages:
+            raise ValueError(
+                "Detectors train without --accumulate, --holdout, --average "
+                "and --average-from: leave them out. Received: "
+                f"{self.accumulate}, {self.holdout}, {self.average}, "
+                f"{self.average_from}"
+            )
+
+
+def main(config):
+    cli.show_log()
+    with cli.user_errors():
+        strategy, data, output = training.begin(config, load=load)
+        if strategy.num_devices > 1:
+            raise ValueError(
+                "Detectors train on one device: give --strategy none. "
+                f"Received: {strategy.num_devices} devices"
+            )
+        config = resolve_config(config, data)
+    results = train(config, data, strategy, output)
+    training.print_results(results, output)
+
+
+def load(config, holdout):
+    if config.stamps is not None:
+        return keras_vit.data.load_stamps(config.stamps)
+    return keras_vit.data.load_detection(config.dataset)
+
+
+def train(config, data, strategy, output):
+    """Trains with the settings of `resolve_config`, and saves the results."""
+    summary = "the head" if config.train == "head" else "encoder and head"
+    with training.Run(
+        config, data, strategy, output, f"{config.head}, {summary}", metric="AP"
+    ) as run:
+        # 1. Data: batches of images, and of classes with boxes.
+        batches = {"image_size": config.image_size, "mode": config.mode}
+
+        def train_batches(start):
+            return data.train(
+                **batches,
+                batch_size=config.batch_size,
+                seed=config.seed,
+                start=start,
+                flip=data.can_flip and not config.no_flip,
+                scale=config.scale,
+            )
+
+        test = data.evaluation(**batches, batch_size=config.batch_size)
+
+        # 2. Model: an encoder, and what finds boxes in its features.
+        model = build_model(config, data)
+
+        # 3. Optimizer. The model has its own loss.
+        schedule = warmup_cosine(
+            config.learning_rate, config.steps, config.warmup
+        )
+        model.compile(
+            PublishedAdamW(
+                schedule,
+                config.weight_decay,
+                global_clipnorm=1.0,
+                **config.optimizer_options(),
+            )
+        )
+
+        # 4. Training, from the last checkpoint if there is one.
+        run.callbacks.append(evaluation.CocoMetrics(test, ("AP", "AP50")))
+        test_batches = run.distribute(test)
+        model.fit(**run.resume(model, schedule, train_batches, test_batches))
+
+        # 5. Results: the model, the numbers of COCO, pictures and settings.
+        def write(model, output):
+            training.write_model(model, output / "model.keras")
+            found = evaluation.evaluate_boxes(model, test)
+            training.save_json(found, output / "coco.json")
+            write_pictures(model, test, data, config, output, found)
+
+        return run.save(model, write)
+
+
+def build_model(config, data):
+    encoder = training.build_model(
+        config.model,
+        config.weights,
+        config.patch_size,
+        config.seed,
+        input_shape=(*height_and_width(config.image_size), data.channels),
+        classes=2,  # of a head that is not used
+        remat=config.remat,
+        **(HYBRID if config.model == "compact-hybrid" else {}),
+    )
+    if config.train == "head":
+        training.freeze_weights(encoder)
+    names = data.class_names
+    if config.head == "fcos":
+        options = LARGE if config.dataset == "digits" else {}
+        return detection.FCOS(encoder, len(names), class_names=names, **options)
+    return detection.YOLOS(
+        encoder, len(names), config.queries, class_names=names
+    )
+
+
+def write_pictures(model, test, data, config, output, found):
+    """Plots some test images with their boxes and the predictions."""
+    chosen = np.linspace(0, data.num_test - 1, NUM_PICTURES).astype(int)
+    images, truth, predicted = [], [], []
+    for index in np.unique(chosen):
+        batch, row = divmod(int(index), config.batch_size)
+        image, label = (x[row : row + 1] for x in test[batch])
+        size = image.shape[1:3]
+        (boxes,) = detection.decode(model.predict_on_batch(image), *size)
+        sure = boxes["scores"] >= LEAST_SCORE
+        predicted.append({name: x[sure] for name, x in boxes.items()})
+        truth += evaluation.targets_by_image(label, *size)
+        images.append(plots.unit_range(image[0], config.mode))
+    evaluation.plot_boxes(
+        images,
+        truth,
+        predicted,
+        data.class_names,
+        f"{data.name}: AP {found['AP']:.3f}, AP50 {found['AP50']:.3f} on "
+        f"{data.num_test} test images",
+    ).savefig(output / "detection.png")
+
+
+def resolve_config(config, data):
+    """Returns the config with values for all settings that are None."""
+    composed = config.dataset == "digits"  # also with --stamps
+    model = config.model
+    if composed and not (config.stamps or model or config.weights):
+        model = "compact-hybrid"
+    spec = training.resolve_model_spec(model, config.weights, config.patch_size)
+    if not spec["stride"]:
+        raise ValueError(
+            "Detectors read the maps of Transformer blocks: give a Vision "
+            f"Transformer or a hybrid. Received: {model or config.weights}"
+        )
+    image_size, patch_size = training.resolve_sizes(
+        (config.image_size, data.image_size, spec["image_size"], 224),
+        spec["patch_size"],
+        spec["stride"],
+    )
+    batch_size = config.whole_batch(config.batch_size or 16, data.num_train)
+    steps = config.steps or (3000 if composed else 20000)
+    if config.epochs:
+        steps = config.epochs * -(-data.num_train // batch_size)
+    config = dataclasses.replace(
+        config,
+        model=model,
+        image_size=image_size,
+        patch_size=patch_size,
+        batch_size=batch_size,
+        steps=steps,
+        epochs=None,  # converted to steps
+        evaluate_every=config.evaluate_every or max(1, steps // 5),
+    )
+    tunes = config.weights and config.train == "all"
+    tunes = tunes and (config.stamps or not composed)
+    return config.with_defaults(
+        learning_rate=0.0001 if tunes else 0.001,
+        scale=1.1 if composed else 2.0,
+        queries=8 if composed else 100,
+        mode=spec["mode"],
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main, Config, __doc__)
