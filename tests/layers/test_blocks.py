@@ -11,6 +11,7 @@ from keras_vit import layers
 from tests import reference
 from tests.harness import copies
 from tests.harness import numpy
+from tests.markers import on_all
 
 
 def weights_of(layer, seed=0):
@@ -207,7 +208,7 @@ def test_a_mask_for_each_head_and_query():
     assert np.isfinite(numpy(layer(x, mask=mask, training=True))).all()
 
 
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", on_all([False, True], [True]))
 def test_a_block_takes_a_mask(remat, tmp_path):
     """In a model that is saved and trained, and for some queries only."""
     block = layers.TransformerBlock(2, 16, remat=remat, name="block")

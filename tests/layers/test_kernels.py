@@ -102,8 +102,7 @@ def attention(query, key, value, bias=None):
     return ops.dot_product_attention(query, key, value, bias=bias)
 
 
-@pytest.mark.parametrize("length", [7, 5])
-@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("length, biased", [(7, False), (5, True)])
 def test_attention_kernels_match_keras(length, biased, monkeypatch):
     # 7 queries are two chunks of 3 and one query.
     monkeypatch.setattr(_kernels, "QUERY_CHUNK", 3)

@@ -98,7 +98,7 @@ def test_deconvolution_is_pytorchs():
     np.testing.assert_allclose(numpy(layer.p3_up(MAP)), expected, atol=1e-5)
 
 
-@pytest.mark.suite("jax", "torch")
+@pytest.mark.suite("torch")
 def test_on_a_model_of_any_size(tmp_path):
     maps = keras_vit.dense_features(tiny(num_layers=1), blocks=0)
     pyramid = SimpleFeaturePyramid(8, name="pyramid")(maps.output)

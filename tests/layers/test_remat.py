@@ -53,7 +53,7 @@ RELATIVE = {**RANDOM, "position_embedding": "relative"}
     "options",
     [
         pytest.param({}, id="no_dropout", marks=pytest.mark.backends("torch")),
-        pytest.param(RANDOM, id="dropout"),
+        pytest.param(RANDOM, id="dropout", marks=pytest.mark.backends("torch")),
         pytest.param(RELATIVE, id="relative"),
         pytest.param(ROTARY, id="rotary", marks=pytest.mark.backends("jax")),
     ],

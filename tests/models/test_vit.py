@@ -99,7 +99,7 @@ def test_saved_and_cloned_models_match(case, tmp_path):
 
 
 # One of each first layer, which meets the integers.
-@pytest.mark.parametrize("build", [tiny, hybrid, bit])
+@pytest.mark.parametrize("build", on_all([tiny, hybrid, bit], [tiny, bit]))
 def test_input_of_integers(build):
     model = build()
     randomize(model, 0.1)
