@@ -35,38 +35,19 @@ class token and global average pooling ("gap") are equally good, each at its own
 learning rate: 8e-4 and 3e-4. Here, gap has 0.003, which suits these small
 models, and the class token 8/3 of it, 0.008. --learning-rate overrides both.
 
-Measured on digits (2026-11-21, 2 busy CPU cores, JAX, --seed 0): 10 minutes,
-of which 6 minutes of CPU time.
-
-  5-shot               stem          every layer  every layer, shared
-  none               0.4061                    -                    -
-  learned_1d         0.9429               0.9496               0.9482
-  learned_2d         0.9448               0.9554               0.9329
-  relative                -               0.7928               0.7017
-  sincos2d           0.8396                    -                    -
-
-As in the paper, "none" is by far the worst, and neither the kind nor the
-placement of learned position embeddings matters beyond noise: --seed 1 changes
-learned_1d/stem by 0.021 to 0.9643, learned_2d/every_layer by 0.006 to 0.9493,
-relative/every_layer by 0.059 to 0.7337 and none by 0.003 to 0.4092. Unlike in
-the paper, relative position embeddings and sinusoids are behind: they train
-more slowly and have not converged after 400 steps. After 1600 steps,
-relative/every_layer has 0.9747 and sincos2d 0.9682.
+docs/scaling.md has the results on digits, which take 6 minutes of CPU time.
 
 The 5 images per class are sampled from the images, with labels, that the model
 was trained on; those of the paper are from other datasets.
 """
 
 import dataclasses
-import json
 import os
-import pathlib
 import shutil
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
 
 import keras_vit
 from keras_vit import evaluation
@@ -95,87 +76,66 @@ FILES = ("table.txt", "results.json", "table.png")
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.TrainingFlags):
-    settings: str = cli.arg(
-        "all",
+class Config(training.StudyFlags):
+    settings: str = cli.flag(
         "KIND or KIND/PLACEMENT, separated by commas; kinds: "
         f"{', '.join(GRID)}; placements: {', '.join(PLACEMENTS)}",
+        "all",
         "LIST",
     )
-    pooling: str = cli.arg(
-        "gap",
+    pooling: str = cli.flag(
         "input of the head: gap (global average pooling of the patches) or "
         "token (the class token)",
-        "NAME",
+        "gap",
         choices=tuple(RATES),
     )
-    shots: int = cli.arg(
-        5, "training images per class in the linear evaluation", minimum=1
-    )
-    samples: int = cli.arg(
+    samples: int = cli.flag(
+        "number of random samples of the images of the few-shot evaluation, "
+        "which are averaged",
         10,
-        "number of random samples of these images, which are averaged",
         minimum=1,
     )
-    steps: int = cli.arg(400, "training steps of each setting", minimum=1)
-    learning_rate: float | None = cli.arg(
-        None,
+    steps: int = cli.flag("training steps of each setting", 400, minimum=1)
+    learning_rate: float | None = cli.flag(
         f"peak learning rate; default: {RATES['gap']} for gap, "
         f"{RATES['token']} for token",
-        "X",
         above=0,
     )
-    warmup: float = cli.arg(
-        0.1,
+    warmup: float = cli.flag(
         "fraction of the steps in which the learning rate is warmed up",
-        "X",
+        0.1,
         minimum=0,
         below=1,
-    )
-    weight_decay: float = cli.arg(0.05, "weight decay of AdamW", "X", minimum=0)
-    output: str | None = cli.arg(
-        None,
-        "output folder; default: runs/positions- followed by the name of the "
-        "dataset",
-        "DIR",
     )
 
     def __post_init__(self):
         super().__post_init__()
-        if self.keep != "last" or self.holdout is not None:
-            raise ValueError(
-                "Settings are compared on the test images after the last step: "
-                "leave out --keep best and --holdout."
-            )
         settings_of(self)
 
 
 def settings_of(config):
     """Returns the requested settings, as pairs of kind and placement."""
+    default = [(kind, p) for kind, places in GRID.items() for p in places]
     if config.settings == "all":
-        return [(kind, p) for kind, places in GRID.items() for p in places]
-    found = []
+        return default
+    known, found = [*default, ("sincos2d", "every_layer")], []
     for text in config.settings.split(","):
         kind, _, placement = text.strip().partition("/")
-        places = GRID.get(kind, ())
-        if kind == "sincos2d":
-            places = ("stem", "every_layer")
-        if not places or placement not in ("", *places):
+        asked = [(kind, placement)] if placement else default
+        asked = [x for x in asked if x[0] == kind and x in known]
+        if not asked:
             raise ValueError(
                 f"--settings has no {text.strip()!r}. There are: "
-                + ", ".join(f"{k}/{p}" for k, ps in GRID.items() for p in ps)
-                + ", sincos2d/every_layer."
+                f"{', '.join(map('/'.join, known))}."
             )
-        found += [
-            (kind, p) for p in ((placement,) if placement else GRID[kind])
-        ]
+        found += asked
     return list(dict.fromkeys(found))
 
 
 def main(config):
     started = time.perf_counter()
     with cli.user_errors():
-        chosen = training.begin_study(config)
+        strategy = training.begin_study(config)
         data = keras_vit.data.load_dataset(
             config.dataset,
             skip_bad_images=config.skip_bad_images,
@@ -187,7 +147,14 @@ def main(config):
     rows = []
     for number, setting in enumerate(settings, start=1):
         print(f"\n{number} of {len(settings)}: {' / '.join(setting)}")
-        rows.append(measured(config, data, chosen, output, setting))
+        folder = output / "-".join(setting)
+        rows.append(
+            training.measure_once(
+                folder / "few_shot.json",
+                measure,
+                *(config, data, strategy, folder, *setting),
+            )
+        )
         write_ablation(rows, config, data, output)
     print(f"\n{(output / 'table.txt').read_text()}")
     print(f"{time.perf_counter() - started:.0f} seconds")
@@ -197,13 +164,9 @@ def main(config):
 
 def resolve_config(config, data):
     """Returns the config with values for all settings that are None."""
-    image_size, patch_size = training.resolve_sizes(
-        (config.image_size, data.image_size, 64), config.patch_size, stride=1
-    )
+    spec = {"patch_size": config.patch_size, "stride": 1}
     return dataclasses.replace(
-        config,
-        image_size=image_size,
-        patch_size=patch_size,
+        config.with_sizes(spec, data.image_size, 64),
         batch_size=config.whole_batch(config.batch_size, data.num_train),
         learning_rate=config.learning_rate or RATES[config.pooling],
         mode=config.mode or "tf",
@@ -213,8 +176,7 @@ def resolve_config(config, data):
 
 def open_folder(config, data):
     """Creates or reopens the output folder, and returns its path."""
-    output = pathlib.Path(config.output or f"runs/positions-{data.name}")
-    output = training.open_study(config, output, "settings")
+    output = training.open_study(config, f"positions-{data.name}", "settings")
     if config.overwrite:
         for kind in GRID:
             for placement in PLACEMENTS:
@@ -223,37 +185,32 @@ def open_folder(config, data):
     return output
 
 
-def measured(config, data, chosen, output, setting):
-    """Returns the results of one setting, and trains it if necessary."""
-    kind, placement = setting
-    folder = output / f"{kind}-{placement}"
-    result = folder / "few_shot.json"
-    if result.exists():
-        print(f"done before: {result}")
-        return json.loads(result.read_text())
-    if not (folder / "config.json").exists():
-        train(config, data, chosen, folder, kind, placement)
-    trained = json.loads((folder / "config.json").read_text())
+def measure(config, data, strategy, folder, kind, placement):
+    """Trains a model with one setting, and returns its results."""
+
+    def build_model():
+        return training.build_model(
+            "compact-vit",
+            None,
+            config.patch_size,
+            config.seed,
+            input_shape=config.input_shape(data.channels),
+            classes=len(data.class_names),
+            pooling=config.pooling,
+            position_embedding=kind,
+            position_placement=placement,
+            remat=config.remat,
+        )
+
+    one = dataclasses.replace(config, overwrite=False)
+    trained = training.train_classifier(
+        one, data, strategy, folder, build_model, f"{kind}, {placement}"
+    )
     model = keras_vit.models.load_keras_file(folder / "model.keras")
-    features = evaluation.feature_model(model)
-    options = {**config.batches(), "one_hot": False}
-    options["batch_size"] = config.batch_size
-    x, y = evaluation.predict_dataset(
-        features, data.batches("train", **options), data.num_train
+    found = evaluation.few_shot_of_model(
+        model, data, config.reading, config.shots, config.samples
     )
-    test_x, test_y = evaluation.predict_dataset(
-        features, data.test(**options), data.num_test
-    )
-    (found,) = evaluation.few_shot(
-        x,
-        y,
-        config.shots,
-        config.samples,
-        test_features=test_x,
-        test_labels=test_y,
-        class_names=data.class_names,
-    )
-    row = {
+    return {
         "positions": kind,
         "placement": placement,
         "few_shot": found["accuracy"],
@@ -262,52 +219,6 @@ def measured(config, data, chosen, output, setting):
         "weights": trained["model"]["weights"],
         "seconds": trained["seconds"],
     }
-    run_folder.save_json(row, result)
-    return row
-
-
-def train(config, data, strategy, output, kind, placement):
-    """Trains one setting and writes the results to its folder."""
-    summary = f"positions {kind}, {placement}"
-    config = dataclasses.replace(config, overwrite=False)
-    with training.Run(config, data, strategy, output, summary) as run:
-        # 1. Data.
-        train_batches = run.train_batches()
-        test = run.evaluation_batches()
-
-        # 2. Model.
-        model = training.build_model(
-            "compact-vit",
-            None,
-            config.patch_size,
-            config.seed,
-            input_shape=(config.image_size, config.image_size, data.channels),
-            classes=len(data.class_names),
-            pooling=config.pooling,
-            position_embedding=kind,
-            position_placement=placement,
-            remat=config.remat,
-        )
-
-        # 3. Optimizer, loss and metrics.
-        schedule = keras_vit.schedules.warmup_cosine(
-            config.learning_rate, config.steps, config.warmup
-        )
-        model.compile(
-            optimizer=keras_vit.optimizers.PublishedAdamW(
-                schedule,
-                config.weight_decay,
-                global_clipnorm=1.0,
-                **config.optimizer_options(),
-            ),
-            loss=keras_vit.losses.get_loss("softmax", config.one_hot),
-            weighted_metrics=["accuracy"],
-            jit_compile=training.jit_compile(strategy),
-        )
-
-        # 4. Training, from the last checkpoint if there is one.
-        model.fit(**run.resume(model, schedule, train_batches, test))
-        run.save(model)
 
 
 def _table(rows, shots, column="few_shot"):

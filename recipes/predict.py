@@ -19,13 +19,8 @@ selects jax, tensorflow or torch.
 `--protocol vit_jax` resizes images as in "An Image is Worth 16x16 Words",
 Section 4.1 (https://arxiv.org/abs/2010.11929). Nothing else here is from the
 paper.
-
-Measured on 2026-11-21 on 2 busy CPU cores: 10 digits as PNG files, all
-predicted correctly by the model of `finetune_cifar.py --steps 500`, in 10 s on
-JAX.
 """
 
-import csv
 import dataclasses
 import os
 import pathlib
@@ -47,27 +42,25 @@ DRAWN = 24  # maximum number of images in predictions.png
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(keras_vit.evaluation.EvaluationFlags):
-    images: tuple[str, ...] = cli.arg(
-        (), "image files and folders of image files", "PATH"
+class Config(evaluation.EvaluationFlags):
+    images: tuple[str, ...] = cli.flag(
+        "image files and folders of image files", (), "PATH"
     )
-    labels: str | None = cli.arg(
-        None,
+    labels: str | None = cli.flag(
         "file of class names, one per line; default: those of the run, or "
         "ImageNet's for 1000 or 21843 classes",
-        "FILE",
+        metavar="FILE",
     )
-    top: int | None = cli.arg(
-        None,
+    top: int | None = cli.flag(
         "number of classes per image; default: 5, or for a model of several "
         "classes per image all that are more probable than 0.5",
         minimum=1,
     )
-    least_score: float = cli.arg(
-        0.4, "lowest score of the boxes of a detector", "P", minimum=0
+    least_score: float = cli.flag(
+        "lowest score of the boxes of a detector", 0.4, minimum=0
     )
-    batch_size: int = cli.arg(32, "images per batch")
-    output: str = cli.arg("runs/predict", "output folder", "DIR")
+    batch_size: int = cli.flag("images per batch", 32)
+    output: str = cli.flag("output folder", "runs/predict", "DIR")
 
     def __post_init__(self):
         super().__post_init__()
@@ -82,12 +75,12 @@ def main(config):
         data, files = keras_vit.data.load_files(
             config.images, config.skip_bad_images
         )
-        data = keras_vit.evaluation.fitted(data, trained)
+        data = evaluation.fitted(data, trained)
         options = trained.reading(data, min(config.batch_size, data.num_test))
         if isinstance(trained.model.output, dict):
             save_boxes(config, trained, files)
             return
-        classes = keras_vit.evaluation.num_classes_of(trained)
+        classes = evaluation.num_classes_of(trained)
         names = config.labels or trained.class_names
         if names is None and classes not in (1000, 21843):
             raise ValueError(
@@ -101,15 +94,12 @@ def main(config):
             f"images    {len(files)}\n{trained.describe()}\noutput    {output}",
             flush=True,
         )
-        logits, _ = keras_vit.evaluation.predict_dataset(
+        logits, _ = evaluation.predict_dataset(
             trained.predictor, data.test(**options), len(files)
         )
+        kind = "sigmoid" if trained.loss == "sigmoid" else "softmax"
         found = decoded(
-            keras_vit.evaluation.probabilities(
-                trained.model,
-                logits,
-                "sigmoid" if trained.loss == "sigmoid" else "softmax",
-            ),
+            evaluation.probabilities(trained.model, logits, kind),
             config.top,
             names,
             trained.multi_label,
@@ -160,6 +150,7 @@ def save_boxes(config, trained, files):
         f"images    {len(files)}\n{trained.describe()}\noutput    {output}\n",
         flush=True,
     )
+    columns = ("file", "class", "score", "x_min", "y_min", "x_max", "y_max")
     rows, pictures, drawn = [], [], []
     for path in files:
         images = read_images([path], trained.channels)
@@ -174,21 +165,16 @@ def save_boxes(config, trained, files):
             (names[number], f"{score:.6g}", *(f"{x:.1f}" for x in box))
             for box, number, score in zip(*found.values(), strict=True)
         ]
-        rows += [(str(path), *row) for row in boxes]
+        for row in boxes:
+            rows.append(dict(zip(columns, (str(path), *row), strict=True)))
         shown = "  ".join(f"{name} {float(p):.1%}" for name, p, *_ in boxes)
         print(f"{cli.printable(path)[-40:]}  {cli.printable(shown) or 'none'}")
         if len(drawn) < DRAWN // 3:  # in one row
             pictures.append(images[0] / 255)
             drawn.append(found)
     run_folder.prepare_output(output, FILES)
-    columns = ("file", "class", "score", "x_min", "y_min", "x_max", "y_max")
-    with (
-        run_folder.atomic_write(output / FILES[0]) as temporary,
-        open(temporary, "w", newline="", errors="backslashreplace") as file,
-    ):
-        csv.writer(file).writerows([columns, *rows])
-    summary = {"boxes": [dict(zip(columns, x, strict=True)) for x in rows]}
-    summary |= run_folder.program_info(config)
+    run_folder.save_csv(rows, output / FILES[0], columns)
+    summary = {"boxes": rows, **run_folder.program_info(config)}
     run_folder.save_json(summary, output / FILES[1])
     figure = evaluation.plot_boxes(pictures, None, drawn, names)
     with run_folder.atomic_write(output / FILES[2]) as temporary:
@@ -198,20 +184,12 @@ def save_boxes(config, trained, files):
 def save_table(files, found, path):
     """Writes a CSV file with one row per image: its path, and the names and
     probabilities of its top classes, the most likely class first."""
-    header = ["file"]
-    columns = max(map(len, found))
-    for i in range(1, columns + 1):
-        header += [f"class_{i}", f"probability_{i}"]
-    with (
-        run_folder.atomic_write(path) as temporary,
-        open(temporary, "w", newline="", errors="backslashreplace") as file,
-    ):
-        writer = csv.writer(file)
-        writer.writerow(header)
-        for image, classes in zip(files, found, strict=True):
-            cells = [(name, f"{p:.6g}") for _, name, p in classes]
-            cells += [("", "")] * (columns - len(cells))
-            writer.writerow([image, *(x for cell in cells for x in cell)])
+    rows = []
+    for image, classes in zip(files, found, strict=True):
+        rows.append({"file": image})
+        for i, (_, name, p) in enumerate(classes, start=1):
+            rows[-1] |= {f"class_{i}": name, f"probability_{i}": f"{p:.6g}"}
+    run_folder.save_csv(rows, path)
 
 
 def decoded(probabilities, top, names, multi_label):

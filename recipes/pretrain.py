@@ -36,32 +36,18 @@ A given flag overrides its preset. If the dataset has less than 20 batches, the
 batch size is reduced, and in a short run the warm-up is shortened; the output
 reports both. Interrupted runs, the output folder and KERAS_BACKEND are as for
 finetune_cifar.py.
-
-Measured on 2026-11-21 on 2 CPU cores that also ran other programs and tests
-(load 5 to 15), on JAX: digits with the default settings, test accuracy 0.9916
-in 233 s; fine-tuned from there at 16 pixels with SGD, 0.9916 in 390 s.
-Published, but not reproduced here: 76.5% on ImageNet with big-vision-s16
-(big_vision/configs/vit_s16_i1k.py); after fine-tuning with `finetune_cifar.py
---preset vit_jax`, 77.91% with paper-imagenet and 83.97% with paper-imagenet21k,
-both for B/16 (the paper, Table 5).
 """
 
 import dataclasses
 import math
 import os
 
-# As in finetune_cifar.py: no start-up messages of TensorFlow, and no threads of
-# PyTorch that spin while they wait.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
 from keras_vit import training
-from keras_vit.optimizers import PublishedAdamW
-from keras_vit.optimizers import PublishedSGD
-from keras_vit.schedules import WarmupDecay
 from keras_vit.training import command_line as cli
-from keras_vit.training import models
 
 # Flags of the encoder.
 ENCODER = (
@@ -75,71 +61,48 @@ ENCODER = (
 
 @dataclasses.dataclass(frozen=True)
 class Config(cli.SupervisedFlags):
-    preset: str | None = cli.arg(
-        None,
-        "published settings for all flags that are not given: "
-        f"{', '.join(name for name in training.PRE_TRAINING if name)}",
-        "NAME",
-        choices=tuple(filter(None, training.PRE_TRAINING)),
-    )
-    model: str | None = cli.arg(
-        None,
+    preset: str | None = cli.preset_flag(training.PRE_TRAINING)
+    model: str | None = cli.flag(
         f"one of {', '.join(training.MODEL_NAMES)}; default: that of "
-        "--preset, else compact-vit, of 4 layers of width 64",
-        "NAME",
+        "--preset, else compact-vit, of 4 layers of width 64"
     )
-    optimizer: str | None = cli.arg(
-        None,
+    optimizer: str | None = cli.flag(
         "adam (beta 0.9 and 0.999) or sgd (momentum 0.9); default: that of "
         "--preset, else adam",
-        "NAME",
         choices=("adam", "sgd"),
     )
-    weight_decay: float | None = cli.arg(
-        None,
+    weight_decay: float | None = cli.flag(
         "weight decay: at the peak learning rate, each step multiplies kernels "
         "by 1 minus this times the peak learning rate of --preset (0.003 "
         "without it), even if --learning-rate differs; default: that of "
         "--preset, else 0.05",
-        "X",
         minimum=0,
     )
-    decay: str | None = cli.arg(
-        None,
+    decay: str | None = cli.flag(
         "decay of the learning rate: "
         f"{', '.join(keras_vit.schedules.DECAYS)} (that of BiT); default: "
         "that of --preset, else cosine",
-        "NAME",
         choices=tuple(keras_vit.schedules.DECAYS),
     )
-    head_bias: float | None = cli.arg(
-        None,
+    head_bias: float | None = cli.flag(
         "initial bias of the head, such as -10 for sigmoid; default: that of "
-        "--preset, else 0",
-        "X",
+        "--preset, else 0"
     )
-    augment: str | None = cli.arg(
-        None,
+    augment: str | None = cli.flag(
         "level of RandAugment and mixup as in 'How to train your ViT?': "
         f"{', '.join(keras_vit.data.AUGREG)}; default: that of --preset, else "
-        "none",
-        "LEVEL",
+        "none"
     )
-    representation_size: int | None = cli.arg(
-        None,
+    representation_size: int | None = cli.flag(
         "units of the tanh layer before the head, 0 for none; default: the "
         "hidden size, as in the paper, or that of --preset",
         minimum=0,
     )
-    pooling: str | None = cli.arg(
-        None,
-        "token, gap or map; default: that of --preset, else of the model",
-        "NAME",
+    pooling: str | None = cli.flag(
+        "token, gap or map; default: that of --preset, else of the model"
     )
-    position_embedding: str | None = cli.arg(
-        None,
-        "learned, sincos2d or none; default: that of --preset, else learned",
-        "NAME",
+    position_embedding: str | None = cli.flag(
+        "learned, sincos2d or none; default: that of --preset, else learned"
     )
 
     # Settings of PRE_TRAINING that are no flags.
@@ -149,13 +112,10 @@ class Config(cli.SupervisedFlags):
     # `weight_decay` is for this learning rate, which the preset has.
     published_rate: float | None = None
 
-    @property
-    def published(self):
-        return training.PRE_TRAINING[self.preset]
+    presets = training.PRE_TRAINING
 
 
 def main(given):
-    cli.show_log()
     with cli.user_errors():
         strategy, data, output = training.begin(given)
         config = resolve_config(given, data)
@@ -176,7 +136,7 @@ def train(config, data, strategy, output, summary):
         model = build_model(config, data)
 
         # 3. Optimizer, loss and metrics.
-        schedule = learning_rate_schedule(config)
+        schedule = training.warmup_decay(config)
         classes = len(data.class_names)
         metric = keras_vit.metrics.get_metric(data.multi_label, classes)
         model.compile(
@@ -238,37 +198,22 @@ def build_model(config, data):
         None,
         config.patch_size,
         config.seed,
-        input_shape=(config.image_size, config.image_size, data.channels),
+        input_shape=config.input_shape(data.channels),
         classes=len(data.class_names),
         remat=config.remat,
         **arguments,
     )
     if config.positions_of_big_vision:
-        models.initialize_positions(model, config.seed)
-    models.init_head_bias(model, config.head_bias)
+        training.models.initialize_positions(model, config.seed)
+    training.models.init_head_bias(model, config.head_bias)
     return model
 
 
-def learning_rate_schedule(config):
-    return WarmupDecay(
-        config.learning_rate, config.steps, config.warmup_steps, config.decay
-    )
-
-
 def build_optimizer(config, schedule):
-    peak = config.learning_rate
-    options = {
-        # As in the code of AugReg, the effective weight decay does not depend
-        # on --learning-rate.
-        "weight_decay": config.weight_decay * config.published_rate / peak,
-        "global_clipnorm": config.clip or None,
-        **config.optimizer_options(),
-    }
-    if config.momentum_dtype != "float32":
-        options["momentum_dtype"] = config.momentum_dtype
-    if config.optimizer == "sgd":
-        return PublishedSGD(schedule, momentum=0.9, **options)
-    return PublishedAdamW(schedule, beta_1=0.9, beta_2=0.999, **options)
+    # As in the code of AugReg, the effective weight decay does not depend on
+    # --learning-rate.
+    decay = config.weight_decay * config.published_rate / config.learning_rate
+    return training.build_optimizer(config, schedule, weight_decay=decay)
 
 
 def summary(given, config):

@@ -38,80 +38,60 @@ Crops are made by TensorFlow's tf.data, with every backend.
 import dataclasses
 import os
 
-# As in finetune_cifar.py: no start-up messages of TensorFlow, and no threads of
-# PyTorch that spin while they wait.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from keras_vit import evaluation
 from keras_vit import training
 from keras_vit.data import MultiCrop
-from keras_vit.optimizers import PublishedAdamW
-from keras_vit.schedules import WarmupDecay
 from keras_vit.training import command_line as cli
-from keras_vit.training import momentum
 from keras_vit.training import plots
-from keras_vit.training import presets
-from keras_vit.training.pretraining import LabelFreeFlags
+from keras_vit.training import pretraining
+from keras_vit.training.presets import MOMENTUM
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(LabelFreeFlags):
-    method: str = cli.arg(
-        "dino",
-        f"one of {', '.join(presets.MOMENTUM)}",
-        "NAME",
-        choices=tuple(presets.MOMENTUM),
+class Config(pretraining.LabelFreeFlags):
+    method: str = cli.flag(
+        f"one of {', '.join(MOMENTUM)}", "dino", choices=tuple(MOMENTUM)
     )
-    teacher_momentum: float | None = cli.arg(
-        None,
+    teacher_momentum: float | None = cli.flag(
         "momentum of the moving average of the weights at the first step, "
         "which increases to 1; default: as published",
-        "X",
         minimum=0,
         below=1,
     )
-    teacher_temperature: float | None = cli.arg(
-        None,
+    teacher_temperature: float | None = cli.flag(
         "for dino, temperature of the teacher's softmax; default: as published",
-        "X",
         above=0,
     )
-    no_centering: bool = cli.arg(
-        False, "for dino, do not center the teacher's outputs"
+    no_centering: bool = cli.flag(
+        "for dino, do not center the teacher's outputs", False
     )
-    koleo_weight: float | None = cli.arg(
-        None,
+    koleo_weight: float | None = cli.flag(
         "for dino, weight of DINOv2's KoLeo regularizer, which spreads the "
         "features; default: 0 with --model, as published, else 0.1",
-        "X",
         minimum=0,
     )
-    output_dim: int | None = cli.arg(
-        None, "number of outputs of the head; default: as published", minimum=1
+    output_dim: int | None = cli.flag(
+        "number of outputs of the head; default: as published", minimum=1
     )
-    frozen_steps: int | None = cli.arg(
-        None,
+    frozen_steps: int | None = cli.flag(
         "for dino, number of steps in which the last layer is not trained; "
         "default: those of the first epoch",
         minimum=0,
     )
-    local_crops: int | None = cli.arg(
-        None,
-        "for dino, number of local crops; default: as published",
-        minimum=0,
+    local_crops: int | None = cli.flag(
+        "for dino, number of local crops; default: as published", minimum=0
     )
-    local_size: int | None = cli.arg(
-        None,
+    local_size: int | None = cli.flag(
         "for dino, height and width of the local crops, in pixels; default: as "
         "published",
         minimum=1,
     )
-    clip: float | None = cli.arg(
-        None,
+    clip: float | None = cli.flag(
         "maximum norm of the gradient of each variable, 0 for no clipping; "
         "default: as published",
-        "X",
         minimum=0,
     )
 
@@ -123,20 +103,21 @@ class Config(LabelFreeFlags):
     center_momentum: float | None = None
     frozen_epochs: int | None = None
     crops: MultiCrop | None = None
+    presets = MOMENTUM
 
     def __post_init__(self):
         super().__post_init__()
-        if self.accumulate > 1:
-            raise ValueError(
-                "--accumulate splits a batch, and the loss here depends on "
-                "the whole batch: leave it out, and use --remat to save "
-                f"memory. Received: {self.accumulate}"
-            )
-        if self.augment not in (None, "none"):
-            raise ValueError(
-                "--augment has no effect, as crops have augmentations of their "
-                f"own: leave it out. Received: {self.augment}"
-            )
+        cli.refuse(
+            self,
+            "accumulate",
+            reason="splits a batch, on all of which the loss here depends",
+            instead=", and use --remat to save memory",
+        )
+        cli.refuse(
+            self,
+            "augment",
+            reason="has no effect, as crops have augmentations of their own",
+        )
         if self.uses_averages:
             raise ValueError(
                 "--average and --average-from average weights, which the "
@@ -144,19 +125,9 @@ class Config(LabelFreeFlags):
                 f"{self.average_from or self.average:g}"
             )
 
-    @property
-    def published(self):
-        return presets.MOMENTUM[self.method]
-
 
 def main(config):
-    cli.show_log()
-    with cli.user_errors():
-        strategy, data, output = training.begin(config)
-        config = resolve_config(config, data)
-    results = train(config, data, strategy, output)
-    if strategy.is_main:
-        training.print_results(results, output)
+    training.launch(config, resolve_config, train)
 
 
 def train(config, data, strategy, output):
@@ -177,24 +148,24 @@ def train(config, data, strategy, output):
                 seed=config.seed,
                 start=start,
                 shard=strategy.process,
-                crops=crops(config),
+                crops=config.crops,
                 flip=config.augmentation(data.channels)["flip"],
             )
 
         test = run.evaluation_batches()
 
         # 2. Model: a student and its moving average, with their own loss.
-        model = momentum.build_momentum_model(config, data.channels)
+        model = pretraining.build_momentum_model(config, data.channels)
 
         # 3. Optimizer.
-        schedule = WarmupDecay(
-            config.learning_rate, config.steps, config.warmup_steps
+        schedule = training.warmup_decay(config)
+        model.compile(
+            optimizer=build_optimizer(config, schedule),
+            jit_compile=training.jit_compile(strategy),
         )
-        optimizer = build_optimizer(config, schedule)
-        model.compile(optimizer, jit_compile=training.jit_compile(strategy))
 
         # 4. Training, from the last checkpoint if there is one.
-        run.callbacks.append(momentum.ReportCollapse(config.warmup_steps))
+        run.callbacks.append(pretraining.ReportCollapse(config.warmup_steps))
         if alone:
             run.callbacks.append(attention_pictures(config, data, output))
         if has_knn:
@@ -203,26 +174,16 @@ def train(config, data, strategy, output):
         model.fit(**run.resume(model, schedule, train_batches, test))
 
         # 5. Results: encoder and whole model, metrics, plots and settings.
-        return run.save(model, momentum.save_momentum_model)
-
-
-def crops(config):
-    """Returns the `MultiCrop` of a config."""
-    if config.method != "dino":
-        return config.crops
-    local = {"num_local": config.local_crops, "local_size": config.local_size}
-    return dataclasses.replace(config.crops, **local)
+        return run.save(model, pretraining.save_momentum_model)
 
 
 def attention_pictures(config, data, output):
     """Returns the callback that plots the attention of the class token."""
-    batches = data.test(**config.batches(), batch_size=min(8, data.num_test))
-    images, _ = plots.sample_evenly(batches, data.num_test, count=8)
-    return momentum.AttentionPictures(
-        images,
+    return pretraining.AttentionPictures(
+        plots.some_test_images(config, data),
         output / "attention",
         config.picture_every or config.evaluate_every,
-        config.mode,
+        mode=config.mode,
     )
 
 
@@ -233,12 +194,16 @@ def resolve_config(given, data):
     config = training.resolve_pretraining(
         given, data, share=10, min_size=16, small_patch=4
     )
-    is_dino = config.method == "dino" and config.local_crops
-    if is_dino and config.local_size % config.patch_size:
-        raise ValueError(
-            "--local-size must be a multiple of the patch size, "
-            f"{config.patch_size}. Received: {config.local_size}"
-        )
+    if config.method == "dino":
+        if config.local_crops and config.local_size % config.patch_size:
+            raise ValueError(
+                "--local-size must be a multiple of the patch size, "
+                f"{config.patch_size}. Received: {config.local_size}"
+            )
+        local = {"num_local": config.local_crops}
+        local["local_size"] = config.local_size
+        crops = dataclasses.replace(config.crops, **local)
+        config = dataclasses.replace(config, crops=crops)
     if config.frozen_epochs:
         frozen = config.frozen_epochs * data.num_train / config.batch_size
         frozen = min(round(frozen), config.steps // 5)
@@ -249,14 +214,13 @@ def resolve_config(given, data):
 
 
 def build_optimizer(config, schedule):
-    optimizer = PublishedAdamW(
+    optimizer = training.build_optimizer(
+        config,
         schedule,
-        momentum.weight_decay_schedule(config),
-        **{
-            **config.optimizer_options(),
-            "clipnorm": config.clip or None,
-            "decay_kernels_only": False,
-        },
+        weight_decay=pretraining.weight_decay_schedule(config),
+        decay_kernels_only=False,
+        clipnorm=config.clip or None,
+        global_clipnorm=None,
     )
     optimizer.exclude_from_weight_decay(var_names=list(config.not_decayed))
     return optimizer

@@ -39,9 +39,8 @@ of one CPU core.
 """
 
 import dataclasses
-import json
+import functools
 import os
-import pathlib
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -53,15 +52,12 @@ import numpy as np
 import keras_vit
 from keras_vit import evaluation
 from keras_vit import training
-from keras_vit.optimizers import PublishedAdamW
-from keras_vit.optimizers import PublishedSGD
 from keras_vit.training import command_line as cli
-from keras_vit.training import run_folder
-from keras_vit.training.models import spread_positions
 
 # Arguments of the model functions. Patches of a Vision Transformer are a
 # quarter of the image's height and width by default.
 VIT = {"hidden_size": 64, "num_layers": 4, "num_heads": 4, "pooling": "gap"}
+HYBRID = {**VIT, "width_factor": 0.5, "patch_size": 1, "num_layers": 2}
 MODELS = {
     "ViT-32x2": {**VIT, "hidden_size": 32, "num_layers": 2},
     "ViT-64x2": {**VIT, "num_layers": 2},
@@ -70,21 +66,8 @@ MODELS = {
     "BiT-1x0.5": {"resnet_layers": (1,), "width_factor": 0.5},
     "BiT-2x0.5": {"resnet_layers": (1, 1), "width_factor": 0.5},
     "BiT-2x1": {"resnet_layers": (1, 1), "width_factor": 1.0},
-    "hybrid-32x2": {
-        **VIT,
-        "resnet_layers": (1,),
-        "width_factor": 0.5,
-        "patch_size": 1,
-        "hidden_size": 32,
-        "num_layers": 2,
-    },
-    "hybrid-64x2": {
-        **VIT,
-        "resnet_layers": (1, 1),
-        "width_factor": 0.5,
-        "patch_size": 1,
-        "num_layers": 2,
-    },
+    "hybrid-32x2": {**HYBRID, "resnet_layers": (1,), "hidden_size": 32},
+    "hybrid-64x2": {**HYBRID, "resnet_layers": (1, 1)},
 }
 # Figure 8: one size of ViT-64x4 changed at a time. A patch is a fraction of the
 # image's height and width.
@@ -111,37 +94,27 @@ GRID = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.TrainingFlags):
-    study: str = cli.arg(
-        ",".join(FIRST),
+class Config(training.StudyFlags):
+    study: str = cli.flag(
         f"studies, separated by commas: {', '.join(STUDIES)}; or all",
+        ",".join(FIRST),
         "LIST",
     )
-    image_size: int | None = cli.arg(
-        32, "images are resized to N x N, a multiple of 8", minimum=8
+    image_size: int | None = cli.flag(
+        "images are resized to N x N, a multiple of 8", 32, minimum=8
     )
-    steps: int = cli.arg(
-        400,
+    steps: int = cli.flag(
         "training steps of each model; compute also has a quarter of them",
+        400,
         minimum=1,
     )
-    shots: int = cli.arg(
-        5, "training images per class in the few-shot evaluation", minimum=1
-    )
-    learning_rate: float | None = cli.arg(
-        None,
+    learning_rate: float | None = cli.flag(
         "peak learning rate; default: 0.003 for Vision Transformers, 0.001 for "
         "models with a ResNet",
-        "X",
         above=0,
     )
-    weight_decay: float = cli.arg(0.05, "weight decay of AdamW", "X", minimum=0)
-    output: str | None = cli.arg(
-        None,
-        "output folder; default: runs/scale- followed by the name of the "
-        "dataset",
-        "DIR",
-    )
+
+    optimizer: str = "adam"  # a setting of each `Point`
 
     def __post_init__(self):
         super().__post_init__()
@@ -149,11 +122,6 @@ class Config(cli.TrainingFlags):
             raise ValueError(
                 "--image-size must be a multiple of 8, for up to 8 patches a "
                 f"side. Received: {self.image_size}"
-            )
-        if self.keep != "last" or self.holdout is not None:
-            raise ValueError(
-                "Models are compared on the test images after their last step: "
-                "leave out --keep best and --holdout."
             )
         studies_of(self)
 
@@ -252,9 +220,14 @@ def points_of(study, steps):
 def main(config):
     started = time.perf_counter()
     with cli.user_errors():
-        chosen = training.begin_study(config)
+        strategy = training.begin_study(config)
         data = load(config, 1.0)
-        config = resolve_config(config, data)
+        config = dataclasses.replace(
+            config,
+            batch_size=config.whole_batch(config.batch_size, data.num_train),
+            mode=config.mode or "tf",
+            evaluate_every=config.evaluate_every or config.steps,
+        )
         output = open_folder(config, data)
     results, rows = {}, {}
     studies = studies_of(config)
@@ -264,10 +237,14 @@ def main(config):
         for point in points:
             if point not in rows:
                 print(f"\n{len(rows) + 1} of {total}: {point.folder}")
-                rows[point] = measured(config, chosen, output, point)
-        results[study] = REPORTS[study](
-            config, data, output, [rows[point] for point in points]
-        )
+                rows[point] = training.measure_once(
+                    output / "models" / point.folder / "point.json",
+                    measure,
+                    *(config, strategy, output, point),
+                )
+        found = [rows[point] for point in points]
+        title, report, axis = REPORTS[study]
+        results[study] = title, *report(config, data, output, found), axis
         text = write_report(output, results, data)
     print(f"\n{text}\n\n{time.perf_counter() - started:.0f} seconds")
     print(f"  {output / 'report.md'}")
@@ -283,34 +260,21 @@ def load(config, fraction):
     )
 
 
-def resolve_config(config, data):
-    """Returns the config with values for all settings that are None."""
-    return dataclasses.replace(
-        config,
-        batch_size=config.whole_batch(config.batch_size, data.num_train),
-        mode=config.mode or "tf",
-        evaluate_every=config.evaluate_every or config.steps,
-    )
-
-
 def open_folder(config, data):
     """Creates or reopens the output folder, and returns its path."""
-    output = pathlib.Path(config.output or f"runs/scale-{data.name}")
-    output = training.open_study(config, output, "study")
+    output = training.open_study(config, f"scale-{data.name}", "study")
     if config.overwrite:
         for result in output.glob("models/*/point.json"):
             result.unlink()
     return output
 
 
-def measured(config, strategy, output, point):
-    """Returns the results of a model, which is trained if necessary."""
+def measure(config, strategy, output, point):
+    """Trains a model, and returns its results."""
     folder = output / "models" / point.folder
-    result = folder / "point.json"
-    if result.exists():
-        print(f"done before: {result}")
-        return json.loads(result.read_text())
     data = load(config, point.fraction)
+    default = 0.003 if point.family == "ViT" else 0.001
+    is_adam = point.optimizer == "adam"
     config = dataclasses.replace(
         config,
         study=",".join(FIRST),  # a model's run is the same in all studies
@@ -318,35 +282,37 @@ def measured(config, strategy, output, point):
         steps=point.steps,
         batch_size=config.whole_batch(config.batch_size, data.num_train),
         evaluate_every=min(config.evaluate_every, point.steps),
-        learning_rate=learning_rate(config, point),
+        learning_rate=point.rate or config.learning_rate or default,
+        optimizer=point.optimizer,
+        weight_decay=config.weight_decay if is_adam else None,
     )
-    if not (folder / "config.json").exists() or config.overwrite:
-        train(config, data, strategy, folder, output, point)
-    summary = json.loads((folder / "config.json").read_text())
+    trained = training.train_classifier(
+        config,
+        data,
+        strategy,
+        folder,
+        lambda: build_model(config, data, output, point),
+        point.folder,
+    )
     model = keras_vit.models.load_keras_file(folder / "model.keras")
-    images, labels = test_images(config, data)
-    row = {
+    cost = cost_of(config, point, data).training(
+        config.batch_size * point.steps
+    )
+    # The same images for all models, whatever fraction they trained on.
+    few_shot = evaluation.few_shot_of_model(
+        model, load(config, 1.0), config.reading, config.shots, seeds=10
+    )
+    return {
         **dataclasses.asdict(point),
         "folder": point.folder,
         "train_images": data.num_train,
         "learning_rate": config.learning_rate,
         "parameters": model.count_params(),
-        "petaflops": 1e3
-        * cost_of(config, point, data).training(
-            config.batch_size * point.steps
-        )["exaflops"],
-        "accuracy": score(model, images, labels),
-        # The same images for all models, whatever fraction they trained on
-        "few_shot": few_shot(config, load(config, 1.0), model),
-        "seconds": summary["seconds"],
+        "petaflops": 1e3 * cost["exaflops"],
+        "accuracy": score(model, *test_images(config, data)),
+        "few_shot": few_shot["accuracy"],
+        "seconds": trained["seconds"],
     }
-    run_folder.save_json(row, result)
-    return row
-
-
-def learning_rate(config, point):
-    default = 0.003 if point.family == "ViT" else 0.001
-    return point.rate or config.learning_rate or default
 
 
 def arguments_of(point, image_size):
@@ -370,40 +336,9 @@ def cost_of(config, point, data):
     )
 
 
-def train(config, data, strategy, folder, output, point):
-    """Trains a model and writes the results to its folder."""
-    with training.Run(config, data, strategy, folder, point.folder) as run:
-        # 1. Data.
-        train_batches = run.train_batches()
-        test = run.evaluation_batches()
-
-        # 2. Model.
-        model = build_model(config, data, output, point)
-
-        # 3. Optimizer, loss and metrics.
-        schedule = keras_vit.schedules.warmup_cosine(
-            config.learning_rate, config.steps, 0.1
-        )
-        options = {"global_clipnorm": 1.0, **config.optimizer_options()}
-        if point.optimizer == "sgd":
-            optimizer = PublishedSGD(schedule, momentum=0.9, **options)
-        else:
-            optimizer = PublishedAdamW(schedule, config.weight_decay, **options)
-        model.compile(
-            optimizer=optimizer,
-            loss=keras_vit.losses.get_loss("softmax", config.one_hot),
-            weighted_metrics=["accuracy"],
-            jit_compile=training.jit_compile(strategy),
-        )
-
-        # 4. Training, from the last checkpoint if there is one.
-        model.fit(**run.resume(model, schedule, train_batches, test))
-        run.save(model)
-
-
 def build_model(config, data, output, point):
     inputs = {
-        "input_shape": (config.image_size, config.image_size, data.channels),
+        "input_shape": config.input_shape(data.channels),
         "classes": len(data.class_names),
     }
     if point.pretrained is not None:
@@ -413,16 +348,16 @@ def build_model(config, data, output, point):
         )
     name, arguments = arguments_of(point, config.image_size)
     model = getattr(keras_vit, name)(**inputs, **arguments)
-    spread_positions(model, config.seed)
+    training.models.spread_positions(model, config.seed)
     return model
 
 
 def test_images(config, data):
     """Returns arrays of the test images and of their labels."""
-    batches = data.test(
-        **{**config.batches(), "one_hot": False}, batch_size=config.batch_size
-    )
-    parts = [map(keras.ops.convert_to_numpy, batch[:2]) for batch in batches]
+    parts = [
+        map(keras.ops.convert_to_numpy, batch[:2])
+        for batch in data.test(**config.reading)
+    ]
     images, labels = map(np.concatenate, zip(*parts, strict=True))
     return images, labels
 
@@ -432,139 +367,80 @@ def score(model, images, labels):
     return float(np.mean(outputs.argmax(-1) == labels))
 
 
-def few_shot(config, data, model):
-    """Returns the few-shot accuracy of a model's features."""
-    features = evaluation.feature_model(model)
-    options = {**config.batches(), "one_hot": False}
-    options["batch_size"] = config.batch_size
-    x, y = evaluation.predict_dataset(
-        features, data.batches("train", **options), data.num_train
-    )
-    test_x, test_y = evaluation.predict_dataset(
-        features, data.test(**options), data.num_test
-    )
-    (found,) = evaluation.few_shot(
-        x,
-        y,
-        config.shots,
-        10,
-        test_features=test_x,
-        test_labels=test_y,
-        class_names=data.class_names,
-    )
-    return found["accuracy"]
-
-
-# Reports: each returns a title, a table as a list of lists, and the picture.
+# Columns of the tables, lines and axes of the plots: what they show of the row
+# of a model, and its format.
 
 
 def teraflops(row):
     return 1e3 * row["petaflops"]
 
 
-def table_of(rows, **columns):
-    """Returns a table with the scores of rows after `columns`, functions of a
-    row by title."""
-    columns |= {
-        "accuracy": lambda row: f"{row['accuracy']:.4f}",
-        "few-shot": lambda row: f"{row['few_shot']:.4f}",
-    }
-    head = [name.replace("_", " ") for name in columns]
-    return [head, *([text(row) for text in columns.values()] for row in rows)]
+def changed(row):
+    """Returns what `SHAPES` changes in a row, and its value."""
+    for kind, values in SHAPES.items():
+        for value, changes in values.items():
+            if changes == dict(row["changes"]):
+                return kind, value
+    return "none", "-"
 
 
-def panels_of(config, rows, name, x):
-    """Returns two panels, of both scores by `x`, with a line for each `name`;
-    both are functions of a row."""
-    titles = {
-        "accuracy": "test accuracy",
-        "few_shot": f"{config.shots}-shot accuracy",
-    }
-    panels = []
-    for key, title in titles.items():
-        lines = {}
-        for row in rows:
-            lines.setdefault(name(row), []).append((x(row), row[key]))
-        panels.append((title, lines))
-    return panels
+POOLINGS = {"token": "class token", "gap": "mean of the patches"}
+COLUMNS = {
+    "model": (lambda row: row["model"], ""),
+    "family": (lambda row: row["model"].partition("-")[0], ""),
+    "steps": (lambda row: row["steps"], ""),
+    "training images": (lambda row: row["train_images"], ""),
+    "teraFLOPs": (teraflops, ".3g"),
+    "changed": (lambda row: changed(row)[0], ""),
+    "value": (lambda row: changed(row)[1], ""),
+    "pooling": (lambda row: POOLINGS[dict(row["changes"])["pooling"]], ""),
+    "optimizer": (lambda row: row["optimizer"], ""),
+    "learning rate": (lambda row: row["learning_rate"], "g"),
+    "accuracy": (lambda row: row["accuracy"], ".4f"),
+    "few-shot": (lambda row: row["few_shot"], ".4f"),
+}
 
 
-def report_compute(config, data, output, rows):
-    rows = sorted(rows, key=teraflops)
-    table = table_of(
-        rows,
-        model=lambda row: row["model"],
-        steps=lambda row: row["steps"],
-        teraFLOPs=lambda row: f"{teraflops(row):.3g}",
-    )
-    panels = panels_of(
-        config, rows, lambda row: row["model"].partition("-")[0], teraflops
-    )
-    label = "teraFLOPs of training"
-    path = plot(output / "compute.png", panels, label, True, frontier=True)
-    return "Computation (Figure 5)", table, path
+# Reports: each returns a table as a list of lists, and the panels of a plot,
+# pairs of a title and a dict of lines.
 
 
-def report_data(config, data, output, rows):
-    def model(row):
-        return row["model"]
+def by_columns(*columns, line, x, scores=("accuracy", "few-shot")):
+    """Returns a report with a table of `columns` and the scores, and with a
+    panel for each of `scores` by `x`, with a line for each `line`."""
 
-    def images(row):
-        return row["train_images"]
+    def value(row, name):
+        return COLUMNS[name][0](row)
 
-    table = table_of(rows, model=model, training_images=images)
-    panels = panels_of(config, rows, model, images)
-    path = plot(output / "data.png", panels, "training images", True)
-    return "Data (Figures 3 and 4)", table, path
+    def report(config, data, output, rows):
+        names = (*columns, "accuracy", "few-shot")
+        texts = [
+            [format(value(row, name), COLUMNS[name][1]) for name in names]
+            for row in rows
+        ]
+        titles = {
+            "accuracy": "test accuracy",
+            "few-shot": f"{config.shots}-shot accuracy",
+        }
+        panels = []
+        for score in scores:
+            lines = {}
+            for row in rows:
+                point = value(row, x), value(row, score)
+                lines.setdefault(value(row, line), []).append(point)
+            # What all lines begin with, as nothing is changed.
+            base = lines.pop("none", [])
+            lines = {name: [*base, *points] for name, points in lines.items()}
+            panels.append((titles[score], lines))
+        return [list(names), *texts], panels
 
-
-def report_shape(config, data, output, rows):
-    base, *rows = rows
-    kinds = [
-        (kind, value) for kind, values in SHAPES.items() for value in values
-    ]
-    named = [{**base, "changed": "none", "value": "-"}]
-    lines = {kind: [(teraflops(base), base["few_shot"])] for kind in SHAPES}
-    for (kind, value), row in zip(kinds, rows, strict=True):
-        named.append({**row, "changed": kind, "value": value})
-        lines[kind].append((teraflops(row), row["few_shot"]))
-    table = table_of(
-        named,
-        changed=lambda row: row["changed"],
-        value=lambda row: row["value"],
-        teraFLOPs=lambda row: f"{teraflops(row):.3g}",
-    )
-    panels = [(f"{config.shots}-shot accuracy of ViT-64x4, changed", lines)]
-    path = plot(output / "shape.png", panels, "teraFLOPs of training", True)
-    return "Shape (Figure 8)", table, path
+    return report
 
 
-def report_pooling(config, data, output, rows):
-    names = {"token": "class token", "gap": "mean of the patches"}
-
-    def pooling(row):
-        return names[dict(row["changes"])["pooling"]]
-
-    path = output / "pooling.png"
-    table, path = _sweep(config, path, rows, pooling=pooling)
-    return "Class token and mean (Figure 9)", table, path
-
-
-def report_optimizer(config, data, output, rows):
-    path = output / "optimizer.png"
-    table, path = _sweep(
-        config, path, rows, optimizer=lambda row: row["optimizer"]
-    )
-    return "Adam and SGD for a ResNet (Table 7)", table, path
-
-
-def _sweep(config, path, rows, **column):
-    (name,) = column.values()
-    table = table_of(
-        rows, **column, learning_rate=lambda row: f"{row['learning_rate']:g}"
-    )
-    panels = panels_of(config, rows, name, lambda row: row["learning_rate"])
-    return table, plot(path, panels[:1], "peak learning rate", True)
+def by_teraflops(config, data, output, rows):
+    columns = ("model", "steps", "teraFLOPs")
+    report = by_columns(*columns, line="family", x="teraFLOPs")
+    return report(config, data, output, sorted(rows, key=teraflops))
 
 
 def trained(output, row):
@@ -572,7 +448,7 @@ def trained(output, row):
     return keras_vit.models.load_keras_file(path)
 
 
-def report_resolution(config, data, output, rows):
+def by_test_size(config, data, output, rows):
     lines = {}
     # Whole patches: `GRID` of them are a side of the training images.
     sizes = [round(GRID * n) * (config.image_size // GRID) for n in SIZES]
@@ -590,53 +466,41 @@ def report_resolution(config, data, output, rows):
     for i, size in enumerate(sizes):
         found = [f"{line[i][1]:.4f}" for line in lines.values()]
         table.append([f"{size} px", *found])
-    path = output / "resolution.png"
-    panels = [("test accuracy", lines)]
-    return "Resolution (FixRes)", table, plot(path, panels, "test image, px")
+    return table, [("test accuracy", lines)]
 
 
-def report_robustness(config, data, output, rows):
+def by_damage(config, data, output, rows):
     images, labels = test_images(config, data)
     models = {row["model"]: trained(output, row) for row in rows}
     table, panels = [["test images", *models]], []
-
-    def measure(title, changes):
+    for title, text, change, amounts, amount_of in (
+        (
+            "patches removed",
+            "{:.1%} of the patches removed",
+            remove_patches,
+            REMOVED,
+            lambda fraction: fraction,
+        ),
+        (
+            "parts shuffled",
+            "{0} x {0} parts shuffled",
+            shuffle_patches,
+            SHUFFLES,
+            lambda grid: grid**2,
+        ),
+    ):
         lines = {name: [] for name in models}
-        for x, text, changed in changes:
-            for name, model in models.items():
-                lines[name].append((x, score(model, changed, labels)))
-            found = [f"{line[-1][1]:.4f}" for line in lines.values()]
-            table.append([text, *found])
+        for amount in amounts:
+            damaged = change(images, amount, seed=config.seed)
+            found = [score(x, damaged, labels) for x in models.values()]
+            for line, accuracy in zip(lines.values(), found, strict=True):
+                line.append((amount_of(amount), accuracy))
+            table.append([text.format(amount), *(f"{x:.4f}" for x in found)])
         panels.append((f"test accuracy, {title}", lines))
-
-    measure(
-        "patches removed",
-        (
-            (
-                fraction,
-                f"{fraction:.1%} of the patches removed",
-                remove_patches(images, fraction, 2 * GRID, config.seed),
-            )
-            for fraction in REMOVED
-        ),
-    )
-    measure(
-        "parts shuffled",
-        (
-            (
-                grid**2,
-                f"{grid} x {grid} parts shuffled",
-                shuffle_patches(images, grid, config.seed),
-            )
-            for grid in SHUFFLES
-        ),
-    )
-    label = "fraction removed / number of parts"
-    path = plot(output / "robustness.png", panels, label)
-    return "Occlusion and shuffling (Naseer et al.)", table, path
+    return table, panels
 
 
-def remove_patches(images, fraction, grid, seed):
+def remove_patches(images, fraction, grid=2 * GRID, seed=0):
     """Sets a fraction of the `grid` x `grid` patches of each image to zero."""
     count = round(fraction * grid**2)
     order = np.random.default_rng(seed).random((len(images), grid**2))
@@ -659,20 +523,55 @@ def shuffle_patches(images, grid, seed):
     return parts.transpose(0, 1, 3, 2, 4, 5).reshape(images.shape)
 
 
+by_learning_rate = functools.partial(
+    by_columns, x="learning rate", scores=("accuracy",)
+)
+# By study: its title, its report and the label of the plots' axis.
 REPORTS = {
-    "compute": report_compute,
-    "data": report_data,
-    "shape": report_shape,
-    "pooling": report_pooling,
-    "optimizer": report_optimizer,
-    "resolution": report_resolution,
-    "robustness": report_robustness,
+    "compute": (
+        "Computation (Figure 5)",
+        by_teraflops,
+        "teraFLOPs of training",
+    ),
+    "data": (
+        "Data (Figures 3 and 4)",
+        by_columns(
+            "model", "training images", line="model", x="training images"
+        ),
+        "training images",
+    ),
+    "shape": (
+        "Shape (Figure 8)",
+        by_columns(
+            *("changed", "value", "teraFLOPs"),
+            line="changed",
+            x="teraFLOPs",
+            scores=("few-shot",),
+        ),
+        "teraFLOPs of training",
+    ),
+    "pooling": (
+        "Class token and mean (Figure 9)",
+        by_learning_rate("pooling", "learning rate", line="pooling"),
+        "peak learning rate",
+    ),
+    "optimizer": (
+        "Adam and SGD for a ResNet (Table 7)",
+        by_learning_rate("optimizer", "learning rate", line="optimizer"),
+        "peak learning rate",
+    ),
+    "resolution": ("Resolution (FixRes)", by_test_size, "test image, px"),
+    "robustness": (
+        "Occlusion and shuffling (Naseer et al.)",
+        by_damage,
+        "fraction removed / number of parts",
+    ),
 }
 
 
-def plot(path, panels, label, logarithmic=False, frontier=False):
-    """Plots panels, pairs of a title and a dict of lines, next to each other;
-    with `frontier`, a line is the best value so far."""
+def plot(path, panels, label, logarithmic, frontier):
+    """Plots panels next to each other; with `frontier`, a line is the best
+    value so far."""
     figure = cli.require("matplotlib.figure").Figure(
         figsize=(5 * len(panels), 3.8), dpi=120, layout="constrained"
     )
@@ -702,27 +601,33 @@ def plot(path, panels, label, logarithmic=False, frontier=False):
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, fontsize=8)
     figure.savefig(path)
-    return path
 
 
 def write_report(output, results, data):
-    """Writes report.md and results.json, and returns the tables as text."""
-    sections = []
-    for title, table, path in results.values():
+    """Writes the plots, report.md and results.json; returns the tables."""
+    sections = {}
+    for study, (title, table, panels, axis) in results.items():
         head, *rows = [" | ".join(map(str, row)) for row in table]
         ruler = "|".join(["---"] * len(table[0]))
         lines = [f"| {head} |", f"|{ruler}|", *(f"| {r} |" for r in rows)]
-        sections.append((f"## {title}\n\n" + "\n".join(lines), path.name))
-    text = "\n\n".join(section for section, _ in sections)
+        sections[study] = f"## {title}\n\n" + "\n".join(lines)
+        plot(
+            output / f"{study}.png",
+            panels,
+            axis,
+            logarithmic=study not in ("resolution", "robustness"),
+            frontier=study == "compute",
+        )
     report = f"# Studies on {data.name}\n\n" + "\n\n".join(
-        f"{section}\n\n![{name}]({name})" for section, name in sections
+        f"{section}\n\n![{name}.png]({name}.png)"
+        for name, section in sections.items()
     )
     (output / "report.md").write_text(report + "\n")
-    run_folder.save_json(
-        {name: table for name, (_, table, _) in results.items()},
+    training.save_json(
+        {study: table for study, (_, table, *_) in results.items()},
         output / "results.json",
     )
-    return text
+    return "\n\n".join(sections.values())
 
 
 if __name__ == "__main__":

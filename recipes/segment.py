@@ -27,15 +27,11 @@ with test images, their masks and the predictions. Test images are resized to
 The environment variable KERAS_BACKEND selects jax, tensorflow or torch.
 """
 
-import csv
 import dataclasses
 import os
 import shutil
 
-# TensorFlow's start-up messages would hide the output of this program.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# By default, PyTorch's threads spin while they wait. On a CPU that other
-# programs use too, a step then takes ten times as long.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras
@@ -43,12 +39,10 @@ import numpy as np
 
 import keras_vit
 from keras_vit import training
-from keras_vit.data import height_and_width
 from keras_vit.distribution import get_strategy
 from keras_vit.evaluation import confusion_matrix
 from keras_vit.evaluation import mean_iou
 from keras_vit.evaluation import plot_segmentation
-from keras_vit.optimizers import PublishedAdamW
 from keras_vit.schedules import warmup_cosine
 from keras_vit.segmentation import LinearSegmenter
 from keras_vit.segmentation import MeanIoU
@@ -78,60 +72,40 @@ ENCODER = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.TrainingFlags):
-    dataset: str = cli.arg(
-        "digits",
+class Config(cli.ModelFlags, cli.TrainingFlags):
+    dataset: str = cli.flag(
         "'digits', handwritten digits on photographs; a folder with images/ "
         "and masks/, or train/ and test/ with both; or, in TFDS, "
         "oxford_iiit_pet or scene_parse150",
+        "digits",
         "NAME|FOLDER",
     )
-    model: str | None = cli.arg(
-        None,
-        "a Vision Transformer or a hybrid: one of "
-        f"{', '.join(training.MODEL_NAMES)}; default: the architecture of "
-        "--weights, or without them compact-vit, of 4 layers of width 64",
-        "NAME",
-    )
-    weights: str | None = cli.arg(
-        None,
-        "weights of the encoder: the path or URL of a checkpoint, the folder "
-        "of a run, or, with --model, the name of released weights; default: "
-        "from scratch",
-        "FILE|NAME",
-    )
-    blocks: tuple[int, ...] = cli.arg(
-        (-1,),
+    blocks: tuple[int, ...] = cli.flag(
         "blocks whose feature maps the head reads, from 0; negative ones "
         "count from the last",
+        (-1,),
     )
-    train: str = cli.arg(
-        "all",
+    train: str = cli.flag(
         "trainable weights: all, or head, the encoder frozen",
-        "all|head",
+        "all",
         choices=("all", "head"),
     )
-    batch_size: int | None = cli.arg(
-        None, "images per step; default: 32", minimum=1
+    batch_size: int | None = cli.flag("images per step; default: 32", minimum=1)
+    ignore_value: int = cli.flag(
+        "value of the pixels of masks that have no class", 255
     )
-    ignore_value: int = cli.arg(
-        255, "value of the pixels of masks that have no class"
-    )
-    scale: float | None = cli.arg(
-        None,
+    scale: float | None = cli.flag(
         "images are scaled by a random factor between 1/X and X before they "
         "are cropped; default: 2, and 1.25 for digits",
-        "X",
         minimum=1,
     )
-    dropout: float = cli.arg(
-        0.1, "dropout rate of the head's features", "P", minimum=0, below=1
+    dropout: float = cli.flag(
+        "dropout rate of the head's features", 0.1, minimum=0, below=1
     )
-    weight_decay: float = cli.arg(0.05, "weight decay of AdamW", "X", minimum=0)
-    warmup: float = cli.arg(
-        0.1,
+    weight_decay: float = cli.flag("weight decay of AdamW", 0.05, minimum=0)
+    warmup: float = cli.flag(
         "fraction of the steps in which the learning rate is warmed up",
-        "X",
+        0.1,
         minimum=0,
         below=1,
     )
@@ -140,12 +114,13 @@ class Config(cli.TrainingFlags):
         super().__post_init__()
         if self.train == "head" and self.weights is None:
             raise ValueError("--train head needs an encoder: give --weights.")
-        if self.accumulate > 1:
-            raise ValueError(
-                "--accumulate splits a batch, and the loss and the batch norm "
-                "here depend on all pixels of a batch: leave it out, and give "
-                f"--remat to save memory. Received: {self.accumulate}"
-            )
+        cli.refuse(
+            self,
+            "accumulate",
+            reason="splits a batch, on all pixels of which the loss and the "
+            "batch norm here depend",
+            instead=", and give --remat to save memory",
+        )
         if self.uses_averages and self.train == "all":
             raise ValueError(
                 "--average and --average-from average the weights, but not "
@@ -153,30 +128,17 @@ class Config(cli.TrainingFlags):
                 "other features: leave them out, or give --train head. "
                 f"Received: {self.average_from or self.average:g}"
             )
-        for name in (
-            *("augment", "mixup", "cutmix", "erase"),
-            *("holdout", "test_split"),
-        ):
-            if getattr(self, name) is not None:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} is for classifiers: leave it "
-                    f"out. Received: {getattr(self, name)}"
-                )
-
-    @property
-    def is_comparison(self):
-        return (
-            self.dataset == "digits"
-            and self.model is None
-            and self.weights is None
+        cli.refuse(
+            self,
+            *("augment", "mixup", "cutmix", "erase", "holdout", "test_split"),
+            reason="is for classifiers",
         )
 
 
 def main(config):
-    cli.show_log()
     with cli.user_errors():
         strategy, data, output = training.begin(config, load=load)
-    if config.is_comparison:
+    if (config.dataset, config.model, config.weights) == ("digits", None, None):
         compare(config, data, strategy, output)
         return
     with cli.user_errors():
@@ -215,9 +177,11 @@ def train(config, data, strategy, output):
         model = build_model(config, data)
 
         # 3. Optimizer, loss and metrics.
-        schedule = learning_rate_schedule(config)
+        schedule = warmup_cosine(
+            config.learning_rate, config.steps, config.warmup
+        )
         model.compile(
-            optimizer=build_optimizer(config, schedule),
+            optimizer=training.build_optimizer(config, schedule),
             loss=keras.losses.SparseCategoricalCrossentropy(
                 from_logits=True, ignore_class=data.ignore
             ),
@@ -261,7 +225,7 @@ def build_model(config, data):
         config.weights,
         config.patch_size,
         config.seed,
-        input_shape=(*height_and_width(config.image_size), data.channels),
+        input_shape=config.input_shape(data.channels),
         classes=2,  # of a head that is not used
         remat=config.remat,
         **(HYBRID if config.model == "compact-hybrid" else {}),
@@ -288,11 +252,11 @@ def write_segmentation(data, config, output):
                 shown.append(row)
             done += 1
     mean, by_class = mean_iou(confusion)
-    with open(output / "iou.csv", "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["class", "iou", "pixels"])
-        pixels = confusion.sum(1)
-        writer.writerows(zip(data.class_names, by_class, pixels, strict=True))
+    columns = zip(data.class_names, by_class, confusion.sum(1), strict=True)
+    training.run_folder.save_csv(
+        [{"class": x, "iou": iou, "pixels": n} for x, iou, n in columns],
+        output / "iou.csv",
+    )
     images, masks, predicted = (np.stack(x) for x in zip(*shown, strict=True))
     plot_segmentation(
         plots.unit_range(images, config.mode),
@@ -328,9 +292,7 @@ def compare(config, data, strategy, output):
             shutil.rmtree(folder, ignore_errors=True)
         strategy.gather(0)  # waits until it is removed
         config = dataclasses.replace(config, overwrite=False)
-        done = training.read_finished(encoder, folder / "encoder")
-    if done is None:
-        done = train_encoder(encoder, strategy, folder / "encoder")
+    done = train_encoder(encoder, strategy, folder / "encoder")
     found = {}
     for name, (from_encoder, what) in WAYS.items():
         with cli.user_errors():
@@ -360,28 +322,25 @@ def compare(config, data, strategy, output):
             f"{name:<10}  {results['test_mean_iou']:<8.4f}  "
             f"{results['seconds']:.0f}"
         )
-    keys = ("test_mean_iou", "seconds")
-    training.save_json(
-        {
-            "encoder": {"test_accuracy": done["test_accuracy"]},
-            **{n: {k: r[k] for k in keys} for n, r in found.items()},
-        },
-        output / "config.json",
-    )
+    scores = {"encoder": {"test_accuracy": done["test_accuracy"]}}
+    for name, results in found.items():
+        keys = ("test_mean_iou", "seconds")
+        scores[name] = {key: results[key] for key in keys}
+    training.save_json(scores, output / "config.json")
     for name in found:
         cli.logger.info(f"  {folder / name / 'segmentation.png'}")
 
 
 def train_encoder(config, strategy, output):
-    """Trains a classifier of single digits, which never sees a mask."""
+    """Trains a classifier of single digits, which never sees a mask, unless it
+    is trained already."""
     (images, labels), test = keras_vit.data.single_digits()
     data = keras_vit.data.from_arrays(
         images, labels, test, name="single-digits"
     )
-    if strategy.is_main:
-        cli.logger.info("encoder")
-    with training.Run(config, data, strategy, output, "a classifier") as run:
-        model = training.build_model(
+
+    def build_model():
+        return training.build_model(
             config.model,
             config.weights,
             config.patch_size,
@@ -390,31 +349,9 @@ def train_encoder(config, strategy, output):
             classes=10,
             **HYBRID,
         )
-        schedule = learning_rate_schedule(config)
-        model.compile(
-            build_optimizer(config, schedule),
-            keras_vit.losses.get_loss("softmax", False),
-            weighted_metrics=["accuracy"],
-            jit_compile=training.jit_compile(strategy),
-        )
-        model.fit(
-            **run.resume(
-                model, schedule, run.train_batches(), run.evaluation_batches()
-            )
-        )
-        return run.save(model)
 
-
-def learning_rate_schedule(config):
-    return warmup_cosine(config.learning_rate, config.steps, config.warmup)
-
-
-def build_optimizer(config, schedule):
-    return PublishedAdamW(
-        schedule,
-        config.weight_decay,
-        global_clipnorm=1.0,
-        **config.optimizer_options(),
+    return training.train_classifier(
+        config, data, strategy, output, build_model, "a classifier"
     )
 
 
@@ -440,11 +377,6 @@ def resolve_config(config, data):
             f"{config.model or config.weights}"
         )
     check_blocks(config, spec["num_layers"])
-    image_size, patch_size = training.resolve_sizes(
-        (config.image_size, data.image_size, spec["image_size"], 224),
-        spec["patch_size"],
-        spec["stride"],
-    )
     digits = config.dataset == "digits"
     batch_size = config.whole_batch(config.batch_size or 32, data.num_train)
     steps = config.steps or (600 if digits else 2000)
@@ -454,9 +386,7 @@ def resolve_config(config, data):
     if config.weights and config.train == "all" and not digits:
         rate = 0.0001
     config = dataclasses.replace(
-        config,
-        image_size=image_size,
-        patch_size=patch_size,
+        config.with_sizes(spec, data.image_size, spec["image_size"], 224),
         batch_size=batch_size,
         steps=steps,
         epochs=None,  # converted to steps

@@ -45,11 +45,10 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit import evaluation
 from keras_vit import training
 from keras_vit.training import command_line as cli
-from keras_vit.training import models
 from keras_vit.training import run_folder
+from keras_vit.training.checkpoint import check_same_run
 
 RESULTS = "results.json"
 # Flags that may differ when a run resumes.
@@ -57,70 +56,32 @@ FREE = ("tasks", "output", "overwrite")
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    weights: str | None = cli.arg(
-        None,
-        "weights to fine-tune: the path or URL of a checkpoint of Google, "
-        "timm or another library, or, with --model, the name of released "
-        "weights, such as imagenet21k",
-        "FILE|NAME",
-    )
-    model: str | None = cli.arg(
-        None,
-        "architecture, such as ViTB16; required if --weights is a name",
-        "NAME",
-    )
-    tasks: tuple[str, ...] = cli.arg(
-        (),
+class Config(cli.ModelFlags, cli.ProgramFlags):
+    tasks: tuple[str, ...] = cli.flag(
         f"one or more of {', '.join(keras_vit.data.VTAB_TASKS)}; default: all",
-        "NAME",
+        (),
         choices=tuple(keras_vit.data.VTAB_TASKS),
     )
-    validate: bool = cli.arg(
-        False,
+    validate: bool = cli.flag(
         "train on 800 images and evaluate on the 200 validation images "
         "instead of the test set",
+        False,
     )
-    image_size: int = cli.arg(384, "images are resized to N x N", minimum=1)
-    batch_size: int = cli.arg(512, "images per step", minimum=1)
-    steps: int = cli.arg(2500, "training steps per task", minimum=1)
-    learning_rate: float = cli.arg(0.01, "peak learning rate", "X", above=0)
+    image_size: int = cli.flag("images are resized to N x N", 384, minimum=1)
+    batch_size: int = cli.flag("images per step", 512, minimum=1)
+    steps: int = cli.flag("training steps per task", 2500, minimum=1)
+    learning_rate: float = cli.flag("peak learning rate", 0.01, above=0)
     # vit_jax/configs/common.py has 500 warm-up steps.
-    warmup: float = cli.arg(
-        0.2,
+    warmup: float = cli.flag(
         "fraction of the steps in which the learning rate is warmed up",
-        "X",
+        0.2,
         minimum=0,
         below=1,
     )
-    mode: str | None = cli.arg(
-        None,
-        "pixel values: tf for [-1, 1], torch for normalization by ImageNet's "
-        "mean and standard deviation; default: that of the weights",
-        "NAME",
-        choices=("tf", "torch", "clip"),
-    )
-    mixed_precision: bool = cli.arg(
-        False, "compute in bfloat16, for TPUs and newer GPUs"
-    )
-    remat: bool = cli.arg(
-        False,
-        "recompute the encoder blocks in the backward pass instead of storing "
-        "their activations, to use less memory",
-    )
-    seed: int = cli.arg(
-        0,
-        "random seed of the order of the images and of the augmentation",
-        minimum=0,
-        below=2**32,
-    )
-    output: str = cli.arg("runs/vtab", "output folder", "DIR")
-    overwrite: bool = cli.arg(
-        False, "run tasks again whose results are in --output"
-    )
+    output: str = cli.flag("output folder", "runs/vtab", "DIR")
 
     def __post_init__(self):
-        cli.check_flags(self)
+        super().__post_init__()
         if self.weights is None:
             raise ValueError("Give --weights: what to fine-tune.")
 
@@ -133,7 +94,7 @@ def main(config):
         spec = training.resolve_model_spec(config.model, config.weights)
         config = dataclasses.replace(config, mode=config.mode or spec["mode"])
         if spec["stride"]:
-            models.check_patch_size(
+            training.models.check_patch_size(
                 config.image_size, spec["patch_size"] * spec["stride"]
             )
         output, done = opened(config)
@@ -179,13 +140,11 @@ def opened(config):
             f"{str(path)!r} holds no results of this recipe. Choose another "
             "--output, or --overwrite."
         ) from error
-    for name, value in dataclasses.asdict(config).items():
-        if name not in FREE and settings.get(name) != value:
-            raise ValueError(
-                f"{str(path)!r} is of other settings: {name} was "
-                f"{settings.get(name)} and is {value}. Choose another "
-                "--output, or begin again with --overwrite."
-            )
+    found, expected = (
+        {name: value for name, value in flags.items() if name not in FREE}
+        for flags in (settings, dataclasses.asdict(config))
+    )
+    check_same_run(path, found, expected)
     return path.parent, done
 
 
@@ -207,7 +166,7 @@ def fine_tune(config, name, data):
         config.weights,
         None,
         config.seed,
-        input_shape=(config.image_size, config.image_size, data.channels),
+        input_shape=config.input_shape(data.channels),
         classes=task.classes,
         remat=config.remat,
     )
@@ -242,7 +201,7 @@ def fine_tune(config, name, data):
     )
     return {
         "group": task.group,
-        "accuracy": evaluation.accuracy(logits, labels),
+        "accuracy": keras_vit.evaluation.accuracy(logits, labels),
         "images": len(labels),
         "train_loss": float(loss),
         "seconds": round(time.perf_counter() - started, 1),

@@ -38,8 +38,10 @@ from keras_vit.evaluation.plots import (
     plot_top_predictions as plot_top_predictions,
 )
 from keras_vit.evaluation.predict import predict_dataset as predict_dataset
+from keras_vit.evaluation.predict import predict_splits as predict_splits
 from keras_vit.evaluation.probes import Linear as Linear
 from keras_vit.evaluation.probes import few_shot as few_shot
+from keras_vit.evaluation.probes import few_shot_of_model as few_shot_of_model
 from keras_vit.evaluation.probes import linear_probe as linear_probe
 from keras_vit.evaluation.probes import nearest_neighbours as nearest_neighbours
 from keras_vit.evaluation.probes import ridge as ridge

@@ -8,8 +8,8 @@ from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.evaluation.loading import LoadedClassifier
 from keras_vit.evaluation.loading import fitted
 from keras_vit.evaluation.loading import load_classifier
-from keras_vit.training.command_line import arg
 from keras_vit.training.command_line import check_flags
+from keras_vit.training.command_line import flag
 from keras_vit.training.command_line import parse_image_size
 
 
@@ -21,50 +21,41 @@ class EvaluationFlags:
     help text of a shared flag.
     """
 
-    weights: str | None = arg(
-        None,
+    weights: str | None = flag(
         "the model: the output folder of a training recipe, its model.keras, "
         "the path or URL of a checkpoint, or, with --model, the name of "
         "released weights, such as imagenet21k",
-        "FILE|NAME",
+        metavar="FILE|NAME",
     )
-    model: str | None = arg(
-        None,
-        "architecture, such as ViTB16; required if --weights is a name",
-        "NAME",
+    model: str | None = flag(
+        "architecture, such as ViTB16; required if --weights is a name"
     )
-    image_size: int | str | None = arg(
-        None,
+    image_size: int | str | None = flag(
         "images are resized to N x N, or to height x width, such as 64x48; "
         "default: as in training",
-        "N|HxW",
+        metavar="N|HxW",
     )
-    patch_size: int | None = arg(
-        None,
+    patch_size: int | None = flag(
         "height and width of a patch, in pixels, to which the kernel of the "
         "patch embedding is resized (FlexiViT); default: that of the model",
         minimum=1,
     )
-    mode: str | None = arg(
-        None,
+    mode: str | None = flag(
         "pixel values: tf for [-1, 1], torch for normalization by ImageNet's "
-        "mean and standard deviation; default: as in training",
-        "NAME",
+        "mean and standard deviation; default: as in training"
     )
-    protocol: str | None = arg(
-        None,
+    protocol: str | None = flag(
         f"how images are resized: {', '.join(PROTOCOLS)}; default: as in "
-        "training if that is known, else vit_jax",
-        "NAME",
+        "training if that is known, else vit_jax"
     )
-    batch_size: int = arg(64, "images per batch", minimum=1)
-    skip_bad_images: bool = arg(
-        False,
+    batch_size: int = flag("images per batch", 64, minimum=1)
+    skip_bad_images: bool = flag(
         "leave out images of a folder that cannot be decoded, with a warning; "
         "default for the dataset of a run: as in its training",
+        False,
     )
-    overwrite: bool = arg(
-        False, "replace the files of an earlier run in --output"
+    overwrite: bool = flag(
+        "replace the files of an earlier run in --output", False
     )
 
     def __post_init__(self) -> None:
@@ -92,18 +83,15 @@ class EvaluationFlags:
 class DatasetFlags(EvaluationFlags):
     """Flags for a dataset to evaluate on."""
 
-    dataset: str | None = arg(
-        None,
+    dataset: str | None = flag(
         "'digits', a name in TFDS, or a folder of images; default: the dataset "
         "of the run of --weights",
-        "NAME|FOLDER",
+        metavar="NAME|FOLDER",
     )
-    test_split: str | None = arg(
-        None,
+    test_split: str | None = flag(
         "for a dataset of TFDS, the split to evaluate on; default: that of the "
         "run if --dataset is not given, else test, or validation if test has "
-        "no labels",
-        "NAME",
+        "no labels"
     )
 
     def load_data(self, trained: LoadedClassifier) -> ImageDataset:

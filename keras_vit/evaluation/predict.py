@@ -2,12 +2,27 @@
 
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit._types import Array
+from keras_vit.data import ImageDataset
 from keras_vit.data import find_data_error
+
+
+def predict_splits(
+    model: keras.Model, data: ImageDataset, options: dict[str, Any]
+) -> tuple[Array, Array, Array, Array]:
+    """Returns the outputs and the labels of the training images of a dataset,
+    and those of its test images; `options` are the arguments of
+    `ImageDataset.batches`."""
+    batches = [data.batches(split, **options) for split in ("train", "test")]
+    return (
+        *predict_dataset(model, batches[0], data.num_train),
+        *predict_dataset(model, batches[1], data.num_test),
+    )
 
 
 def predict_dataset(

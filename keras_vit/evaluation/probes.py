@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_vit import _checks
@@ -13,8 +14,11 @@ from keras_vit._program import require
 from keras_vit._types import Array
 from keras_vit._types import ArrayLike
 from keras_vit._warnings import warn
+from keras_vit.data import ImageDataset
+from keras_vit.evaluation.loading import feature_model
 from keras_vit.evaluation.metrics import check_labels
 from keras_vit.evaluation.metrics import check_scores
+from keras_vit.evaluation.predict import predict_splits
 
 # Constants of big_vision's evaluators/fewshot_lsr.py. The bias is the weight of
 # a constant column; as its value is large, the penalty hardly affects the bias.
@@ -134,6 +138,28 @@ def few_shot(
             }
         )
     return results
+
+
+def few_shot_of_model(
+    model: keras.Model,
+    data: ImageDataset,
+    options: dict[str, Any],
+    shots: int,
+    seeds: int,
+) -> dict[str, Any]:
+    """Returns the row of `few_shot` of a model's features; `options` are the
+    arguments of `ImageDataset.batches`."""
+    x, y, test_x, test_y = predict_splits(feature_model(model), data, options)
+    (row,) = few_shot(
+        x,
+        y,
+        shots,
+        seeds,
+        test_features=test_x,
+        test_labels=test_y,
+        class_names=data.class_names,
+    )
+    return row
 
 
 def _distinct(name: str, values: ArrayLike, check: Callable) -> list:

@@ -14,6 +14,12 @@ from keras_vit.training.checkpoint import (
 )
 from keras_vit.training.models import MODEL_NAMES as MODEL_NAMES
 from keras_vit.training.models import build_model as build_model
+from keras_vit.training.models import check_classes as check_classes
+from keras_vit.training.models import check_patch_sizes as check_patch_sizes
+from keras_vit.training.models import (
+    choose_model_and_size as choose_model_and_size,
+)
+from keras_vit.training.models import fine_tuning_size as fine_tuning_size
 from keras_vit.training.models import freeze_weights as freeze_weights
 from keras_vit.training.models import resolve_model_spec as resolve_model_spec
 from keras_vit.training.models import resolve_sizes as resolve_sizes
@@ -24,18 +30,25 @@ from keras_vit.training.pretraining import check_is_vit as check_is_vit
 from keras_vit.training.pretraining import (
     resolve_pretraining as resolve_pretraining,
 )
-from keras_vit.training.results import FILES as FILES
-from keras_vit.training.results import print_results as print_results
-from keras_vit.training.results import write_model as write_model
 from keras_vit.training.run_folder import COMPARISON as COMPARISON
 from keras_vit.training.run_folder import save_json as save_json
 from keras_vit.training.setup import begin as begin
-from keras_vit.training.setup import begin_study as begin_study
+from keras_vit.training.setup import build_optimizer as build_optimizer
 from keras_vit.training.setup import jit_compile as jit_compile
-from keras_vit.training.sweep import (
+from keras_vit.training.setup import launch as launch
+from keras_vit.training.setup import warmup_decay as warmup_decay
+from keras_vit.training.study import StudyFlags as StudyFlags
+from keras_vit.training.study import SweepFlags as SweepFlags
+from keras_vit.training.study import begin_study as begin_study
+from keras_vit.training.study import measure_once as measure_once
+from keras_vit.training.study import open_study as open_study
+from keras_vit.training.study import (
     parse_learning_rates as parse_learning_rates,
 )
-from keras_vit.training.sweep import read_finished as read_finished
-from keras_vit.training.sweep import sweep as sweep
+from keras_vit.training.study import read_finished as read_finished
+from keras_vit.training.study import sweep as sweep
+from keras_vit.training.study import train_classifier as train_classifier
+from keras_vit.training.training_run import FILES as FILES
 from keras_vit.training.training_run import Run as Run
-from keras_vit.training.training_run import open_study as open_study
+from keras_vit.training.training_run import print_results as print_results
+from keras_vit.training.training_run import write_model as write_model

@@ -374,33 +374,3 @@ def completed_steps(model: Any) -> int:
         model.jax_state_sync()
     iterations = inner_optimizer(model).iterations
     return int(keras.ops.convert_to_numpy(iterations))
-
-
-class PeriodicPlots(keras.callbacks.Callback):
-    """Calls `plot(step)` of a subclass every few micro-batches, and after the
-    last."""
-
-    def __init__(self, every: int, micro_batches: int = 1) -> None:
-        super().__init__()
-        self._every, self._micro_batches = every, micro_batches
-        self._count, self._last = 0, None
-
-    def on_train_begin(self, logs: Logs = None) -> None:
-        # A resumed run starts at the step of its checkpoint.
-        self._count = completed_steps(self.model) * self._micro_batches
-
-    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        self._count += 1
-        if self._count % self._every == 0:
-            self._plot_once()
-
-    def on_train_end(self, logs: Logs = None) -> None:
-        self._plot_once()
-
-    def _plot_once(self) -> None:
-        if self._last == self._count:
-            return
-        self._last = self._count
-        if hasattr(self.model, "jax_state_sync"):
-            self.model.jax_state_sync()
-        self.plot(self._count // self._micro_batches)

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import pathlib
-import re
 import signal
 import threading
 from collections.abc import Callable
@@ -50,55 +49,26 @@ def check_same_run(
         )
 
 
-class _TorchRandom:
-    """State of PyTorch's global random generator, with a variable's interface.
+def _generator() -> Any:
+    """Returns the module that holds the state of PyTorch's random generator;
+    None for other backends, whose generators are variables of the model.
 
-    Dropout layers, data loaders and evaluations sample from this generator. It
-    is therefore seeded by the seed and the step at the beginning of every
-    interval between two evaluations, and saved in checkpoints within one.
+    Dropout layers, data loaders and evaluations sample from it. It is therefore
+    seeded by the seed and the step at the beginning of every interval between
+    two evaluations, and saved in checkpoints within one.
     """
-
-    dtype = "uint8"
-
-    def __init__(self, device: Any) -> None:
-        self.device = device
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.device.get_rng_state().shape)
-
-    def seed(self, entropy: Sequence[int]) -> None:
-        import torch
-
-        (seed,) = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
-        torch.manual_seed(int(seed >> np.uint64(1)))
-
-    def assign(self, array: Array) -> None:
-        import torch
-
-        self.device.set_rng_state(torch.from_numpy(array.copy()))
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
-        return self.device.get_rng_state().numpy().copy()
-
-
-def random_states() -> list[_TorchRandom]:
     if keras.backend.backend() != "torch":
-        return []
+        return None
     import torch
 
-    # Dropout uses the random generator of the device that it runs on.
-    return [_TorchRandom(torch.cuda if torch.cuda.is_available() else torch)]
+    # Dropout uses the generator of the device that it runs on.
+    return torch.cuda if torch.cuda.is_available() else torch
 
 
 def collect_state(model: keras.Model) -> dict[str, Any]:
-    """Returns the variables of a compiled model and of its optimizer by name,
-    and, under PyTorch, the state of the random generator."""
-    groups = {
-        "model": model.variables,
-        "optimizer": model.optimizer.variables,
-        "random": random_states(),
-    }
+    """Returns the variables of a compiled model and of its optimizer by
+    name."""
+    groups = {"model": model.variables, "optimizer": model.optimizer.variables}
     return {
         f"{group}/{i}": variable
         for group, variables in groups.items()
@@ -114,10 +84,8 @@ def to_arrays(state: dict[str, Any]) -> dict[str, Array]:
     """
     arrays = {}
     for name, variable in state.items():
+        array = np.asarray(keras.ops.convert_to_numpy(variable))
         dtype = keras.backend.standardize_dtype(variable.dtype)
-        if not isinstance(variable, _TorchRandom):
-            variable = keras.ops.convert_to_numpy(variable)
-        array = np.asarray(variable)
         if dtype == "bfloat16":  # not a dtype of .npz; float32 is exact
             array = array.astype("float32")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -152,9 +120,6 @@ def read_state(path: StrPath) -> tuple[dict[str, Array], dict[str, Any]]:
     if note.pop("names") != list(arrays):
         raise ValueError("its arrays are not all there")
     return arrays, note
-
-
-_NAME = re.compile(r"step-(\d{8})\.npz")
 
 
 class Preempted(Exception):
@@ -246,7 +211,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             ValueError: if the checkpoints are of a run with other settings or
                 of another model.
         """
-        for path in sorted(self._files(), reverse=True):
+        for path in reversed(self._files()):
             try:
                 arrays, note = read_state(path)
                 found = note["fingerprint"]
@@ -308,6 +273,8 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         model.optimizer.build(model.trainable_variables)
         variables = collect_state(model)
         shapes = {name: tuple(v.shape) for name, v in variables.items()}
+        if generator := _generator():
+            shapes["random/0"] = tuple(generator.get_rng_state().shape)
         found = {
             name: array.shape
             for name, array in arrays.items()
@@ -316,8 +283,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         if found != shapes:
             raise ValueError(f"{str(path)!r} is of another model.")
         for name, variable in variables.items():
-            if not name.startswith("random/"):
-                variable.assign(arrays[name])
+            variable.assign(arrays[name])
         self._metrics = [
             array
             for name, array in arrays.items()
@@ -370,12 +336,15 @@ class ResumableCheckpoint(keras.callbacks.Callback):
     # In `model.fit`
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        if batch == 0:
-            for state in random_states():
-                if self._random is None:
-                    state.seed([self.seed, self.step])
-                else:
-                    state.assign(self._random)
+        if batch == 0 and (generator := _generator()):
+            import torch
+
+            if self._random is None:
+                entropy = np.random.SeedSequence([self.seed, self.step])
+                (seed,) = entropy.generate_state(1, np.uint64)
+                torch.manual_seed(int(seed >> np.uint64(1)))
+            else:
+                generator.set_rng_state(torch.from_numpy(self._random.copy()))
             self._random = None
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
@@ -469,6 +438,8 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             state[f"metrics/{i}"] = variable
         # All processes read the values, as sharded variables need all of them.
         arrays = to_arrays(state)
+        if generator := _generator():
+            arrays["random/0"] = generator.get_rng_state().numpy().copy()
         if not self.strategy.is_main:
             return
         step = self.done
@@ -482,7 +453,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         if path is not None or not written:
             return
         self._saved = step
-        for path in sorted(self._files())[: -self.keep]:
+        for path in self._files()[: -self.keep]:
             path.unlink(missing_ok=True)
 
     @property
@@ -501,9 +472,8 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         return self.step // self.micro_batches
 
     def _files(self) -> list[pathlib.Path]:
-        if not self.folder.is_dir():
-            return []
-        return [p for p in self.folder.iterdir() if _NAME.fullmatch(p.name)]
+        """Returns the paths of the checkpoints, the oldest first."""
+        return sorted(self.folder.glob(f"step-{'[0-9]' * 8}.npz"))
 
     def _path(self, step: int) -> pathlib.Path:
         return self.folder / f"step-{step:08d}.npz"

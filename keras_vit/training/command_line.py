@@ -10,8 +10,10 @@ import types
 import typing
 import warnings
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import ClassVar
 from typing import NoReturn
 from typing import Self
 
@@ -24,13 +26,18 @@ from keras_vit._program import printable as printable
 from keras_vit._program import require as require
 from keras_vit._program import user_errors as user_errors
 from keras_vit.data.protocols import PROTOCOLS
+from keras_vit.data.protocols import height_and_width
 from keras_vit.data.randaugment import AUGREG
 from keras_vit.data.splits import parse_holdout
 from keras_vit.training.checkpoint import Diverged
 from keras_vit.training.checkpoint import Preempted
+from keras_vit.training.models import MODEL_NAMES
 from keras_vit.training.models import parse_image_size as parse_image_size
+from keras_vit.training.models import resolve_sizes
 from keras_vit.training.presets import Published
 
+# What `--help` shows for a value, unless its flag says otherwise.
+_METAVARS = {int: "N", float: "X", str: "NAME"}
 # Limits of a flag's value: their text and their test. NaN passes none.
 _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "choices": ("one of {}", lambda value, names: value in names),
@@ -41,15 +48,33 @@ _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 }
 
 
-def arg(default: Any, text: str, metavar: str = "N", **limits: Any) -> Any:
+def flag(
+    text: str, default: Any = None, metavar: str = "", **limits: Any
+) -> Any:
     """Returns a dataclass field that `parse_args` turns into a flag; `limits`
     of its values, by the names of `_LIMITS`, are checked by `check_flags`."""
     metadata = {"help": text, "metavar": metavar, "limits": limits}
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def arg(default: Any, text: str, metavar: str = "", **limits: Any) -> Any:
+    """Returns a `flag`; its former name, with the default first."""
+    return flag(text, default, metavar, **limits)
+
+
+def preset_flag(presets: Mapping[str | None, Published]) -> Any:
+    """Returns the field of `--preset`, whose values are the names of published
+    settings."""
+    names = tuple(name for name in presets if name)
+    return flag(
+        "published settings for all flags that are not given: "
+        + ", ".join(names),
+        choices=names,
+    )
+
+
 def check_flags(config: Any) -> None:
-    """Raises a `ValueError` if a field is outside the limits of its `arg`.
+    """Raises a `ValueError` if a field is outside the limits of its `flag`.
 
     None, which stands for a default that is chosen later, is inside.
     """
@@ -66,12 +91,23 @@ def check_flags(config: Any) -> None:
                 )
 
 
+def refuse(config: Any, *names: str, reason: str, instead: str = "") -> None:
+    """Raises a `ValueError` if a config has one of these flags."""
+    for name in names:
+        value = getattr(config, name)
+        if value not in (None, False, "none", getattr(type(config), name)):
+            raise ValueError(
+                f"--{name.replace('_', '-')} {reason}: leave it out{instead}. "
+                f"Received: {value}"
+            )
+
+
 def parse_args(
     config_class: type, description: str, argv: Sequence[str] | None = None
 ) -> Any:
     """Parses the command line into an instance of a dataclass.
 
-    Every field `like_this: type = arg(default, text)` becomes `--like-this
+    Every field `like_this: type = flag(text, default)` becomes `--like-this
     VALUE`. Its type is int, float or str, one of these or None, a union with
     str (text, which `__post_init__` parses), `tuple[int, ...]` or another tuple
     (one or more values), or bool (a flag without a value, False by default).
@@ -105,7 +141,10 @@ def parse_args(
             if typing.get_origin(kind) is tuple:
                 kind, options["nargs"] = typing.get_args(kind)[0], "+"
             options["type"] = kind
-            options["metavar"] = field.metadata["metavar"]
+            choices = field.metadata["limits"].get("choices", ())
+            name = "|".join(choices) if len(choices) < 4 else ""
+            name = name or _METAVARS[kind]
+            options["metavar"] = field.metadata["metavar"] or name
         parser.add_argument("--" + field.name.replace("_", "-"), **options)
     values = {
         name: tuple(value) if isinstance(value, list) else value
@@ -171,7 +210,75 @@ def _plain(hint: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingFlags:
+class ModelFlags:
+    """Flags of programs that begin with a model or with weights."""
+
+    model: str | None = flag(
+        f"one of {', '.join(MODEL_NAMES)}; default: the architecture of "
+        "--weights, or without them a small one, compact-vit or compact-hybrid "
+        "(docs/finetune.md, From scratch)"
+    )
+    weights: str | None = flag(
+        "weights to begin with: the path or URL of a checkpoint of Google, "
+        "timm or another library, the folder of a run, or, with --model, the "
+        "name of released weights, such as imagenet21k (see "
+        "keras_vit.list_weights()); default: from scratch",
+        metavar="FILE|NAME",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramFlags:
+    """Flags of all programs that train."""
+
+    image_size: int | None = flag(
+        "images are resized to N x N; default: that of the model or of the "
+        "dataset"
+    )
+    mode: str | None = flag(
+        "pixel values: tf for [-1, 1], torch for normalization by ImageNet's "
+        "mean and standard deviation, clip for CLIP's; default: that of "
+        "--weights or of published settings, else tf",
+        choices=("tf", "torch", "clip"),
+    )
+    remat: bool = flag(
+        "recompute the encoder blocks in the backward pass instead of storing "
+        "their activations, to use less memory",
+        False,
+    )
+    mixed_precision: bool = flag(
+        "compute in bfloat16, for TPUs and newer GPUs", False
+    )
+    seed: int = flag(
+        "random seed of the initial weights, the order of the images and the "
+        "augmentation; the split into training and validation images does not "
+        "depend on it",
+        0,
+        minimum=0,
+        below=2**32,
+    )
+    output: str | None = flag(
+        "output folder, which all processes must share; default: runs/ "
+        "followed by the name of the dataset",
+        metavar="DIR",
+    )
+    overwrite: bool = flag(
+        "replace the files of an earlier run in --output", False
+    )
+
+    def __post_init__(self) -> None:
+        check_flags(self)
+        image_size = parse_image_size(self.image_size)
+        object.__setattr__(self, "image_size", image_size)
+
+    def input_shape(self, channels: int) -> tuple[int, int, int]:
+        """Returns the shape of the images of a model."""
+        image_size: Any = self.image_size  # filled in by now
+        return (*height_and_width(image_size), channels)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingFlags(ProgramFlags):
     """Flags that all training recipes share.
 
     A recipe adds flags in a subclass, and may override the default and the
@@ -179,198 +286,145 @@ class TrainingFlags:
     once it has loaded the dataset.
     """
 
-    dataset: str = arg(
-        "digits",
+    dataset: str = flag(
         "'digits', the handwritten digits of scikit-learn; a name in TFDS, "
         "such as cifar10 or cifar100; a folder of images, "
         "FOLDER/train/CLASS/* and FOLDER/test/CLASS/*, or FOLDER/CLASS/*, of "
         "which 20% is the test set; or a CSV file with the columns image and "
         "label, and optionally split",
+        "digits",
         "NAME|FOLDER|CSV",
     )
-    image_size: int | None = arg(
-        None,
-        "images are resized to N x N; default: that of the model or of the "
-        "dataset",
-    )
-    patch_size: int | None = arg(
-        None,
+    patch_size: int | None = flag(
         "height and width of a patch, in pixels; default: that of the model, "
         "or the one that gives about 8 x 8 patches",
         minimum=1,
     )
-    batch_size: int = arg(64, "images per step", minimum=1)
-    steps: int | None = arg(None, "training steps", minimum=1)
-    epochs: int | None = arg(
-        None, "passes over the training images, instead of --steps", minimum=1
+    batch_size: int = flag("images per step", 64, minimum=1)
+    steps: int | None = flag("training steps", minimum=1)
+    epochs: int | None = flag(
+        "passes over the training images, instead of --steps", minimum=1
     )
-    learning_rate: float | None = arg(
-        None,
+    learning_rate: float | None = flag(
         "peak learning rate, after the warm-up; default: chosen by the recipe, "
         "or as published for the batch size",
-        "X",
         above=0,
     )
-    accumulate: int = arg(
-        1,
+    accumulate: int = flag(
         "number of micro-batches into which each batch is split, with "
         "gradient accumulation, to use less memory",
+        1,
         minimum=1,
     )
-    average: float = arg(
-        0.0,
+    average: float = flag(
         "decay of a moving average of the weights; if above 0, the average is "
         "evaluated and saved instead of the weights; the paper's Table 2 uses "
         "0.9999",
-        "X",
+        0.0,
         minimum=0,
         below=1,
     )
-    average_from: float | None = arg(
-        None,
+    average_from: float | None = flag(
         "instead of --average, average the weights of all steps after this "
         "fraction of the steps, such as 0.75, with equal weights",
-        "X",
         minimum=0,
         below=1,
     )
-    keep: str = arg(
-        "last",
+    keep: str = flag(
         "which weights to save: last, those of the last step, or best, those "
         "of the evaluation with the highest accuracy, or mean average "
         "precision; with --holdout, this is that on the validation split; "
         "without it, that on the test images, which is then an optimistic "
         "estimate",
-        "last|best",
+        "last",
         choices=("last", "best"),
     )
-    patience: int | None = arg(
-        None,
+    patience: int | None = flag(
         "stop after this many successive evaluations without a higher "
         "accuracy, or mean average precision; default: no early stopping",
         minimum=1,
     )
-    mode: str | None = arg(
-        None,
-        "pixel values: tf for [-1, 1], torch for normalization by ImageNet's "
-        "mean and standard deviation; default: that of --weights or of "
-        "published settings, else tf",
-        "NAME",
-    )
-    protocol: str = arg(
-        "simple",
+    protocol: str = flag(
         f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
         "simple randomly shifts whole images, vit_jax is that of the paper's "
         "code",
-        "NAME",
+        "simple",
     )
-    augment: str | None = arg(
-        None,
+    augment: str | None = flag(
         "level of RandAugment as in 'How to train your ViT?': "
-        f"{', '.join(AUGREG)}; default: none",
-        "LEVEL",
+        f"{', '.join(AUGREG)}; default: none"
     )
-    mixup: float | None = arg(
-        None,
+    mixup: float | None = flag(
         "mixup with lambda sampled from Beta(P, P), such as 0.2; default: no "
         "mixup",
-        "P",
+        metavar="P",
         minimum=0,
     )
-    cutmix: float | None = arg(
-        None,
+    cutmix: float | None = flag(
         "cutmix with lambda sampled from Beta(P, P), such as 1; default: no "
         "cutmix; with --mixup too, one of the two is sampled for each batch",
-        "P",
+        metavar="P",
         minimum=0,
     )
-    erase: float | None = arg(
-        None,
+    erase: float | None = flag(
         "probability of random erasing: a rectangle of the image becomes "
         "noise; 0.25 in DeiT; default: 0",
-        "P",
         minimum=0,
     )
-    holdout: float | str | None = arg(
-        None,
+    holdout: float | str | None = flag(
         "fraction of the training images, such as 0.1, to hold out and to "
         "evaluate on instead of the test set; 'paper' for 1% of ImageNet, 2% "
         "of CIFAR and 10% of other datasets; 0 trains on all images, even if "
         "--preset leaves some out, and evaluates on the test set",
-        "X|paper",
+        metavar="X|paper",
     )
-    test_split: str | None = arg(
-        None,
+    test_split: str | None = flag(
         "for a dataset of TFDS, the split to evaluate on; default: test, or "
-        "validation if test has no labels",
-        "NAME",
+        "validation if test has no labels"
     )
-    no_flip: bool = arg(
-        False,
+    no_flip: bool = flag(
         "do not flip images horizontally, for example if they show text or "
         "left and right hands",
-    )
-    skip_bad_images: bool = arg(
         False,
+    )
+    skip_bad_images: bool = flag(
         "decode every image of a folder before training, and leave out those "
         "that cannot be decoded, with a warning; without it, such an image is "
         "an error",
+        False,
     )
-    strategy: str = arg(
-        "auto",
+    strategy: str = flag(
         "how to use several devices: mirrored or tpu (TensorFlow), "
         "data-parallel or model-parallel (JAX), none for one device, or auto, "
         "which chooses one of them and prints its choice",
-        "NAME",
+        "auto",
     )
-    remat: bool = arg(
-        False,
-        "recompute the encoder blocks in the backward pass instead of storing "
-        "their activations, to use less memory",
-    )
-    mixed_precision: bool = arg(
-        False, "compute in bfloat16, for TPUs and newer GPUs"
-    )
-    seed: int = arg(
-        0,
-        "random seed of the initial weights, the order of the images and the "
-        "augmentation; the split into training and validation images does not "
-        "depend on it",
-        minimum=0,
-        below=2**32,
-    )
-    evaluate_every: int | None = arg(
-        None,
+    evaluate_every: int | None = flag(
         "steps between two evaluations; default: depends on the number of "
         "steps",
         minimum=1,
     )
-    checkpoint_every: int | None = arg(
-        None,
-        "steps between two checkpoints; default: --evaluate-every",
-        minimum=1,
+    checkpoint_every: int | None = flag(
+        "steps between two checkpoints; default: --evaluate-every", minimum=1
     )
-    output: str | None = arg(
-        None,
-        "output folder, which all processes must share; default: runs/ "
-        "followed by the name of the dataset",
-        "DIR",
+    tensorboard: bool = flag(
+        "write event files for TensorBoard to --output", False
     )
-    tensorboard: bool = arg(
-        False, "write event files for TensorBoard to --output"
-    )
-    overwrite: bool = arg(
-        False, "replace the files of an earlier run in --output"
-    )
+
+    # Published settings by `preset`. It and what `build_optimizer` reads are
+    # fields of the programs that have a flag or a setting for them.
+    presets: ClassVar[Mapping[str | None, Published]] = {
+        None: Published("none", {})
+    }
+    preset = layer_decay = momentum_dtype = None
+    optimizer, weight_decay, clip = "adamw", 0.0, 1.0
 
     # The batch size that a published learning rate is for, and to which it is
     # proportional; None if it is for any. It is no flag.
     rate_images: int | None = None
 
     def __post_init__(self) -> None:
-        check_flags(self)
-        image_size = parse_image_size(self.image_size)
-        object.__setattr__(self, "image_size", image_size)
+        super().__post_init__()
         parse_holdout("", self.holdout)
         if self.holdout not in (None, "paper"):
             object.__setattr__(self, "holdout", float(self.holdout))
@@ -393,6 +447,17 @@ class TrainingFlags:
             if getattr(self, name) is None
         }
         return dataclasses.replace(self, **missing)
+
+    def with_sizes(self, spec: dict[str, Any], *image_sizes: Any) -> Self:
+        """Returns a config with an image size, by default the first of
+        `image_sizes` that is not None, and a patch size that divides it, for
+        the `resolve_model_spec` of the model."""
+        image_size, patch_size = resolve_sizes(
+            (self.image_size, *image_sizes), spec["patch_size"], spec["stride"]
+        )
+        return dataclasses.replace(
+            self, image_size=image_size, patch_size=patch_size
+        )
 
     def encoder_arguments(self) -> dict[str, Any]:
         """Returns the arguments of encoders among the flags that are not 0."""
@@ -418,7 +483,7 @@ class TrainingFlags:
     @property
     def published(self) -> Published:
         """Published settings, which flags that are None have."""
-        return Published("none", {})
+        return self.presets[self.preset]
 
     @property
     def uses_averages(self) -> bool:
@@ -426,22 +491,20 @@ class TrainingFlags:
         return self.average > 0 or self.average_from is not None
 
     def optimizer_options(self) -> dict[str, Any]:
-        """Returns the arguments of `PublishedSGD` and `PublishedAdamW` that
-        all recipes share: decay of kernels, accumulation and averages, for
-        which `steps` must be filled in."""
-        averages = {
-            "use_ema": self.average > 0,
-            "ema_momentum": self.average or 0.99,
-        }
-        if self.average_from is not None:
-            steps: Any = self.steps  # filled in by now
-            averages = {"average_from": math.floor(self.average_from * steps)}
+        """Returns the arguments of optimizers for accumulation and averages,
+        for which `steps` must be filled in."""
+        average_from = self.average_from
+        if average_from is not None:
+            steps: Any = self.steps
+            average_from = math.floor(average_from * steps)
         return {
             "decay_kernels_only": True,
             "gradient_accumulation_steps": (
                 self.accumulate if self.accumulate > 1 else None
             ),
-            **averages,
+            "use_ema": self.average > 0,
+            "ema_momentum": self.average or 0.99,
+            "average_from": average_from,
         }
 
     @property
@@ -487,54 +550,42 @@ class TrainingFlags:
 class PresetFlags(TrainingFlags):
     """Flags of which those that are None have published values."""
 
-    model: str | None = arg(
-        None,
+    model: str | None = flag(
         "a Vision Transformer such as ViTB16, with the published settings of "
-        "the method; default: compact-vit, of 4 layers of width 64",
-        "NAME",
+        "the method; default: compact-vit, of 4 layers of width 64"
     )
-    batch_size: int | None = arg(
-        None,
+    batch_size: int | None = flag(
         "images per step; default: that of --preset or --method, else 64; in "
         "pre-training at most a 20th of the dataset (a 10th with --method dino "
         "or mocov3)",
         minimum=1,
     )
-    weight_decay: float | None = arg(
-        None,
+    weight_decay: float | None = flag(
         "weight decay: each step multiplies kernels by 1 minus this times the "
-        "learning rate (not with sgd in fine-tuning); default: that of "
-        "--preset or --method, else 0.05",
-        "X",
+        "learning rate; default: that of --preset or --method, else 0.05 "
+        "(with sgd in fine-tuning none)",
         minimum=0,
     )
-    warmup_steps: int | None = arg(
-        None,
+    warmup_steps: int | None = flag(
         "number of warm-up steps; default: as published, and in pre-training "
         "at most a fifth of the steps",
         minimum=0,
     )
-    clip: float | None = arg(
-        None,
+    clip: float | None = flag(
         "maximum global norm of the gradients, 0 for no clipping; default: "
         "that of --preset or --method, else 1",
-        "X",
         minimum=0,
     )
-    drop_path: float | None = arg(
-        None,
+    drop_path: float | None = flag(
         "stochastic depth rate of the last block; it increases linearly from "
         "0 in the first block; default: that of --preset or --method, else 0",
-        "P",
         minimum=0,
         below=1,
     )
-    protocol: str | None = arg(
-        None,
+    protocol: str | None = flag(
         f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
         "default: that of --preset or --method, else simple, which shifts "
-        "whole images; in pre-training simple for images below 96 pixels",
-        "NAME",
+        "whole images; in pre-training simple for images below 96 pixels"
     )
     # A setting of presets.py that is no flag.
     warmup_epochs: int | None = None
@@ -544,27 +595,21 @@ class PresetFlags(TrainingFlags):
 class SupervisedFlags(PresetFlags):
     """Flags of training with labels."""
 
-    momentum_dtype: str | None = arg(
-        None,
+    momentum_dtype: str | None = flag(
         "dtype of the momentum: float32, or bfloat16 to use less memory; "
         "default: that of --preset, else float32",
-        "NAME",
         choices=("float32", "bfloat16"),
     )
-    loss: str | None = arg(
-        None,
+    loss: str | None = flag(
         "cross-entropy: softmax, for images of one class each; or sigmoid for "
         "each class, also for images of several classes, which are evaluated "
         "by the mean average precision; default: that of --preset, else "
         "softmax",
-        "softmax|sigmoid",
         choices=("softmax", "sigmoid"),
     )
-    dropout: float | None = arg(
-        None,
+    dropout: float | None = flag(
         "dropout rate after the position embedding and after dense layers, "
         "except query, key and value; default: that of --preset, else 0",
-        "P",
         minimum=0,
         below=1,
     )

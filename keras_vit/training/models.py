@@ -84,6 +84,19 @@ def check_patch_size(
         )
 
 
+def check_patch_sizes(config: Any, spec: dict[str, Any]) -> None:
+    """Raises a `ValueError` if a model cannot be trained for `--patch-sizes`;
+    `spec` is what `resolve_model_spec` returns."""
+    if config.patch_sizes and spec["stride"] != 1:
+        raise ValueError(
+            "--patch-sizes is for Vision Transformers, whose patches are cut "
+            "from the image: leave it out, or give another --model, such as "
+            "compact-vit."
+        )
+    for size in config.patch_sizes:
+        check_patch_size(config.image_size, size)
+
+
 def resolve_sizes(
     image_sizes: Sequence[int | tuple[int, int] | None],
     patch_size: int | None,

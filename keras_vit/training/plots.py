@@ -16,6 +16,7 @@ from keras_vit._program import require
 from keras_vit._types import Array
 from keras_vit._types import ArrayLike
 from keras_vit._types import StrPath
+from keras_vit.data.dataset import ImageDataset
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.training.callbacks import SCORES
 from keras_vit.training.run_folder import atomic_write
@@ -143,6 +144,12 @@ def sample_evenly(
     if labels.ndim > 1 and not multi_label:
         labels = labels.argmax(-1)
     return np.stack(images), labels
+
+
+def some_test_images(config: Any, data: ImageDataset) -> Array:
+    """Returns at most 8 test images as the model of a config takes them."""
+    batches = data.test(**config.batches(), batch_size=min(8, data.num_test))
+    return sample_evenly(batches, data.num_test, count=8)[0]
 
 
 def plot_predictions(

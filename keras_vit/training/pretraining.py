@@ -1,37 +1,66 @@
-"""Flags and settings that the recipes of pre-training share."""
+"""Pre-training without labels: flags, models, initial weights, callbacks."""
 
 import dataclasses
+import math
+import pathlib
 from typing import Any
 
+import keras
+import numpy as np
+
+from keras_vit import inspection
+from keras_vit import pretraining
+from keras_vit._logging import logger
+from keras_vit._types import Array
+from keras_vit.converters import save
+from keras_vit.converters import write_keras
 from keras_vit.data.dataset import ImageDataset
+from keras_vit.models import weights_by_path
+from keras_vit.schedules import CosineSchedule
+from keras_vit.training.callbacks import Logs
+from keras_vit.training.callbacks import completed_steps
 from keras_vit.training.command_line import PresetFlags
-from keras_vit.training.command_line import arg
+from keras_vit.training.command_line import flag
+from keras_vit.training.command_line import refuse
+from keras_vit.training.models import COMPACT
+from keras_vit.training.models import build_model
+from keras_vit.training.models import lossless_layout
 from keras_vit.training.models import resolve_model_spec
-from keras_vit.training.models import resolve_sizes
+from keras_vit.training.plots import pixel_range
+from keras_vit.training.plots import plot_grid
+from keras_vit.training.plots import unit_range
+from keras_vit.training.presets import Published
+from keras_vit.training.run_folder import atomic_write
+
+# Mean of the metric `teacher_diversity` over an interval, below which the
+# outputs hardly depend on the image.
+COLLAPSED = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelFreeFlags(PresetFlags):
     """Flags of pre-training without labels, by a method."""
 
-    picture_every: int | None = arg(
-        None,
-        "steps between two pictures; default: --evaluate-every",
-        minimum=1,
+    picture_every: int | None = flag(
+        "steps between two pictures; default: --evaluate-every", minimum=1
     )
     method: str = ""  # each recipe has a flag of its own methods
     encoder: dict | None = None  # arguments of the encoder
     initialize: str | None = None  # name of its initial weights
     not_decayed: tuple | None = None  # names of variables
 
+    @property
+    def published(self) -> Published:
+        """Published settings of the method."""
+        return self.presets[self.method]
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("mixup", "cutmix", "erase"):
-            if getattr(self, name):
-                raise ValueError(
-                    f"--{name} is for training with labels, which are not read "
-                    f"here: leave it out. Received: {getattr(self, name)}"
-                )
+        refuse(
+            self,
+            *("mixup", "cutmix", "erase"),
+            reason="is for training with labels, which are not read here",
+        )
 
 
 def check_is_vit(model: str | None) -> None:
@@ -58,16 +87,9 @@ def resolve_pretraining(
     config = given.published.fill(given)
     spec = resolve_model_spec(config.model, None, config.patch_size)
     small = data.image_size is not None and data.image_size < 96
-    image_size, patch_size = resolve_sizes(
-        (
-            config.image_size,
-            spec["image_size"],
-            data.image_size and max(min_size, data.image_size),
-            64,
-        ),
-        spec["patch_size"] or (small_patch if small else None),
-        spec["stride"],
-    )
+    spec["patch_size"] = spec["patch_size"] or (small_patch if small else None)
+    enlarged = data.image_size and max(min_size, data.image_size)
+    config = config.with_sizes(spec, spec["image_size"], enlarged, 64)
     batch = config.batch_size
     if given.batch_size is None:
         power_of_two = 2 ** max(0, (data.num_train // share).bit_length() - 1)
@@ -90,8 +112,6 @@ def resolve_pretraining(
         steps=steps,
         epochs=None,  # converted to steps
         evaluate_every=every,
-        image_size=image_size,
-        patch_size=patch_size,
         batch_size=batch,
         learning_rate=given.learning_rate
         or config.scaled_rate(config.learning_rate, batch),
@@ -99,3 +119,366 @@ def resolve_pretraining(
         mode=mode,
         protocol=protocol,
     )
+
+
+# Initial weights as in published code: functions of a random generator, the
+# path and the shape of a variable, and all variables, which return its values.
+# If this is None, biases become 0 and others stay.
+
+
+def _sample_mae(
+    rng: Any, path: str, shape: tuple[int, ...], variables: dict[str, Any]
+) -> Array | None:
+    """Samples the weights of a `MaskedAutoencoder` as facebookresearch/mae,
+    models_mae.py.
+
+    That code initializes query, key and value as one matrix by Glorot's uniform
+    distribution, so that their range is smaller than that of three square
+    matrices by a factor of the square root of 2.
+    """
+    if path.endswith("/tokens"):
+        return rng.normal(0, 0.02, shape)
+    if not path.endswith("/kernel"):
+        return None
+    inputs, outputs = math.prod(shape[:-1]), shape[-1]
+    if path.endswith(("query/kernel", "key/kernel", "value/kernel")):
+        inputs, outputs = shape[0], 3 * math.prod(shape[1:])
+    bound = math.sqrt(6 / (inputs + outputs))
+    return rng.uniform(-bound, bound, shape)
+
+
+def _sample_simmim(
+    rng: Any, path: str, shape: tuple[int, ...], variables: dict[str, Any]
+) -> Array | None:
+    """Samples the weights of a `MaskedImageModeling` as microsoft/SimMIM,
+    models/simmim.py and vision_transformer.py.
+
+    Weights are sampled from a normal distribution with a standard deviation of
+    0.02, truncated at one standard deviation on both sides. The attention
+    output and second MLP kernels of block `i`, counted from 1, are divided by
+    `sqrt(2 * i)`. The decoder has the default initialization of a PyTorch
+    convolution.
+    """
+    if path.startswith("decoder/"):
+        bound = 1 / math.sqrt(variables["decoder/pixels/kernel"].shape[0])
+        return rng.uniform(-bound, bound, shape)
+    if not path.endswith(("/kernel", "/tokens")):
+        return None
+    value = rng.standard_normal(shape)
+    while (far := np.abs(value) > 1).any():
+        value[far] = rng.standard_normal(far.sum())
+    value *= 0.02
+    if path.endswith(("attention_output/kernel", "dense_2/kernel")):
+        block = int(path.split("/")[0].removeprefix("block_"))
+        value /= math.sqrt(2 * (block + 1))
+    return value
+
+
+def _sample_dino(
+    rng: Any, path: str, shape: tuple[int, ...], variables: dict[str, Any]
+) -> Array | None:
+    """Samples the weights of an encoder as facebookresearch/dino,
+    vision_transformer.py.
+
+    Weights are sampled from a normal distribution with a standard deviation of
+    0.02, and those of the patch embedding from PyTorch's default for
+    convolutions.
+    """
+    if path.startswith("patch_embedding/"):
+        kernel = variables["patch_embedding/kernel"]
+        bound = 1 / math.sqrt(math.prod(kernel.shape[:-1]))
+        return rng.uniform(-bound, bound, shape)
+    if path.endswith(("/kernel", "/tokens", "/embedding")):
+        return rng.normal(0, 0.02, shape)
+    return None
+
+
+def _sample_moco(
+    rng: Any, path: str, shape: tuple[int, ...], variables: dict[str, Any]
+) -> Array | None:
+    """Samples the weights of an encoder as facebookresearch/moco-v3, vits.py.
+
+    Matrices are sampled from Glorot's uniform distribution, query, key and
+    value each as a square one, and the class token from a normal distribution
+    with a standard deviation of 1e-6. Positions are fixed later.
+    """
+    if path.endswith("/tokens"):
+        return rng.normal(0, 1e-6, shape)
+    if not path.endswith("/kernel"):
+        return None
+    # The widths of attention's heads are two of the axes.
+    inputs = math.prod(shape[:-1])
+    if "attention" in path:
+        inputs = variables["patch_embedding/kernel"].shape[-1]
+    bound = math.sqrt(6 / (inputs + math.prod(shape) // inputs))
+    return rng.uniform(-bound, bound, shape)
+
+
+INITIALIZERS = {
+    "mae": _sample_mae,
+    "simmim": _sample_simmim,
+    "dino": _sample_dino,
+    "moco": _sample_moco,
+}
+
+
+def initialize(
+    variables: dict[str, keras.Variable], name: str | None, seed: int
+) -> None:
+    """Assigns variables by path the initial values of one of `INITIALIZERS`, or
+    none."""
+    if name is None:
+        return
+    rng = np.random.default_rng(seed)
+    for path, variable in variables.items():
+        shape = tuple(variable.shape)
+        value = INITIALIZERS[name](rng, path, shape, variables)
+        if value is None and path.endswith("/bias"):
+            value = np.zeros(shape)
+        if value is not None:
+            variable.assign(value.astype("float32"))
+
+
+def _build_encoder(config: Any, channels: int, **options: Any) -> keras.Model:
+    return build_model(
+        config.model,
+        None,
+        config.patch_size,
+        config.seed,
+        input_shape=config.input_shape(channels),
+        include_top=False,
+        pooling=None,
+        remat=config.remat,
+        drop_path=config.drop_path,
+        **config.encoder,
+        **options,
+    )
+
+
+def build_masked(config: Any, channels: int) -> Any:
+    """Builds the masked pre-training model that a recipe's flags specify, for
+    images of this number of channels."""
+    # The small model has no class token: fine-tuning pools its patches.
+    small = config.model is None or config.model in COMPACT
+    encoder = _build_encoder(
+        config, channels, **({"class_token": False} if small else {})
+    )
+    options = {"mask_ratio": config.mask_ratio, "seed": config.seed}
+    if config.method == "mim":
+        model = pretraining.MaskedImageModeling(
+            encoder,
+            masking=config.masking,
+            mask_patch_size=config.mask_patch_size,
+            **options,
+        )
+    elif config.method == "mpp":
+        model = pretraining.MaskedPatchPrediction(
+            encoder,
+            target=config.target,
+            value_range=pixel_range(config.mode, channels),
+            **options,
+        )
+    else:
+        model = pretraining.MaskedAutoencoder(
+            encoder,
+            decoder_hidden_size=config.decoder_width,
+            decoder_num_layers=config.decoder_layers,
+            # As published.
+            decoder_num_heads=max(1, config.decoder_width // 32),
+            **options,
+        )
+    initialize(model.variables_by_path(), config.initialize, config.seed)
+    return model
+
+
+def build_momentum_model(
+    config: Any, channels: int
+) -> pretraining.DINO | pretraining.MoCoV3:
+    """Builds the model that a recipe's flags specify, for images of this number
+    of channels."""
+    # MoCo v3's ViT-S/16 has heads of 32 channels.
+    is_small = (config.method, config.model) == ("mocov3", "ViTS16")
+    heads: dict[str, Any] = {"num_heads": 12} if is_small else {}
+    encoder = _build_encoder(config, channels, **heads)
+    initialize(weights_by_path(encoder), config.initialize, config.seed)
+    options = {
+        "output_dim": config.output_dim,
+        "hidden_dim": config.hidden_dim,
+        "teacher_momentum": CosineSchedule(
+            config.teacher_momentum, 1.0, config.steps
+        ),
+    }
+    if config.method == "mocov3":
+        return pretraining.MoCoV3(
+            encoder, temperature=config.temperature, **options
+        )
+    return pretraining.DINO(
+        encoder,
+        bottleneck_dim=config.bottleneck_dim,
+        teacher_temperature=config.teacher_temperature,
+        student_temperature=config.temperature,
+        center_momentum=(
+            None if config.no_centering else config.center_momentum
+        ),
+        frozen_steps=config.frozen_steps,
+        koleo_weight=config.koleo_weight,
+        seed=config.seed,
+        **options,
+    )
+
+
+def weight_decay_schedule(config: Any) -> float | CosineSchedule:
+    """Returns the weight decay of a method, a float or a schedule."""
+    start, end = config.weight_decay, config.weight_decay_end
+    return CosineSchedule(start, end, config.steps) if end else start
+
+
+def save_masked(model: Any, output: pathlib.Path) -> None:
+    """Writes `model.keras`, the whole model, and `encoder.keras`, which
+    `--weights` fine-tunes: with a momentum encoder, it is the one to use after
+    training."""
+    # A file without optimizer can be loaded after `import keras_vit` alone.
+    whole = type(model).from_config(model.get_config())
+    for variable, trained in zip(whole.variables, model.variables, strict=True):
+        variable.assign(trained)
+    encoder = getattr(whole, "pretrained_encoder", whole.encoder)
+    for name, saved in (("model", whole), ("encoder", encoder)):
+        with atomic_write(output / f"{name}.keras") as temporary:
+            write_keras(saved, temporary)
+
+
+def save_momentum_model(
+    model: pretraining.DINO | pretraining.MoCoV3, output: pathlib.Path
+) -> None:
+    """Writes the whole model, `model.keras`, and its pre-trained encoder,
+    `encoder.keras` and `encoder.npz`: the teacher of DINO and the student of
+    MoCo v3, as published."""
+    save_masked(model, output)
+    encoder = model.pretrained_encoder
+    layout = lossless_layout(encoder) or "timm"
+    save(encoder, output / "encoder.npz", layout, overwrite=True)
+
+
+class ReportCollapse(keras.callbacks.Callback):
+    """Warns once if the outputs of the teacher no longer depend on the image.
+
+    After each interval between two evaluations it reads the metric
+    `teacher_diversity`, which is 0 if the outputs for all images are the same.
+    DINO begins with outputs that are almost the same: a model has collapsed if
+    the diversity is low in two successive intervals that end `after` this step.
+    The attribute `step` is that at which collapse was found, or None.
+    """
+
+    def __init__(self, after: int = 0) -> None:
+        super().__init__()
+        self._after, self._was_low, self.step = after, False, None
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        diversity, step = logs["teacher_diversity"], completed_steps(self.model)
+        is_low = diversity < COLLAPSED and step > self._after
+        if is_low and self._was_low and self.step is None:
+            self.step = step
+            logger.warning(
+                "collapse: the teacher has the same output for all images at "
+                "step %d (diversity %.4f of 1, less than %g). Against it help "
+                "centering, a lower --teacher-temperature, a higher "
+                "--teacher-momentum, a lower learning rate and larger batches.",
+                step,
+                diversity,
+                COLLAPSED,
+            )
+        self._was_low = is_low
+
+
+class _PeriodicPlots(keras.callbacks.Callback):
+    """Plots the rows of images of a subclass every few micro-batches, and after
+    the last, as `step-*.png` in a folder."""
+
+    def __init__(
+        self,
+        images: Array,
+        folder: pathlib.Path,
+        every: int,
+        micro_batches: int = 1,
+        mode: str = "tf",
+    ) -> None:
+        super().__init__()
+        self._images, self._folder, self._mode = images, folder, mode
+        self._every, self._micro_batches = every, micro_batches
+        self._count, self._last = 0, None
+
+    def rows(self) -> dict[str, Array]:
+        """Returns rows of images by name, as `plot_grid` takes them."""
+        raise NotImplementedError
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        # A resumed run starts at the step of its checkpoint.
+        self._count = completed_steps(self.model) * self._micro_batches
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        self._count += 1
+        if self._count % self._every == 0:
+            self._plot_once()
+
+    def on_train_end(self, logs: Logs = None) -> None:
+        self._plot_once()
+
+    def _plot_once(self) -> None:
+        if self._last == self._count:
+            return
+        self._last = self._count
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()
+        step = self._count // self._micro_batches
+        path = self._folder / f"step-{step:08}.png"
+        plot_grid(self.rows(), path, f"step {step}")
+
+
+class AttentionPictures(_PeriodicPlots):
+    """Plots the attention of the class token in the last block, head by head.
+
+    It is Figure 1 of "Emerging Properties in Self-Supervised Vision
+    Transformers" (https://arxiv.org/abs/2104.14294), during training.
+    """
+
+    def rows(self) -> dict[str, Array]:
+        encoder = self.model.pretrained_encoder
+        maps = inspection.attention_maps(encoder, self._images, layers=-1)[0]
+        first = self.model.stages.num_prefix
+        if self.model.stages.has_class_token:
+            heads = maps[:, :, 0, first:]
+        else:  # of the mean patch
+            heads = maps[:, :, first:, first:].mean(axis=2)
+        grid_size = self.model.stages.grid_size
+        heads = heads.reshape(*heads.shape[:2], *grid_size)
+        found = {"image": unit_range(self._images, self._mode)}
+        for i, head in enumerate(heads.swapaxes(0, 1), start=1):
+            found[f"head {i}"] = head
+        return found
+
+
+class Reconstructions(_PeriodicPlots):
+    """Plots images, the masked images and their reconstructions, with the same
+    mask in all plots."""
+
+    def rows(self) -> dict[str, Array]:
+        seen, filled = self.model.reconstruct(self._images, **self._given())
+        images = {"image": self._images, "masked": seen, "predicted": filled}
+        return {
+            name: unit_range(keras.ops.convert_to_numpy(x), self._mode)
+            for name, x in images.items()
+        }
+
+    def _given(self) -> dict[str, Array]:
+        num_patches = self.model.stages.num_patches
+        noise = np.random.default_rng(0).uniform(
+            size=(len(self._images), num_patches)
+        )
+        noise = noise.astype("float32")
+        if isinstance(self.model, pretraining.MaskedAutoencoder):
+            return {"noise": noise}
+        if isinstance(self.model, pretraining.MaskedImageModeling):
+            return {"masked": self.model.sample_mask(len(noise), seed=0)}
+        # The patches of each image with the highest noise are masked.
+        kept = int(num_patches * (1 - self.model.mask_ratio) + 1e-6)
+        return {"masked": noise.argsort(1).argsort(1) >= kept}

@@ -5,8 +5,8 @@ folder at a time, and files are written atomically.
 """
 
 import contextlib
+import csv
 import dataclasses
-import importlib.metadata
 import json
 import os
 import pathlib
@@ -173,13 +173,29 @@ def save_json(values: Any, path: pathlib.Path) -> None:
         temporary.write_text(json.dumps(values, indent=2) + "\n")
 
 
+def save_csv(
+    rows: list[dict[str, Any]],
+    path: pathlib.Path,
+    columns: Iterable[str] | None = None,
+) -> None:
+    """Writes dicts to a CSV file atomically; the columns are by default those
+    of the longest one, in whose order the others begin."""
+    with (
+        atomic_write(path) as temporary,
+        open(temporary, "w", newline="", errors="backslashreplace") as file,
+    ):
+        writer = csv.DictWriter(file, list(columns or max(rows, key=len)))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def versions() -> dict[str, str | None]:
     """Returns the versions of the packages that a run depends on, and the name
     of the backend."""
     backend = keras.backend.backend()
     return {
         "backend": backend,
-        backend: _installed(backend),
+        backend: sys.modules[backend].__version__,
         "keras": keras.__version__,
         "keras_vit": __version__,
         "python": platform.python_version(),
@@ -213,11 +229,3 @@ def environment_info() -> dict[str, Any]:
         git = {"commit": commit, "changed": bool(changed)}
     found = {n: os.environ[n] for n in _ENVIRONMENT if n in os.environ}
     return {"git": git, "environment": found}
-
-
-def _installed(backend: str) -> str | None:
-    # TensorFlow has several distributions, such as tensorflow-cpu.
-    for name in importlib.metadata.packages_distributions().get(backend, ()):
-        if name.startswith(backend):
-            return importlib.metadata.version(name)
-    return None

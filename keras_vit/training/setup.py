@@ -7,13 +7,19 @@ from typing import Any
 
 import keras
 
+from keras_vit._logging import show as show_log
 from keras_vit._program import require
+from keras_vit._program import user_errors
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.loading import load_dataset
 from keras_vit.data.splits import parse_holdout
 from keras_vit.distribution import get_strategy
 from keras_vit.distribution.strategy import Strategy
+from keras_vit.optimizers import PublishedAdamW
+from keras_vit.optimizers import PublishedSGD
+from keras_vit.schedules import WarmupDecay
 from keras_vit.training.run_folder import check_output
+from keras_vit.training.training_run import print_results
 
 
 def jit_compile(strategy: Strategy | None = None) -> bool | str:
@@ -38,21 +44,44 @@ def jit_compile(strategy: Strategy | None = None) -> bool | str:
     return True if one_device and on_cpu else "auto"
 
 
+def build_optimizer(
+    config: Any, schedule: Callable[..., Any], **options: Any
+) -> PublishedSGD | PublishedAdamW:
+    """Returns the optimizer of a `TrainingFlags` whose `steps` are filled in:
+    SGD with momentum 0.9, or AdamW; `options` replace arguments."""
+    options = {
+        "weight_decay": config.weight_decay,
+        "layer_decay": config.layer_decay,
+        "momentum_dtype": config.momentum_dtype,
+        "global_clipnorm": config.clip or None,
+        **config.optimizer_options(),
+        **options,
+    }
+    if config.optimizer == "sgd":
+        return PublishedSGD(schedule, momentum=0.9, **options)
+    return PublishedAdamW(schedule, **options)
+
+
+def warmup_decay(config: Any) -> WarmupDecay:
+    """Returns the learning rate of a config by step: a warm-up, and its
+    `decay`, by default a cosine."""
+    decay = getattr(config, "decay", "cosine")
+    return WarmupDecay(
+        config.learning_rate, config.steps, config.warmup_steps, decay
+    )
+
+
 def begin(
-    config: Any,
-    holdout: float | str | None = None,
-    load: Callable[..., Any] | None = None,
+    config: Any, load: Callable[..., Any] | None = None
 ) -> tuple[Strategy, Any, pathlib.Path]:
     """Returns the strategy, the dataset and the output folder of a config.
 
-    It also sets the dtype policy. No files are written.
+    It also sets the dtype policy and shows the log. No files are written.
 
     Args:
         config: `TrainingFlags`.
-        holdout: Float, string or None. The validation split, as for
-            `load_run_data`, if `config.holdout` is None.
-        load: Function of a config and of `holdout` that returns the dataset;
-            None for `load_run_data`.
+        load: Function of a config and its `holdout` that returns the
+            dataset; None for `load_run_data`.
 
     Returns:
         Tuple of a `keras_vit.distribution.Strategy`, a
@@ -63,57 +92,64 @@ def begin(
             be used.
         ImportError: if a package is missing.
     """
-    chosen = get_strategy(config.strategy)
-    if chosen.name == "model-parallel" and chosen.gather(0) != [0]:
+    strategy = set_up(config)
+    if strategy.name == "model-parallel" and strategy.gather(0) != [0]:
         raise ValueError(
             "Recipes split a model over the devices of one process only, since "
             "the first process writes it. Use --strategy data-parallel."
         )
-    _set_up(config)
-    if config.holdout is not None:
-        holdout = config.holdout
-    data = (load or load_run_data)(config, holdout)
+    data = load(config, config.holdout) if load else load_run_data(config)
     if data.multi_label and getattr(config, "loss", None) != "sigmoid":
         raise ValueError(
             f"Images of {data.name!r} have several classes each: train with "
             "--loss sigmoid, a loss for each class. Recipes without this flag "
             "train on images of one class each."
         )
-    if parse_holdout(data.name, holdout) and not data.num_validation:
+    if parse_holdout(data.name, config.holdout) and not data.num_validation:
         raise ValueError(
-            f"--holdout {holdout} of {data.num_train} images is not one image. "
-            "Give a larger share."
+            f"--holdout {config.holdout} of {data.num_train} images is not one "
+            "image. Give a larger share."
         )
     output = config.output or pathlib.Path("runs") / data.name
-    return chosen, data, check_output(output, config.overwrite)
+    return strategy, data, check_output(output, config.overwrite)
 
 
-def begin_study(config: Any) -> Strategy:
-    """Returns the strategy of a study of several runs, and sets the dtype
-    policy."""
-    chosen = get_strategy(config.strategy)
-    if chosen.process[1] > 1:
-        raise ValueError("This recipe reads its images in one process.")
-    _set_up(config)
-    return chosen
+def launch(
+    config: Any,
+    resolve_config: Callable[..., Any],
+    train: Callable[..., dict[str, Any]],
+) -> None:
+    """Trains with a config whose missing values `resolve_config` fills in, and
+    logs the results."""
+    with user_errors():
+        strategy, data, output = begin(config)
+        config = resolve_config(config, data)
+    results = train(config, data, strategy, output)
+    if strategy.is_main:
+        print_results(results, output)
 
 
-def _set_up(config: Any) -> None:
+def set_up(config: Any) -> Strategy:
+    """Returns the strategy of a config, and sets the dtype policy."""
+    show_log()
+    strategy = get_strategy(config.strategy)
     if config.mixed_precision:
         keras.config.set_dtype_policy("mixed_bfloat16")
     require("matplotlib")
     if config.tensorboard:
         require("tensorflow")
+    return strategy
 
 
-def load_run_data(config: Any, holdout: float | str | None) -> ImageDataset:
-    """Returns the dataset of a config, of whose training images a fraction, or
-    that of "paper", is evaluated on instead.
+def load_run_data(config: Any) -> ImageDataset:
+    """Returns the dataset of a config, of whose training images the fraction
+    `holdout`, or that of "paper", is evaluated on instead.
 
     With 0, the model trains on all training images and is evaluated on the test
     set, or on the validation images of a CSV file. None is like 0, except that
     the model does not train on the images that a preset leaves out.
     """
+    holdout = config.holdout
     left_out = config.published_holdout() if holdout is None else holdout
     data = load_dataset(
         config.dataset, left_out, config.skip_bad_images, config.test_split

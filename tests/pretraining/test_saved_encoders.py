@@ -6,7 +6,7 @@ import pytest
 import keras_vit
 from keras_vit import converters
 from keras_vit import pretraining
-from keras_vit.training.masked import save_masked
+from keras_vit.training.pretraining import save_masked
 from tests.pretraining import small
 
 HEADS = {"output_dim": 6, "hidden_dim": 10}

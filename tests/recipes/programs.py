@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from keras_vit import training
-from keras_vit.training import masked
 from keras_vit.training import models
+from keras_vit.training import pretraining as masked
 from keras_vit.training.callbacks import completed_steps
 
 RECIPES = pathlib.Path(__file__).parents[2] / "recipes"
@@ -97,8 +97,10 @@ def plan(recipe, config, data):
         )
 
     def optimizer():
-        schedule = recipe.learning_rate_schedule(completed)
-        return recipe.build_optimizer(completed, schedule), schedule
+        make = getattr(recipe, "learning_rate_schedule", training.warmup_decay)
+        schedule = make(completed)
+        build = getattr(recipe, "build_optimizer", training.build_optimizer)
+        return build(completed, schedule), schedule
 
     summary = getattr(recipe, "summary", lambda *_: None)
     return types.SimpleNamespace(

@@ -14,7 +14,7 @@ import pytest
 
 import keras_vit
 from keras_vit.training import models
-from keras_vit.training import momentum
+from keras_vit.training import pretraining as momentum
 from tests.recipes import programs
 from tests.recipes.programs import read_metadata
 from tests.recipes.programs import rows_of

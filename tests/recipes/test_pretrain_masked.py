@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.training import masked
 from keras_vit.training import models
 from keras_vit.training import presets
+from keras_vit.training import pretraining as masked
 from tests.recipes import programs
 from tests.recipes.programs import read_metadata
 from tests.recipes.programs import rows_of

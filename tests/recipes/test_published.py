@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 import re
 import shlex
+import types
 
 import keras
 import numpy as np
@@ -143,14 +144,14 @@ def test_fine_tuning_settings_match_the_publications(command, datasets):
     if config.sweep:
         rates = training.parse_learning_rates(config.sweep, config.dataset)
         assert rates == source["sweep"]
-        _, data, _ = setup.begin(config, holdout="paper")
+        _, data, _ = setup.begin(config)
         assert data.num_validation == size_of(
             source["held_out"], config.dataset
         )
-        data = setup.load_run_data(config, 0.0)  # as the sweep's last training
         config = dataclasses.replace(
-            config, sweep=None, learning_rate=source["base_lr"]
+            config, sweep=None, holdout=0.0, learning_rate=source["base_lr"]
         )
+        data = setup.load_run_data(config)  # as the sweep's last training
     else:
         _, data, _ = setup.begin(config)
     job = programs.plan(finetune, config, data)
@@ -416,7 +417,8 @@ def test_few_shot_settings_match_big_vision(monkeypatch):
     assert config.l2 == (source["l2_reg"],)
     assert config.seeds == source["num_seeds"]
     # 224 pixels are the size of these weights.
-    trained = keras_vit.evaluation.LoadedClassifier(None, 224, 3, "tf")
+    model = types.SimpleNamespace(output=np.zeros((1, 3)))
+    trained = keras_vit.evaluation.LoadedClassifier(model, 224, 3, "tf")
     images, labels = np.zeros((4, 8, 8, 3), "uint8"), [0, 1, 0, 1]
     data = keras_vit.data.from_arrays(images, labels, (images, labels))
     seen = []
@@ -431,8 +433,8 @@ def test_few_shot_settings_match_big_vision(monkeypatch):
         return options
 
     monkeypatch.setattr(few_shot.Config, "trained", lambda self: trained)
-    monkeypatch.setattr(keras_vit.data, "load_dataset", lambda *_, **__: data)
-    monkeypatch.setattr(keras_vit.evaluation, "fitted", lambda data, _: data)
+    monkeypatch.setattr(type(trained), "describe", lambda self: "")
+    monkeypatch.setattr(few_shot.Config, "load_data", lambda *_: data)
     monkeypatch.setattr(
         keras_vit.evaluation, "feature_model", lambda model: model
     )

@@ -72,7 +72,7 @@ def test_second_run_adds_tasks(names, prepared, tmp_path, capsys):
     for row in results["tasks"].values():
         assert row["images"] == 3 and row["train_loss"] > 0
     line = programs.refused(capsys, "vtab", *prepared, "--seed", 1)
-    assert "is of other settings: seed was 0 and is 1" in line
+    assert "is of another run: seed was 0 and is 1" in line
 
 
 @pytest.mark.slow

@@ -12,13 +12,11 @@ pytestmark = pytest.mark.backends("torch")
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    steps: int = command_line.arg(5, "how many, 100% of them", minimum=1)
-    rate: float | None = command_line.arg(
-        None, "how fast", "X", above=0, below=1
-    )
-    kind: str = command_line.arg("a", "what kind", choices=("a", "b"))
-    long_name: str = command_line.arg("a", "what")
-    loud: bool = command_line.arg(False, "how")
+    steps: int = command_line.flag("how many, 100% of them", 5, minimum=1)
+    rate: float | None = command_line.flag("how fast", above=0, below=1)
+    kind: str = command_line.flag("what kind", "a", choices=("a", "b"))
+    long_name: str = command_line.flag("what", "a")
+    loud: bool = command_line.flag("how", False)
 
     def __post_init__(self):
         command_line.check_flags(self)
@@ -58,8 +56,8 @@ def test_settings_without_help_are_no_flags(capsys):
 
 @dataclasses.dataclass(frozen=True)
 class Several:
-    shots: tuple[int, ...] = command_line.arg((1, 5), "how many")
-    names: tuple[str, ...] = command_line.arg((), "which", "NAME")
+    shots: tuple[int, ...] = command_line.flag("how many", (1, 5))
+    names: tuple[str, ...] = command_line.flag("which", ())
 
 
 def test_flags_with_several_values(capsys):

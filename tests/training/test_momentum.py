@@ -8,8 +8,8 @@ import pytest
 
 import keras_vit
 from keras_vit.models import weights_by_path
-from keras_vit.training import momentum
 from keras_vit.training.presets import MOMENTUM
+from keras_vit.training.pretraining import initialize
 
 pytestmark = pytest.mark.suite("torch")
 WIDTH, MLP, PATCH = 96, 192, 4
@@ -26,10 +26,11 @@ def initial_values(name, seed=0):
         mlp_dim=MLP,
         include_top=False,
     )
-    momentum.INITIALIZERS[MOMENTUM[name].settings["initialize"]](encoder, seed)
+    variables = weights_by_path(encoder)
+    initialize(variables, MOMENTUM[name].settings["initialize"], seed)
     return {
         path: keras.ops.convert_to_numpy(variable)
-        for path, variable in weights_by_path(encoder).items()
+        for path, variable in variables.items()
     }
 
 

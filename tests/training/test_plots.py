@@ -9,7 +9,7 @@ import keras_vit
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.training import command_line
 from keras_vit.training import plots
-from keras_vit.training import results
+from keras_vit.training import training_run as results
 
 pytestmark = pytest.mark.backends("torch")
 

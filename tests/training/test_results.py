@@ -8,7 +8,7 @@ import pytest
 import keras_vit
 from keras_vit import _logging
 from keras_vit.data.splits import stratified_split
-from keras_vit.training import results
+from keras_vit.training import training_run as results
 
 pytestmark = pytest.mark.backends("torch")
 

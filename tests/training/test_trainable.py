@@ -8,8 +8,8 @@ from keras_vit import converters
 from keras_vit.segmentation import LinearSegmenter
 from keras_vit.training.models import freeze_weights
 from keras_vit.training.models import set_trainable
-from keras_vit.training.results import save_model
-from keras_vit.training.results import write_model
+from keras_vit.training.training_run import save_model
+from keras_vit.training.training_run import write_model
 
 SIZES = {
     "input_shape": (16, 16, 3),

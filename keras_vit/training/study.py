@@ -1,4 +1,4 @@
-"""Choose the learning rate from a grid, by a score on the validation split."""
+"""Several trainings of one program: studies, and sweeps of learning rates."""
 
 import dataclasses
 import json
@@ -8,18 +8,30 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
+import keras
+
+from keras_vit import losses
 from keras_vit._logging import logger
 from keras_vit._program import user_errors
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.distribution.strategy import Strategy
+from keras_vit.schedules import warmup_cosine
 from keras_vit.training.checkpoint import Diverged
 from keras_vit.training.checkpoint import check_same_run
+from keras_vit.training.command_line import SupervisedFlags
+from keras_vit.training.command_line import TrainingFlags
+from keras_vit.training.command_line import flag
 from keras_vit.training.plots import plot_sweep
 from keras_vit.training.run_folder import DONE
 from keras_vit.training.run_folder import SWEEP
+from keras_vit.training.run_folder import check_output
 from keras_vit.training.run_folder import program_info
 from keras_vit.training.run_folder import save_json
+from keras_vit.training.setup import build_optimizer
+from keras_vit.training.setup import jit_compile
 from keras_vit.training.setup import load_run_data
+from keras_vit.training.setup import set_up
+from keras_vit.training.training_run import Run
 from keras_vit.training.training_run import fingerprint
 from keras_vit.training.training_run import metric_of
 
@@ -27,6 +39,31 @@ from keras_vit.training.training_run import metric_of
 _RATES = (0.001, 0.003, 0.01, 0.03)
 _RATES_OF = {"imagenet2012": (0.003, 0.01, 0.03, 0.06)}
 FILES = ("sweep.json", "sweep.png")
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepFlags(SupervisedFlags):
+    """Flags of training with labels and of a sweep."""
+
+    sweep: str | None = flag(
+        "learning rates to compare, such as 0.003,0.01,0.03, or 'paper' for "
+        "those of the paper's Table 4; each trains without the images of "
+        "--holdout (default here: paper) and is evaluated on them; the best "
+        "one then trains on all images",
+        metavar="X,Y,...",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sweep is None:
+            return
+        parse_learning_rates(self.sweep)
+        if self.holdout == 0:
+            raise ValueError(
+                "--sweep measures learning rates on a validation split: give "
+                "--holdout a fraction above 0, or leave it out."
+            )
+        object.__setattr__(self, "holdout", self.holdout or "paper")
 
 
 def parse_learning_rates(text: str, dataset: str = "") -> tuple[float, ...]:
@@ -76,11 +113,7 @@ def sweep(
         The config with the best learning rate, and the data with all training
         images: what to train with now.
     """
-    config = dataclasses.replace(
-        config,
-        output=str(output),
-        holdout="paper" if config.holdout is None else config.holdout,
-    )
+    config = dataclasses.replace(config, output=str(output))
     with user_errors():
         configs = {
             rate: resolve_config(
@@ -121,7 +154,7 @@ def sweep(
         config, holdout=0.0, sweep=None, overwrite=False, learning_rate=best
     )
     with user_errors():
-        return config, load_run_data(config, config.holdout)
+        return config, load_run_data(config)
 
 
 def _folder(output: pathlib.Path, rate: float) -> pathlib.Path:
@@ -186,3 +219,100 @@ def _summarize(
         found, output / "sweep.png", f"{data.name}: sweep", f"validation {name}"
     )
     return best
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyFlags(TrainingFlags):
+    """Flags of studies."""
+
+    shots: int = flag(
+        "training images per class in the few-shot evaluation", 5, minimum=1
+    )
+    weight_decay: float | None = flag("weight decay of AdamW", 0.05, minimum=0)
+    output: str | None = flag(
+        "output folder; default: runs/ followed by the name of the study and "
+        "that of the dataset",
+        metavar="DIR",
+    )
+    warmup: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.keep != "last" or self.holdout is not None:
+            raise ValueError(
+                "Models are compared on the test images after their last step: "
+                "leave out --keep best and --holdout."
+            )
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Dict. The arguments of `ImageDataset.batches` in evaluations."""
+        options = {"one_hot": False, "batch_size": self.batch_size}
+        return {**self.batches(), **options}
+
+
+def begin_study(config: Any) -> Strategy:
+    """Returns the strategy of a study, and sets the dtype policy."""
+    strategy = set_up(config)
+    if strategy.process[1] > 1:
+        raise ValueError("This recipe reads its images in one process.")
+    return strategy
+
+
+def open_study(config: Any, name: str, chosen: str) -> pathlib.Path:
+    """Creates or reopens the folder of a study of several runs, by default
+    `runs/{name}`; raises a `ValueError` if it is of other settings than those
+    of `config`, of which `chosen`, the runs of the study, may differ."""
+    output = pathlib.Path(config.output or f"runs/{name}").expanduser()
+    settings = {k: v for k, v in fingerprint(config).items() if k != chosen}
+    path = output / "flags.json"
+    if path.exists() and not config.overwrite:
+        check_same_run(path, json.loads(path.read_text()), settings)
+    elif not path.exists():
+        check_output(output, config.overwrite)
+    output.mkdir(parents=True, exist_ok=True)
+    save_json(settings, path)
+    return output
+
+
+def measure_once(
+    path: pathlib.Path, measure: Callable[..., dict[str, Any]], *arguments: Any
+) -> dict[str, Any]:
+    """Returns what `measure` returns for arguments, which is kept in a JSON
+    file, so that a study which resumes does not repeat it."""
+    if path.exists():
+        logger.info(f"done before: {path}")
+        return json.loads(path.read_text())
+    row = measure(*arguments)
+    save_json(row, path)
+    return row
+
+
+def train_classifier(
+    config: Any,
+    data: ImageDataset,
+    strategy: Strategy,
+    output: pathlib.Path,
+    build_model: Callable[[], keras.Model],
+    summary: str = "",
+) -> dict[str, Any]:
+    """Trains a model with a warm-up, a cosine and the optimizer of a config,
+    unless it is trained already; returns the content of `config.json`."""
+    with user_errors():
+        done = None if config.overwrite else read_finished(config, output)
+    if done is not None:
+        return done
+    with Run(config, data, strategy, output, summary) as run:
+        model = build_model()
+        schedule = warmup_cosine(
+            config.learning_rate, config.steps, config.warmup
+        )
+        model.compile(
+            optimizer=build_optimizer(config, schedule),
+            loss=losses.get_loss("softmax", config.one_hot),
+            weighted_metrics=["accuracy"],
+            jit_compile=jit_compile(strategy),
+        )
+        test = run.evaluation_batches()
+        model.fit(**run.resume(model, schedule, run.train_batches(), test))
+        return run.save(model)
