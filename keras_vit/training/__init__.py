@@ -2,7 +2,8 @@
 
 Its modules hold what a program of your own rarely needs: `command_line` (flags
 from dataclasses), `run_folder` (locks and atomic writes), `models` (patch
-sizes and initial values), `plots`, and `masked` (masked pre-training).
+sizes and initial values), `plots`, `study` (several runs of one program), and
+`pretraining` (training without labels).
 """
 
 from keras_vit.training.callbacks import CSVMetrics as CSVMetrics

@@ -106,7 +106,7 @@ def run_summary(
             "step": row["step"],
             "chosen_by": metric if run.config.keep == "best" else None,
         },
-        "seconds": run.seconds,
+        "seconds": round(time.perf_counter() - run.started, 1),
         **environment_info(),
     }
 
@@ -182,18 +182,6 @@ def write_predictions(
         f"{plot_title(run, summary)}, {len(images)} of {total} images",
         mode=config.mode,
     )
-
-
-def write_last(
-    run: Any, summary: dict[str, Any], rows: list[dict[str, Any]]
-) -> None:
-    """Writes the learning curves and `config.json`, and removes checkpoints."""
-    plot_learning_curves(
-        rows, run.output / "curves.png", plot_title(run, summary)
-    )
-    save_json(summary, run.output / DONE)
-    # A finished run does not resume.
-    shutil.rmtree(run.output / CHECKPOINTS, ignore_errors=True)
 
 
 def print_results(summary: dict[str, Any], output: pathlib.Path) -> None:
@@ -321,7 +309,7 @@ class Run:
         self._training = self._saving = False
 
     def __enter__(self) -> Self:
-        self._started = time.perf_counter()
+        self.started = time.perf_counter()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._user_errors())
             stack.enter_context(exclusive_lock(self.output, self.strategy))
@@ -505,27 +493,26 @@ class Run:
             strategy.gather(0)  # waits until the first process has saved it
             row = self.checkpoints.restore_best(model)
         summary = run_summary(self, model, row)
-        predictions = keep and write is None
         if strategy.is_main and keep:
             (write or save_model)(model, output)
-            if predictions and strategy.num_devices == 1:
-                write_predictions(self, model, summary)
         # What follows needs no other process: one that waits in vain for the
         # first would not end.
         self._scope.close()
         if strategy.is_main:
-            if predictions and strategy.num_devices > 1:
-                # The trained one takes only batches that all devices share.
+            if keep and write is None:
+                # The trained one may take only batches that devices share.
                 alone = load_keras_file(output / "model.keras")
                 write_predictions(self, alone, summary)
-            write_last(self, summary, self.checkpoints.rows)
+            plot_learning_curves(
+                self.checkpoints.rows,
+                output / "curves.png",
+                plot_title(self, summary),
+            )
+            save_json(summary, output / DONE)
+            # A finished run does not resume.
+            shutil.rmtree(output / CHECKPOINTS, ignore_errors=True)
         strategy.gather(0)  # no process ends before the first
         return summary
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the run began."""
-        return round(time.perf_counter() - self._started, 1)
 
     @contextlib.contextmanager
     def _user_errors(self) -> Iterator[None]:
