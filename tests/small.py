@@ -45,3 +45,12 @@ def randomize(model, scale=0.3):
 def images(*shape):
     rng = np.random.default_rng(1)
     return rng.uniform(-1, 1, size=shape or (2, 8, 12, 3)).astype("float32")
+
+
+def vit(**options):
+    """Returns a model of one block for 8 x 8 pixels and 3 classes."""
+    sizes = {"input_shape": (8, 8, 3), "hidden_size": 16, "num_heads": 2}
+    sizes |= {"patch_size": 4, "num_layers": 1}
+    if options.get("include_top", True):
+        sizes["classes"] = 3
+    return keras_vit.VisionTransformer(**{**sizes, **options})

@@ -1,46 +1,40 @@
 """Accumulated gradients through `model.fit`, against the whole batch."""
 
-import itertools
-
 import keras
 import numpy as np
 import pytest
 
 import keras_vit
+from tests.small import vit
 from tests.training import pictures
+from tests.training.batches import take
 
 COUNT, BATCH, STEPS = 4, 16, 3
-
+# Epsilon: Adam makes a whole step of the rounding of a gradient that is zero by
+# mathematics, as that of the keys' bias. The weights after `fit` are averages.
 OPTIMIZERS = {
-    "sgd": lambda rate, **kwargs: keras_vit.optimizers.PublishedSGD(
-        rate, 0.9, **kwargs
-    ),
-    # Epsilon: Adam makes a whole step of the rounding of a gradient that is
-    # zero by mathematics, as that of the keys' bias.
-    "adamw": lambda rate, **kwargs: keras_vit.optimizers.PublishedAdamW(
-        rate, 0.02, epsilon=1e-3, **kwargs
-    ),
+    "SGD": {"momentum": 0.9},
+    "AdamW": {
+        "weight_decay": 0.02,
+        "decay_kernels_only": True,
+        "epsilon": 1e-3,
+        "use_ema": True,
+        "ema_momentum": 0.5,
+    },
 }
 
 
 def fitted(name, count, scaled=False):
     keras.utils.set_random_seed(0)
-    model = keras_vit.VisionTransformer(
-        input_shape=(8, 8, 3),
-        patch_size=4,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        classes=3,
-        # Micro-batches would have other dropout masks: dropout is off.
-        dropout=0.0,
-    )
-    optimizer = OPTIMIZERS[name](
+    # Micro-batches would have other dropout masks.
+    model = vit(dropout=0.0)
+    optimizer = getattr(keras_vit.optimizers, f"Published{name}")(
         keras_vit.schedules.warmup_cosine(0.05, STEPS, 0.4),
         global_clipnorm=1.0,
         gradient_accumulation_steps=count if count > 1 else None,
         # Powers of two: scaling and its undoing round nothing.
         loss_scale_factor=1024.0 if scaled else None,
+        **OPTIMIZERS[name],
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss)
@@ -53,76 +47,59 @@ def fitted(name, count, scaled=False):
     return np.concatenate([w.ravel() for w in model.get_weights()])
 
 
-@pytest.mark.parametrize("name, scaled", [("sgd", True), ("adamw", False)])
+@pytest.mark.parametrize("name, scaled", [("SGD", True), ("AdamW", False)])
 @pytest.mark.usefixtures("eager")
 def test_accumulated_gradients_match_the_full_batch(name, scaled, record_error):
+    """The schedule, clipping and the average count full batches."""
     whole = fitted(name, 1)
     error = np.abs(fitted(name, COUNT, scaled) - whole).max()
     record_error("gradient accumulation", name, error, 1e-6)
 
 
-def micro_batches(make, count, **options):
+def rows(train, count, **options):
     """Images and labels of two batches of 8, as micro-batches."""
-    batches = make(batch_size=8, micro_batches=count, seed=3, **options)
-    taken = [
-        tuple(np.asarray(x) for x in batch)
-        for batch in itertools.islice(batches, 2 * count)
-    ]
-    assert {len(images) for images, _ in taken} == {8 // count}
-    return [np.concatenate(column) for column in zip(*taken, strict=True)]
+    batches = train(
+        image_size=8, batch_size=8, micro_batches=count, seed=3, **options
+    )
+    size = 8 // count // options.get("shard", (0, 1))[1]
+    taken = take(batches, 2 * count)
+    assert all(x.shape[1] == size for x in taken)
+    return [x.reshape(-1, *x.shape[2:]) for x in taken]
 
 
-MIXING = [{}, {"mixup": 0.5}, {"cutmix": 1.0}, {"mixup": 1.0, "cutmix": 1.0}]
-# RandAugment, whose graph is traced in seconds, in one of the cases.
-AUGMENTED = {**MIXING[-1], "augment": "light2"}
-
-
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize("options", MIXING)
-@pytest.mark.parametrize("start", [0, 5])
-def test_micro_batches_of_digits_equal_the_full_batch(options, start):
-    """Distortion, lambda and partners are those of the full batch."""
-    train = keras_vit.data.load_dataset("digits").train
-    whole = micro_batches(train, 1, image_size=8, start=start, **options)
-    for count in (2, 4):
-        divided = micro_batches(
-            train, count, image_size=8, start=start, **options
-        )
-        for found, expected in zip(divided, whole, strict=True):
-            np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize(
-    "options, shard",
+    "kind, options",
     [
-        (MIXING[0], (0, 1)),
-        (AUGMENTED, (1, 2)),
-        *(
-            pytest.param(options, shard, marks=pytest.mark.nightly)
-            for options in MIXING
-            for shard in ((0, 1), (1, 2))
-            if options is not MIXING[0] or shard != (0, 1)
-        ),
+        pytest.param(kind, options, marks=pytest.mark.backends(backend))
+        for kind, backend, options in (
+            ("digits", "torch", {}),
+            ("digits", "torch", {"mixup": 1.0, "cutmix": 1.0, "start": 5}),
+            ("arrays", "tensorflow", {"mixup": 0.5}),
+            (
+                "arrays",
+                "tensorflow",
+                # The graph of RandAugment is traced in seconds.
+                {
+                    "mixup": 1.0,
+                    "cutmix": 1.0,
+                    "augment": "light2",
+                    "shard": (1, 2),
+                },
+            ),
+        )
     ],
 )
-def test_micro_batches_of_files_equal_the_full_batch(options, shard, tmp_path):
-    for i in range(12):
-        part = "train" if i < 10 else "test"
-        path = tmp_path / part / "ab"[i % 2] / f"{i}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(pictures.encode(pictures.noise(12, 16, seed=i)))
-    train = keras_vit.data.load_dataset(str(tmp_path)).train
-    options = {"image_size": 8, **options}
-
-    def rows(count):
-        batches = train(
-            batch_size=8, micro_batches=count, seed=3, shard=shard, **options
-        )
-        taken = list(batches.take(2 * count).as_numpy_iterator())
-        assert {len(images) for images, _ in taken} == {8 // shard[1] // count}
-        return [np.concatenate(column) for column in zip(*taken, strict=True)]
-
-    whole = rows(1)
-    for found, expected in zip(rows(2), whole, strict=True):
-        np.testing.assert_array_equal(found, expected)
+def test_micro_batches_equal_the_full_batch(kind, options):
+    """Distortion, lambda and partners are those of the full batch."""
+    if kind == "digits":
+        train = keras_vit.data.load_dataset("digits").train
+    else:
+        images = [pictures.noise(12, 16, seed=i) for i in range(12)]
+        labels = np.arange(12) % 2
+        train = keras_vit.data.from_arrays(np.stack(images), labels).train
+    whole = rows(train, 1, **options)
+    for count in (2, 4):
+        for found, expected in zip(
+            rows(train, count, **options), whole, strict=True
+        ):
+            np.testing.assert_array_equal(found, expected)

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 import keras_vit
+from tests.training.batches import examples
+from tests.training.batches import take
 
 pytestmark = pytest.mark.backends("tensorflow")
 
@@ -35,13 +37,6 @@ def photos(tmp_path):
     return tmp_path
 
 
-def arrays(batches):
-    images, labels, *weights = (
-        np.concatenate(column) for column in zip(*batches, strict=True)
-    )
-    return tuple(x[weights[0] > 0] if weights else x for x in (images, labels))
-
-
 def test_class_folders_are_split_into_train_and_test(photos):
     data = keras_vit.data.load_dataset(str(photos))
     assert data.class_names == ("cat", "dog")
@@ -49,7 +44,7 @@ def test_class_folders_are_split_into_train_and_test(photos):
     assert data.image_size is None and data.channels == 3
     options = dict(image_size=8, batch_size=3)
     train = data.train(flip=False, **options)
-    images, labels = arrays(data.test(**options))
+    images, labels = examples(data.test(**options))
     assert images.shape == (4, 8, 8, 3) and labels.tolist() == [0, 0, 1, 1]
     # Every picture has a color of its own: which ones are they?
     colours = np.round((images.mean((1, 2, 3)) + 1) * 127.5).astype(int)
@@ -57,7 +52,7 @@ def test_class_folders_are_split_into_train_and_test(photos):
     assert np.abs(images).max() <= 1
     for colour, label in zip(colours, labels, strict=True):
         assert (colour - 100 * label) % 8 in (0, 1, 7)  # JPEG is not exact
-    images, labels = arrays(train.take(20))  # 60 images: 20, three times
+    images, labels = examples(train.take(20))  # 60 images: 20, three times
     assert np.bincount(labels).tolist() == [30, 30]
     trained = np.round((images.mean((1, 2, 3)) + 1) * 127.5).astype(int)
     assert not set(trained) & set(colours)
@@ -72,7 +67,6 @@ def splits_of(folder, holdout=0.2):
     }
 
 
-@pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("layout", ["CLASS", "train/CLASS"])
 def test_adding_an_image_keeps_the_split_of_the_others(tmp_path, layout):
     folder = tmp_path / "photos"
@@ -100,7 +94,6 @@ def test_adding_an_image_keeps_the_split_of_the_others(tmp_path, layout):
     assert all(left[part] <= after[part] for part in left)
 
 
-@pytest.mark.backends("tensorflow")
 def test_classes_without_a_test_image_are_reported(tmp_path):
     for i in range(40):
         write(tmp_path / "many" / f"{i}.png", 0, (2, 2))
@@ -108,96 +101,6 @@ def test_classes_without_a_test_image_are_reported(tmp_path):
         write(tmp_path / "few" / f"{name}.png", 0, (2, 2))
     with pytest.warns(UserWarning, match="1 of 2 classes have no .*: few"):
         keras_vit.data.load_dataset(str(tmp_path))
-
-
-def test_train_and_test_folders_are_used_as_splits(tmp_path):
-    for part, count in (("train", 3), ("test", 2)):
-        for label, name in enumerate("ab"):
-            for i in range(count):
-                path = tmp_path / part / name / "deep" / f"{i}.png"
-                write(path, 10 * i + label + 2 * count)
-    data = keras_vit.data.load_dataset(str(tmp_path))
-    assert (data.num_train, data.num_test) == (6, 2 * 2)
-    assert data.name == tmp_path.name
-
-
-def test_training_batches_are_determined_by_the_seed(photos):
-    data = keras_vit.data.load_dataset(str(photos))
-    first, again, other = (
-        arrays(data.train(image_size=16, batch_size=4, seed=seed).take(6))
-        for seed in (0, 0, 1)
-    )
-    assert np.array_equal(first[0], again[0])
-    assert np.array_equal(first[1], again[1])
-    assert not np.array_equal(first[0], other[0])
-
-
-@pytest.mark.parametrize("flip", [True, False])
-def test_flip_mirrors_some_training_images(tmp_path, flip):
-    left = np.zeros((8, 8, 3), np.uint8)
-    left[:, :4] = 255
-    for label, name in enumerate("ab"):
-        for i in range(4):
-            path = tmp_path / name / f"{4 * label + i}.png"
-            path.parent.mkdir(exist_ok=True)
-            keras.utils.array_to_img(left, data_format="channels_last").save(
-                path
-            )
-    data = keras_vit.data.load_dataset(str(tmp_path))
-    train = data.train(image_size=8, batch_size=4, flip=flip)
-    images, _ = arrays(train.take(10))
-    mirrored = images[:, :, 0].mean((1, 2)) < 0
-    assert mirrored.any() == flip and not mirrored.all()
-
-
-def broken(tmp_path, case):
-    if case == "empty":
-        return "Received: none. Expected FOLDER/train/CLASS"
-    if case == "one class":
-        write(tmp_path / "a" / "0.png", 0)
-        return "two classes or more. Received: 'a'"
-    if case == "class without images":
-        write(tmp_path / "a" / "0.png", 0)
-        write(tmp_path / "a" / "1.png", 0)
-        (tmp_path / "b").mkdir()
-        return "b' needs 2 images .* Received: 0"
-    if case == "too few to split":
-        write(tmp_path / "a" / "0.png", 0)
-        write(tmp_path / "b" / "0.png", 0)
-        return "needs 2 images .* Received: 1"
-    if case == "other classes":
-        for name in ("train/a", "train/b", "test/a", "test/c"):
-            write(tmp_path / name / "0.png", 0)
-        return "Only in one of them: b, c"
-    if case == "no test":
-        write(tmp_path / "train" / "a" / "0.png", 0)
-        return "has no folder 'test'"
-    if case == "no image":
-        write(tmp_path / "a" / "0.png", 0)
-        write(tmp_path / "b" / "0.png", 0)
-        (tmp_path / "a" / "1.png").write_text("<html>404</html>")
-        write(tmp_path / "b" / "1.png", 0)
-        return "a/1.png' is not a JPEG"
-    raise AssertionError(case)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        "empty",
-        "one class",
-        "class without images",
-        "too few to split",
-        "other classes",
-        "no test",
-        "no image",
-    ],
-)
-def test_wrong_folder_layouts_raise(tmp_path, case):
-    words = broken(tmp_path, case)
-    with pytest.raises(ValueError, match=words) as error:
-        keras_vit.data.load_dataset(str(tmp_path))
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["val", "Validation", "valid"])
@@ -216,3 +119,36 @@ def test_alternative_names_of_the_test_folder(tmp_path, name):
         UserWarning, match=f"test/ is evaluated on. Not used: {name}"
     ):
         keras_vit.data.load_dataset(str(tmp_path))
+
+
+@pytest.mark.parametrize("flip", [True, False])
+def test_flip_mirrors_some_training_images(flip):
+    left = np.zeros((8, 8, 8, 3), np.uint8)
+    left[:, :, :4] = 255
+    data = keras_vit.data.from_arrays(left, np.arange(8) % 2)
+    images, _ = take(data.train(image_size=8, batch_size=4, flip=flip), 10)
+    mirrored = images[:, :, :, 0].mean((2, 3)) < 0
+    assert mirrored.any() == flip and not mirrored.all()
+
+
+# The files of a folder, and what is wrong with it.
+LAYOUTS = {
+    "": "Received: none. Expected FOLDER/train/CLASS",
+    "a/0": "two classes or more. Received: 'a'",
+    "a/0 a/1 b/": "b' needs 2 images .* Received: 0",
+    "a/0 b/0": "needs 2 images .* Received: 1",
+    "train/a/0 train/b/0 test/a/0 test/c/0": "Only in one of them: b, c",
+    "train/a/0": "has no folder 'test'",
+}
+
+
+@pytest.mark.parametrize("files", LAYOUTS)
+def test_wrong_folder_layouts_raise(tmp_path, files):
+    for name in files.split():
+        if name.endswith("/"):
+            (tmp_path / name).mkdir()
+        else:
+            write(tmp_path / f"{name}.png", 0)
+    with pytest.raises(ValueError, match=LAYOUTS[files]) as error:
+        keras_vit.data.load_dataset(str(tmp_path))
+    assert "\n" not in str(error.value)

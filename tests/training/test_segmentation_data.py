@@ -1,5 +1,6 @@
 """Data sets with masks: folders, TFDS, digits on photographs; their batches."""
 
+import functools
 import io
 import struct
 import types
@@ -17,6 +18,9 @@ from keras_vit.data.canvases import IGNORE
 from keras_vit.data.canvases import digit_canvases
 from keras_vit.data.canvases import single_digits
 from keras_vit.data.huggingface import to_pixels
+from tests.training.batches import check_order
+from tests.training.batches import take
+from tests.training.pictures import encode
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -35,8 +39,6 @@ def write(folder, name, size=(12, 16), mask=None, mode="L", suffix=".jpg"):
         pixels = pixels.convert("P")
         pixels.putdata(list(mask.ravel()))
         pixels.putpalette([200, 0, 0, 0, 200, 0, 0, 0, 200] + [7] * 759)
-    elif mode == "RGB":
-        pixels = pixels.convert("RGB")
     pixels.save(folder / "masks" / f"{name}.png")
     return mask
 
@@ -74,114 +76,88 @@ def test_a_folder_without_splits(tmp_path):
 def test_an_image_of_too_many_pixels_is_named(kind, tmp_path):
     for name in "ab":
         write(tmp_path, name, suffix=".png")
-    header = b"IHDR" + struct.pack(">2L5B", 10**5, 10**5, 8, 0, 0, 0, 0)
-    start = b"\x89PNG\r\n\x1a\n" + struct.pack(">L", 13)
-    end = struct.pack(">2L", zlib.crc32(header), 0) + b"IDAT"
-    (tmp_path / kind / "a.png").write_bytes(start + header + end)
+    (tmp_path / kind / "a.png").write_bytes(png(10**5, 10**5, 8))
     message = f"{kind}/a.png: Image size .10000000000 pixels. exceeds limit"
     with pytest.raises(ValueError, match=message):
         load_segmentation(str(tmp_path))
 
 
-FAULTS = {
-    "a mask is missing": "masks, PNG files.* an image or a mask of a$",
-    "an image is missing": "an image or a mask of a$",
-    "a mask of another size": "a.png is of 8 x 16 .* a.jpg of 12 x 16: resize",
-    "a mask of colors": r"masks/a.png: its pixels are colors \(mode 'RGB'\)",
-    "an unknown class": "a.png has the class 7, and classes.txt names 3: 0 to",
-    "no mask": "masks/a.png: cannot identify",
-    "half an image": "images/a.jpg: image file is truncated",
-    "two images": "images/a.png has the same mask as a.jpg",
-}
+# What is done to the files of image a, and the error.
+def no_mask(image, mask):
+    mask.unlink()
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_wrong_files_are_named(fault, tmp_path):
+def no_image(image, mask):
+    image.unlink()
+
+
+def other_size(image, mask):
+    Image.fromarray(np.zeros((8, 16), "uint8")).save(mask)
+
+
+def colors(image, mask):
+    Image.open(mask).convert("RGB").save(mask)
+
+
+def unknown_class(image, mask):
+    pixels = np.full((12, 16), 7, "uint8")
+    pixels[0] = 0
+    Image.fromarray(pixels).save(mask)
+
+
+def text(image, mask):
+    mask.write_bytes(b"no image")
+
+
+def a_jpeg(image, mask):
+    Image.new("L", (16, 12)).save(mask, "JPEG")
+
+
+def truncated(image, mask):
+    image.write_bytes(image.read_bytes()[:-60])
+
+
+def two_images(image, mask):
+    image.with_suffix(".png").write_bytes(image.read_bytes())
+
+
+def of_unknown_range(dtype):
+    def change(image, mask):
+        image.unlink()
+        pixels = np.arange(192).reshape(12, 16).astype(dtype)
+        Image.fromarray(pixels).save(image.with_suffix(".tif"))
+        with pytest.raises(ValueError, match="its pixels are"):
+            to_pixels(Image.fromarray(pixels), 3)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (no_mask, "masks, PNG files.* an image or a mask of a$"),
+        (no_image, "an image or a mask of a$"),
+        (other_size, "a.png is of 8 x 16 .* a.jpg of 12 x 16: resize"),
+        (colors, r"masks/a.png: its pixels are colors \(mode 'RGB'\)"),
+        (unknown_class, "a.png has the class 7, and classes.txt names 3: 0 to"),
+        (text, "masks/a.png: cannot identify"),
+        (a_jpeg, "a.png: it is a file of JPEG"),
+        (truncated, "images/a.jpg: image file is truncated"),
+        (two_images, "images/a.png has the same mask as a.jpg"),
+        (of_unknown_range("float32"), "a.tif: its pixels are .*8 bits"),
+        (of_unknown_range("int32"), "a.tif: its pixels are .*8 bits"),
+    ],
+)
+def test_wrong_files_are_named(change, words, tmp_path):
     for name in "abc":
         write(tmp_path, name)
     (tmp_path / "classes.txt").write_text("sky\nsea\nland\n")
     (tmp_path / "images" / "._a.png").write_bytes(b"hidden")
-    image, mask = tmp_path / "images" / "a.jpg", tmp_path / "masks" / "a.png"
-    if fault == "a mask is missing":
-        mask.unlink()
-    elif fault == "an image is missing":
-        image.unlink()
-    elif fault == "a mask of another size":
-        Image.fromarray(np.zeros((8, 16), "uint8")).save(mask)
-    elif fault == "a mask of colors":
-        write(tmp_path, "a", mode="RGB")
-    elif fault == "an unknown class":
-        pixels = np.full((12, 16), 7)
-        pixels[0] = 0
-        write(tmp_path, "a", mask=pixels)
-    elif fault == "no mask":
-        mask.write_bytes(b"no image")
-    elif fault == "half an image":
-        image.write_bytes(image.read_bytes()[:-60])
-    else:
-        image.with_suffix(".png").write_bytes(image.read_bytes())
-    with pytest.raises(ValueError, match=FAULTS[fault]):
+    change(tmp_path / "images" / "a.jpg", tmp_path / "masks" / "a.png")
+    with pytest.raises(ValueError, match=words):
         load_segmentation(str(tmp_path))
-    if fault == "an unknown class":  # 7 may be that of pixels without a class
+    if change is unknown_class:  # 7 may be that of pixels without a class
         assert load_segmentation(str(tmp_path), ignore=7).num_test
-
-
-@pytest.mark.parametrize(
-    "files, message",
-    [((), "must hold .*/images"), (("a",), "must hold"), (None, "'nn'")],
-)
-def test_no_data(files, message, tmp_path):
-    name = "nn"
-    if files is not None:
-        name = str(tmp_path)
-        for file in files:
-            write(tmp_path, file)
-    with pytest.raises(ValueError, match=message):
-        load_segmentation(name)
-    if files == ("a",):
-        write(tmp_path, "b", mask=np.zeros((12, 16)))
-        write(tmp_path, "a", mask=np.zeros((12, 16)))
-        with pytest.raises(ValueError, match="2 or more classes"):
-            load_segmentation(name)
-        with pytest.raises(
-            ValueError, match=r"Received: \[\], and 100.0% .* value 0"
-        ):
-            load_segmentation(name, ignore=0)
-
-
-def test_binary_masks_of_255_are_refused(tmp_path):
-    """The object would be ignored, and the mean IoU would be 1."""
-    mask = np.zeros((12, 16))
-    mask[:3] = 255
-    for part in ("train", "test"):
-        write(tmp_path / part, "a", mask=mask)
-    names = tmp_path / "classes.txt"
-    names.write_text("background\nobject\n")
-    message = r"2 or more classes.*: \[0\], and 25.0% of .* 255"
-    with pytest.raises(ValueError, match=message):
-        load_segmentation(str(tmp_path))
-    for ignore in (-1, 1):
-        with pytest.raises(ValueError, match="the class 255|is 'object'"):
-            load_segmentation(str(tmp_path), ignore=ignore)
-    # Three classes, of which the last is 255.
-    mask[5:] = 1
-    for part in ("train", "test"):
-        write(tmp_path / part, "a", mask=mask)
-    names.write_text("background\nobject\nborder\n")
-    with pytest.warns(UserWarning, match="1 of the 3 classes .*: border"):
-        load_segmentation(str(tmp_path))
-
-
-def test_ignored_value_is_no_named_class(tmp_path):
-    for part in ("train", "test"):
-        write(tmp_path / part, "a")
-    names = tmp_path / "classes.txt"
-    names.write_text("\n".join(map(str, range(256))))
-    with pytest.raises(ValueError, match="ignore=255, which is '255'"):
-        load_segmentation(str(tmp_path))
-    names.write_text("void\nsky\nsea\n")
-    with pytest.warns(UserWarning, match="1 of the 3 classes .*: void"):
-        assert load_segmentation(str(tmp_path), ignore=0).ignore == 0
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -223,58 +199,21 @@ def turned(array, exif):
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 def test_grey_masks_of_few_bits(bits, tmp_path):
     classes = min(2**bits, 20)
+    mask = np.arange(64).reshape(8, 8) % classes
+    rows = b"".join(
+        b"\0"
+        + np.packbits(
+            (row[:, None] >> np.arange(bits)[::-1] & 1).astype("uint8")
+        ).tobytes()
+        for row in mask
+    )
     for part in ("train", "test"):
-        mask = write(tmp_path / part, "a", size=(8, 8)) * 0
-        mask.ravel()[:] = np.arange(64) % classes
-        rows = [
-            np.packbits(
-                (row[:, None] >> np.arange(bits)[::-1] & 1).astype("uint8")
-            ).tobytes()
-            for row in mask
-        ]
+        write(tmp_path / part, "a", size=(8, 8))
         path = tmp_path / part / "masks" / "a.png"
-        path.write_bytes(grey_png(rows, 8, bits))
+        path.write_bytes(png(8, 8, bits, rows))
     data = load_segmentation(str(tmp_path))
     np.testing.assert_array_equal(data.read("test", 0)[1], mask)
     assert len(data.class_names) == classes
-
-
-def grey_png(rows, width, bits):
-    """Returns a PNG of gray values of 1, 2, 4 or 8 bits."""
-
-    def chunk(kind, content):
-        check = struct.pack(">I", zlib.crc32(kind + content))
-        return struct.pack(">I", len(content)) + kind + content + check
-
-    header = struct.pack(">IIBBBBB", width, len(rows), bits, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        (
-            chunk(b"IHDR", header),
-            chunk(b"IDAT", zlib.compress(b"".join(b"\0" + r for r in rows))),
-            chunk(b"IEND", b""),
-        )
-    )
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int32"])
-def test_images_of_unknown_range_are_refused(dtype, tmp_path):
-    for name in "ab":
-        write(tmp_path, name)
-    (tmp_path / "images" / "a.jpg").unlink()
-    pixels = np.arange(192).reshape(12, 16).astype(dtype)
-    Image.fromarray(pixels).save(tmp_path / "images" / "a.tif")
-    with pytest.raises(ValueError, match="a.tif: its pixels are .*8 bits"):
-        load_segmentation(str(tmp_path))
-    with pytest.raises(ValueError, match="its pixels are"):
-        to_pixels(Image.fromarray(pixels), 3)
-
-
-def test_masks_are_png_files(tmp_path):
-    for name in "ab":
-        write(tmp_path, name)
-    Image.new("L", (16, 12)).save(tmp_path / "masks" / "a.png", "JPEG")
-    with pytest.raises(ValueError, match="a.png: it is a file of JPEG"):
-        load_segmentation(str(tmp_path))
 
 
 def test_sub_folders_of_images_and_masks(tmp_path):
@@ -310,12 +249,6 @@ def test_images_and_masks_of_16_bits(tmp_path):
         load_segmentation(str(tmp_path))
 
 
-def encoded(array):
-    buffer = io.BytesIO()
-    Image.fromarray(array).save(buffer, "png")
-    return buffer.getvalue()
-
-
 @pytest.mark.parametrize("name", ["oxford_iiit_pet", "scene_parse150"])
 def test_tfds(name, monkeypatch):
     tfds = pytest.importorskip("tensorflow_datasets")
@@ -325,8 +258,8 @@ def test_tfds(name, monkeypatch):
     if name == "scene_parse150":
         stored = np.repeat(mask[..., None], 3, -1)
     example = {
-        "image": encoded(np.zeros((2, 3, 3), "uint8")),
-        feature: encoded(stored),
+        "image": encode(np.zeros((2, 3, 3), "uint8")),
+        feature: encode(stored),
     }
     test = "test" if name == "oxford_iiit_pet" else "validation"
     builder = types.SimpleNamespace(
@@ -347,25 +280,6 @@ def test_tfds(name, monkeypatch):
     assert len(data.class_names) == count
     with pytest.raises(ValueError, match="ignore=2"):
         load_segmentation(name, ignore=2)
-
-
-def test_batches_depend_on_seed_and_step_alone(tmp_path):
-    for name in "abcdefgh":
-        write(tmp_path, name, size=(20, 30))
-    data = load_segmentation(str(tmp_path))
-    options = {"image_size": 16, "batch_size": 4, "seed": 3}
-    batches = data.train(**options)
-    later = data.train(**options, start=2)
-    for one, other in ((batches[2], later[0]), (batches[3], later[1])):
-        for a, b in zip(one, other, strict=True):
-            np.testing.assert_array_equal(a, b)
-    # Two processes have the rows of the whole batch.
-    parts = [data.train(**options, shard=(i, 2)) for i in (0, 1)]
-    for k in (0, 1):
-        whole = np.concatenate([part[0][k] for part in parts])
-        np.testing.assert_array_equal(whole, batches[0][k])
-    other = data.train(**{**options, "seed": 4})
-    assert np.abs(other[0][0] - batches[0][0]).max() > 0.1
 
 
 def crop(image, mask, size, rng, scale, flip):
@@ -403,23 +317,17 @@ def test_evaluation_has_each_image_once(tmp_path):
         for name in names:
             write(tmp_path / part, name, size=(12, 12))
     data = load_segmentation(str(tmp_path))
-    plain = data.evaluation(image_size=12, batch_size=2)
-    assert [len(plain[i][0]) for i in range(2)] == [2, 1]
-    batches = data.evaluation(image_size=12, batch_size=2, pad=True)
-    assert len(batches) == 2
-    images, masks, weights = (
-        np.concatenate(x) for x in zip(*batches, strict=True)
-    )
+    evaluation = functools.partial(data.evaluation, image_size=12, batch_size=2)
+    assert [len(evaluation()[i][0]) for i in range(2)] == [2, 1]
+    assert len(evaluation(pad=True)) == 2
+    images, masks, weights = map(np.concatenate, take(evaluation(pad=True), 2))
     assert len(images) == 4 and (masks[3] == 255).all()
     assert weights.shape == (4, 1, 1) and weights.mean() == 1
     for i in range(3):
         image, mask = data.read("test", i)
         np.testing.assert_allclose(images[i], image / 127.5 - 1, atol=1e-6)
         np.testing.assert_array_equal(masks[i], mask)
-    sharded = [
-        data.evaluation(image_size=12, batch_size=2, shard=(i, 2))
-        for i in (0, 1)
-    ]
+    sharded = [evaluation(shard=(i, 2)) for i in (0, 1)]
     assert [len(x) for x in sharded] == [2, 2]
     parts = np.concatenate([b[1] for x in sharded for b in x])
     assert sum((m != 255).any() for m in parts) == 3
@@ -445,3 +353,74 @@ def test_digits_on_photographs():
     (images, labels), (others, _) = single_digits(16, 20, 10)
     assert images.shape == (20, 16, 16, 1) and others.shape == (10, 16, 16, 1)
     assert labels.min() >= 0 and labels.max() <= 9
+
+
+@pytest.mark.parametrize(
+    "files, ignore, words",
+    [
+        (None, None, "'nn'"),
+        ("", None, "must hold .*/images"),
+        ("a", None, "must hold"),
+        ("ab", None, "2 or more classes"),
+        ("ab", 0, r"Received: \[\], and 100.0% .* value 0"),
+    ],
+)
+def test_no_data(files, ignore, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for file in files or "":
+        write(tmp_path, file, mask=np.zeros((12, 16)))
+    options = {} if ignore is None else {"ignore": ignore}
+    with pytest.raises(ValueError, match=words):
+        load_segmentation("nn" if files is None else str(tmp_path), **options)
+
+
+def test_binary_masks_of_255_are_refused(tmp_path):
+    """The object would be ignored, and the mean IoU would be 1."""
+
+    def load(mask, classes, **options):
+        for part in ("train", "test"):
+            write(tmp_path / part, "a", mask=mask)
+        (tmp_path / "classes.txt").write_text("\n".join(classes))
+        return load_segmentation(str(tmp_path), **options)
+
+    mask = np.zeros((12, 16))
+    mask[:3] = 255
+    names = ["background", "object"]
+    for options, words in (
+        ({}, r"2 or more classes.*: \[0\], and 25.0% of .* 255"),
+        ({"ignore": -1}, "the class 255"),
+        ({"ignore": 1}, "is 'object'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            load(mask, names, **options)
+    mask[5:] = 1  # of three classes, the last is that of ignored pixels
+    with pytest.warns(UserWarning, match="1 of the 3 classes .*: border"):
+        load(mask, [*names, "border"])
+    with pytest.raises(ValueError, match="ignore=255, which is '255'"):
+        load(None, map(str, range(256)))
+    with pytest.warns(UserWarning, match="1 of the 3 classes .*: void"):
+        assert load(None, ["void", "sky", "sea"], ignore=0).ignore == 0
+
+
+def png(height, width, bits, rows=b""):
+    """Returns a PNG of gray values of 1, 2, 4 or 8 bits."""
+
+    def chunk(kind, content):
+        check = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + check
+
+    header = struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        (
+            chunk(b"IHDR", header),
+            chunk(b"IDAT", zlib.compress(rows)),
+            chunk(b"IEND", b""),
+        )
+    )
+
+
+def test_batches_depend_on_seed_and_number(tmp_path):
+    for name in "abcdefgh":
+        write(tmp_path, name, size=(20, 30))
+    data = load_segmentation(str(tmp_path))
+    check_order(functools.partial(data.train, image_size=16, batch_size=4), 4)

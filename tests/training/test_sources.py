@@ -11,6 +11,8 @@ import pytest
 import keras_vit
 from keras_vit.data import _pipeline
 from keras_vit.data.huggingface import to_pixels
+from tests.small import vit
+from tests.training.batches import take
 from tests.training.pictures import encode
 from tests.training.pictures import noise
 
@@ -97,11 +99,6 @@ def data(request, images, tmp_path):
     )
 
 
-def take(batches, count):
-    batches = [tuple(np.asarray(x) for x in b) for b in batches.take(count)]
-    return [np.stack(x) for x in zip(*batches, strict=True)]
-
-
 def images_of(data, split):
     """The pixels of a split, each image once, and their labels."""
     total = getattr(data, f"num_{split}")
@@ -127,23 +124,9 @@ def test_every_image_is_in_exactly_one_split(data, images):
     assert not data.multi_label
 
 
-PROTOCOLS = [
-    name for name in keras_vit.data.PROTOCOLS if name != "bit-hyperrule"
-]
-
-
-@pytest.mark.parametrize(
-    "protocol",
-    [
-        # What is read does not depend on the protocol.
-        name
-        if name in ("simple", "big_vision", "vit_jax")
-        else pytest.param(name, marks=pytest.mark.nightly)
-        for name in PROTOCOLS
-    ],
-)
+@pytest.mark.parametrize("protocol", ["simple", "big_vision", "vit_jax"])
 def test_arrays_and_files_give_equal_batches(protocol, images, tmp_path):
-    """Compare a folder's PNG files with the arrays of their pixels."""
+    """What is read does not depend on the other protocols."""
     for i, image in enumerate(images[:8]):
         for part in ("train", "test"):
             path = tmp_path / part / "ab"[i // 4] / f"{i}.png"
@@ -153,22 +136,18 @@ def test_arrays_and_files_give_equal_batches(protocol, images, tmp_path):
         warnings.simplefilter("ignore")  # test images equal training images
         folder = keras_vit.data.load_dataset(str(tmp_path))
     pair = images[:8], np.arange(8) // 4
-    options = dict(image_size=16, batch_size=8, protocol=protocol)
-    whole = keras_vit.data.from_arrays(*pair, pair)
-    # A folder has images of several sizes, to which some protocols do other
+    # A folder has images of several sizes, to which big_vision does other
     # things than to small images.
-    assert whole.image_size == SIZE and folder.image_size is None
-    if protocol == "big_vision":
-        whole = keras_vit.data.from_arrays(*pair, (images[:8, 1:], pair[1]))
-        assert whole.image_size is None
-        pairs = [(whole.train(**options), folder.train(**options))]
-    else:
-        pairs = [
-            (whole.train(**options), folder.train(**options)),
-            (whole.test(**options), folder.test(**options)),
-        ]
-    for mine, other in pairs:
-        for x, y in zip(take(mine, 1), take(other, 1), strict=True):
+    other = images[:8, 1:] if protocol == "big_vision" else images[:8]
+    arrays = keras_vit.data.from_arrays(*pair, (other, pair[1]))
+    assert folder.image_size is None
+    assert arrays.image_size == (None if protocol == "big_vision" else SIZE)
+    options = dict(image_size=16, batch_size=8, protocol=protocol)
+    for part in ("train", "test")[: 1 if protocol == "big_vision" else 2]:
+        mine, theirs = (
+            take(getattr(x, part)(**options), 1) for x in (arrays, folder)
+        )
+        for x, y in zip(mine, theirs, strict=True):
             np.testing.assert_array_equal(x, y)
 
 
@@ -177,17 +156,15 @@ def test_float_arrays_keep_fractions(images):
     whole = keras_vit.data.from_arrays(images, LABELS)
     floats = keras_vit.data.from_arrays(images.astype("float64"), LABELS)
     options = {**OPTIONS, "protocol": "vit_jax"}
-    for x, y in zip(
-        take(whole.train(**options), 2),
-        take(floats.train(**options), 2),
-        strict=True,
-    ):
+    both = (take(x.train(**options), 2) for x in (whole, floats))
+    for x, y in zip(*both, strict=True):
         np.testing.assert_array_equal(x, y)
     half = images.clip(0, 254) + np.float32(0.5)
-    half = keras_vit.data.from_arrays(half, LABELS, (half, LABELS))
-    pixels, *_ = take(half.test(image_size=SIZE, batch_size=30), 1)
-    expected = (images.clip(0, 254) + 0.5) / 127.5 - 1
-    np.testing.assert_allclose(pixels[0], expected, atol=1e-6)
+    data = keras_vit.data.from_arrays(images, LABELS, (half[20:], LABELS[20:]))
+    assert (data.num_train, data.num_test) == (30, 10)
+    assert data.image_names("test")[0] == "test[0]"
+    pixels, *_ = take(data.test(image_size=SIZE, batch_size=10), 1)
+    np.testing.assert_allclose(pixels[0], half[20:] / 127.5 - 1, atol=1e-6)
 
 
 def test_grey_arrays_and_labels_in_a_column(images):
@@ -204,16 +181,6 @@ def test_appended_images_keep_the_split_of_the_others(images):
     many = keras_vit.data.from_arrays(images, LABELS, holdout=0.2)
     for split in ("train", "validation", "test"):
         assert set(few.image_names(split)) <= set(many.image_names(split))
-
-
-def test_explicit_test_arrays(images):
-    data = keras_vit.data.from_arrays(
-        images[:20], LABELS[:20], (images[20:], LABELS[20:])
-    )
-    assert (data.num_train, data.num_test) == (20, 10)
-    pixels, _ = images_of(data, "test")
-    np.testing.assert_array_equal(pixels, images[20:])
-    assert data.image_names("test")[0] == "test[0]"
 
 
 @pytest.mark.parametrize(
@@ -390,62 +357,26 @@ def test_classes_that_differ_by_case_or_spaces_are_reported(images, tmp_path):
         keras_vit.data.load_dataset(str(tmp_path / "folder"))
 
 
-def test_classes_without_training_images_are_reported(images):
-    with pytest.warns(UserWarning, match="1 of 3 .* no training image.*: owl"):
-        keras_vit.data.from_arrays(
-            images[:4],
-            np.array([0, 1, 0, 1]),
-            (images[:3], np.arange(3)),
-            ("cat", "dog", "owl"),
-        )
-
-
-def test_bad_images_of_a_csv_file_are_reported(images, tmp_path):
-    rows = list(zip(range(9), LABELS, strict=False))
-    path = write_csv(tmp_path, images[:9], rows)
-    (tmp_path / "3.png").write_bytes(encode(images[3])[:100])
-    with pytest.raises(ValueError, match="3.png"):
-        keras_vit.data.load_dataset(str(path))
-    with pytest.warns(UserWarning, match="1 of 9 .*3.png"):
-        data = keras_vit.data.load_dataset(str(path), skip_bad_images=True)
-    assert data.num_train + data.num_test == 8 and data.num_skipped == 1
-
-
-def test_missing_csv_file_raises(tmp_path):
-    (tmp_path / "photos.csv").touch()
-    (tmp_path / "photos.txt").touch()
-    pytest.importorskip("tensorflow_datasets")
-    with pytest.raises(ValueError, match=r"no folder or file .*photo\.csv'"):
-        keras_vit.data.load_dataset(str(tmp_path / "photo.csv"))
-    with pytest.raises(ValueError, match=r"no CSV file"):
-        keras_vit.data.load_dataset(str(tmp_path / "photos.txt"))
-
-
 def test_splits_of_huggingface(images):
-    train, test = (
-        table(images[:20], LABELS[:20]),
-        table(images[20:], LABELS[20:]),
-    )
+    train = table(images[:20], LABELS[:20])
+    test = table(images[20:], LABELS[20:])
     unlabelled = table(images[:4], [-1] * 4)
+
+    def sizes(test_split=None, **splits):
+        data = keras_vit.data.from_huggingface(splits, test_split=test_split)
+        return data.num_train, data.num_test, data.image_names("test")[0]
+
     data = keras_vit.data.from_huggingface({"train": train, "test": test})
-    assert (data.num_train, data.num_test) == (20, 10)
     assert data.class_names == ("cat", "dog", "owl")
     pixels, labels = images_of(data, "test")
     np.testing.assert_array_equal(pixels, images[20:])
     np.testing.assert_array_equal(labels, LABELS[20:])
-    assert data.image_names("test")[0] == "test[0]"
-    data = keras_vit.data.from_huggingface(
-        {"test": unlabelled, "validation": test, "train": train}
+    assert sizes(train=train, test=test) == (20, 10, "test[0]")
+    assert sizes(test=unlabelled, validation=test, train=train) == (
+        *(20, 10, "validation[0]"),
     )
-    assert (
-        data.num_test == 10 and data.image_names("test")[0] == "validation[0]"
-    )
-    data = keras_vit.data.from_huggingface(
-        {"train": train, "test": test, "extra": train}, test_split="extra"
-    )
-    assert data.num_test == 20
-    data = keras_vit.data.from_huggingface({"test": test})
-    assert (data.num_train, data.num_test) == (0, 10)
+    assert sizes("extra", train=train, test=test, extra=train)[1] == 20
+    assert sizes(test=test)[:2] == (0, 10)
 
 
 def test_huggingface_reads_only_the_needed_rows(images):
@@ -526,12 +457,19 @@ class Stream:
         (dict(image_column="label"), "uint8 array"),
         (dict(test_split="real"), "'real'.*'train'"),
         (dict(channels=4), "width, 4"),
+        (dict(names=("dog", "cat", "owl")), "same class names"),
+        (dict(split="extra"), "'extra'"),
     ],
 )
 def test_wrong_arguments_of_huggingface_raise(change, words, images):
-    arguments = {"dataset": table(images, LABELS), **change}
+    change = dict(change)
+    rows = table(images, LABELS)
+    if names := change.pop("names", None):
+        rows = {"train": rows, "test": table(images, LABELS, names)}
+    elif split := change.pop("split", None):
+        rows = {split: rows}
     with pytest.raises(ValueError, match=words):
-        keras_vit.data.from_huggingface(**arguments)
+        keras_vit.data.from_huggingface(**{"dataset": rows, **change})
 
 
 @pytest.mark.parametrize("label", [None, 0.5, -1, 3, [1]])
@@ -540,15 +478,6 @@ def test_wrong_labels_of_huggingface_raise(label, images):
     rows.columns["label"][5] = label
     with pytest.raises(ValueError, match=re.escape(f"train[5]: {label!r}")):
         keras_vit.data.from_huggingface(rows)
-
-
-def test_wrong_splits_of_huggingface_raise(images):
-    train = table(images, LABELS)
-    others = table(images, LABELS, ("dog", "cat", "owl"))
-    with pytest.raises(ValueError, match="same class names"):
-        keras_vit.data.from_huggingface({"train": train, "test": others})
-    with pytest.raises(ValueError, match="'extra'"):
-        keras_vit.data.from_huggingface({"extra": train})
 
 
 @pytest.fixture(params=["arrays", "csv", "huggingface"])
@@ -611,14 +540,7 @@ def test_mixing_multi_label_images(kind, images):
 @pytest.mark.usefixtures("eager")
 def test_model_trains_on_multi_label_data(images):
     multi = keras_vit.data.from_arrays(images, MULTI)
-    model = keras_vit.VisionTransformer(
-        input_shape=(8, 8, 3),
-        patch_size=4,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        classes=3,
-    )
+    model = vit()
     model.compile("adam", keras_vit.losses.SigmoidCrossentropy())
     model.fit(multi.train(mixup=0.5, **OPTIONS), steps_per_epoch=2, verbose=0)
     assert np.isfinite(model.evaluate(multi.test(**OPTIONS), verbose=0))
@@ -629,13 +551,6 @@ def test_class_weights_of_multi_label_are_refused(multi):
     np.testing.assert_array_equal(multi.class_counts(), rows.sum(0))
     with pytest.raises(ValueError, match="multi-label"):
         multi.train(**OPTIONS, class_weights=[1.0, 1.0, 1.0])
-
-
-def test_one_hot_labels_warn(images):
-    rows = np.eye(3)[LABELS]
-    with pytest.warns(UserWarning, match=r"argmax\(1\)"):
-        data = keras_vit.data.from_arrays(images, rows)
-    assert data.multi_label
 
 
 def test_recipes_accept_single_label_csv_files(images, tmp_path):
@@ -658,3 +573,34 @@ def test_recipes_accept_single_label_csv_files(images, tmp_path):
     write_csv(tmp_path, images, rows, "image,label,split")
     _, data, _ = training.begin(config)
     assert data.evaluation_split == "validation" and data.num_evaluation == 6
+
+
+@pytest.mark.parametrize(
+    "labels, test, words",
+    [
+        ([0, 1, 0, 1], [2, 1], "1 of 3 .* no training image.*: c"),
+        (np.eye(3, dtype=int)[[0, 1, 2, 0]], None, r"argmax\(1\)"),
+    ],
+)
+def test_unusual_labels_warn(images, labels, test, words):
+    test = test and (images[:2], np.array(test))
+    with pytest.warns(UserWarning, match=words):
+        keras_vit.data.from_arrays(images[:4], np.array(labels), test, "abc")
+
+
+@pytest.mark.parametrize("name", ["photo.csv", "photos.txt"])
+def test_missing_csv_file_raises(tmp_path, name):
+    (tmp_path / "photos.txt").touch()
+    pytest.importorskip("tensorflow_datasets")
+    with pytest.raises(ValueError, match=r"no CSV file|no folder or file"):
+        keras_vit.data.load_dataset(str(tmp_path / name))
+
+
+def test_bad_images_of_a_csv_file_are_reported(images, tmp_path):
+    path = write_csv(tmp_path, images[:9], [(i, LABELS[i]) for i in range(9)])
+    (tmp_path / "3.png").write_bytes(encode(images[3])[:100])
+    with pytest.raises(ValueError, match="3.png"):
+        keras_vit.data.load_dataset(str(path))
+    with pytest.warns(UserWarning, match="1 of 9 .*3.png"):
+        data = keras_vit.data.load_dataset(str(path), skip_bad_images=True)
+    assert data.num_train + data.num_test == 8 and data.num_skipped == 1

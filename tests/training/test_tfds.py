@@ -11,6 +11,7 @@ from keras_vit.data import _pipeline
 from keras_vit.data import tfds as tfds_sets
 from keras_vit.data.dataset import PipelineOptions
 from keras_vit.training.training_run import explain_error
+from tests.training.batches import examples
 from tests.training.mocked import mocked
 
 pytestmark = pytest.mark.backends("tensorflow")
@@ -68,13 +69,6 @@ def data_dir(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", folder)
 
 
-def arrays(batches):
-    images, labels, *weights = (
-        np.concatenate(column) for column in zip(*batches, strict=True)
-    )
-    return tuple(x[weights[0] > 0] if weights else x for x in (images, labels))
-
-
 def test_dataset_name_gives_batches():
     data = keras_vit.data.load_dataset("kv_local_shades")
     assert (data.num_train, data.num_test) == (20, 7)
@@ -82,49 +76,8 @@ def test_dataset_name_gives_batches():
     assert data.image_size == 12 and data.channels == 3
     np.testing.assert_array_equal(data.class_counts(), [10, 10])
     options = dict(image_size=8, batch_size=4)
-    images, labels = arrays(data.test(**options))
-    assert images.shape == (7, 8, 8, 3)
-    shades = np.round((images[:, 0, 0, 0] + 1) * 12.75).astype(int)
-    assert sorted(shades) == list(range(7))
-    assert np.array_equal(shades % 2, labels)
-    images, labels = arrays(data.train(**options).take(5))
-    shades = np.round((images[:, 0, 0, 0] + 1) * 12.75).astype(int)
-    assert sorted(shades) == list(range(20))
-    assert np.array_equal(shades % 2, labels)
-
-
-def test_missing_test_split_raises():
-    with pytest.raises(ValueError, match="splits are: .*extra"):
-        keras_vit.data.load_dataset("kv_local_no_test")
-
-
-def test_dataset_without_labels_raises():
-    with pytest.raises(ValueError, match="It has: 'image', 'text'"):
-        keras_vit.data.load_dataset("kv_local_no_label")
-
-
-def test_unknown_name_suggests_similar_names():
-    with pytest.raises(
-        ValueError, match="no folder or file 'cifar11'"
-    ) as error:
-        keras_vit.data.load_dataset("cifar11")
-    assert "TFDS has no dataset" in str(error.value)
-    assert "'cifar10'" in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_imagenet21k_error_says_how_to_prepare_it():
-    with pytest.raises(ValueError, match="not in TFDS: give a folder") as error:
-        keras_vit.data.load_dataset("imagenet21k")
-    assert "TFDS_DATA_DIR" in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["eurosat/none", "cifar10:9.9.9", "a/b/c"])
-def test_wrong_names_give_a_one_line_error(name):
-    with pytest.raises(ValueError, match=name) as error:
-        keras_vit.data.load_dataset(name)
-    assert "\n" not in str(error.value)
+    assert shades(data.test(**options)) == list(range(7))
+    assert shades(data.train(**options).take(5)) == list(range(20))
 
 
 def test_start_and_shard_select_the_same_images(monkeypatch):
@@ -149,21 +102,16 @@ def test_start_and_shard_select_the_same_images(monkeypatch):
     assert names(8, seed=1) != whole[:8]
 
 
-def shades_of(images):
-    return np.round((images[:, 0, 0, 0] + 1) * 12.75).astype(int)
-
-
 def test_holdout_takes_the_last_training_images():
     """They are the last images, as in `train[:80%]`, and always the same."""
     data = keras_vit.data.load_dataset("kv_local_shades", holdout=0.2)
     assert (data.num_train, data.num_validation, data.num_test) == (16, 4, 7)
     options = dict(image_size=4, batch_size=4)
-    validation, _ = arrays(data.validation(**options))
-    train, _ = arrays(data.train(**options).take(8))
-    assert len(validation) == 4 and len(set(shades_of(train))) == 16
-    assert not set(shades_of(validation)) & set(shades_of(train))
-    shards = [arrays(data.test(shard=(i, 2), **options))[0] for i in range(2)]
-    assert sorted(shades_of(np.concatenate(shards))) == list(range(7))
+    validation = set(shades(data.validation(**options)))
+    train = set(shades(data.train(**options).take(8)))
+    assert (len(validation), len(train)) == (4, 16) and not validation & train
+    shards = [shades(data.test(shard=(i, 2), **options)) for i in range(2)]
+    assert sorted(sum(shards, [])) == list(range(7))
 
 
 # From the published metadata: splits, and the number of classes.
@@ -267,36 +215,6 @@ def test_published_datasets_load_with_their_splits(name, published):
     assert 0 <= np.min(labels) and np.max(labels) < classes
 
 
-# Sets whose split "test" has no labels: the splits of the published metadata,
-# and the one to evaluate on.
-UNLABELLED = {
-    "i_naturalist2017": (("train", "validation", "test"), "validation"),
-    "i_naturalist2018": (("train", "validation", "test"), "validation"),
-    "i_naturalist2021": (("train", "mini", "val", "test"), "val"),
-    "imagenet2012": (("test", "train", "validation"), "validation"),
-    "pet_finder": (("train", "test"), None),
-    "places365_small": (("train", "test", "validation"), "validation"),
-    "visual_domain_decathlon": (("train", "test", "validation"), "validation"),
-}
-
-
-@pytest.mark.backends("tensorflow")
-@pytest.mark.parametrize("name", UNLABELLED)
-def test_unlabelled_splits_are_not_evaluated(name):
-    splits, expected = UNLABELLED[name]
-    if expected is None:
-        with pytest.raises(ValueError, match="--test-split.*have no label"):
-            tfds_sets.choose_test_split(name, name, splits, None)
-    else:
-        found = tfds_sets.choose_test_split(name, name, splits, None)
-        assert found == expected
-    with pytest.raises(ValueError, match="have no label"):
-        tfds_sets.choose_test_split(name, name, splits, "test")
-    assert tfds_sets.choose_test_split(name, name, splits, "train") == "train"
-    with pytest.raises(ValueError, match="split 'dev' .*'train'"):
-        tfds_sets.choose_test_split(name, name, splits, "dev")
-
-
 class KvLocalUnlabelled(_Local):
     """A dataset like ImageNet in TFDS, which the table of such datasets
     lacks."""
@@ -316,7 +234,6 @@ class KvLocalUnlabelled(_Local):
             yield key, values
 
 
-@pytest.mark.backends("tensorflow")
 def test_labels_of_minus_one_raise():
     data = keras_vit.data.load_dataset("kv_local_unlabelled")
     assert data.num_test == 5
@@ -340,12 +257,11 @@ def test_labels_of_minus_one_raise():
         "kv_local_unlabelled", test_split="validation"
     )
     assert labelled.num_test == 4
-    _, labels = arrays(labelled.test(**options))
+    _, labels = examples(labelled.test(**options))
     assert sorted(labels.tolist()) == [0, 0, 1, 1]
     assert len(list(data.train(**options).take(3))) == 3
 
 
-@pytest.mark.backends("tensorflow")
 def test_labels_out_of_range_raise():
     def checked(labels):
         labels = tf.data.Dataset.from_tensors(tf.constant(labels, "int64"))
@@ -360,13 +276,6 @@ def test_labels_out_of_range_raise():
         assert "from 0 to 4" in str(_pipeline.find_data_error(error.value))
     kept = checked([0, 4])
     assert kept.numpy().tolist() == [0, 4] and kept.dtype == tf.int32
-
-
-@pytest.mark.backends("tensorflow")
-def test_test_split_is_refused_outside_tfds(tmp_path):
-    for name in ("digits", str(tmp_path)):
-        with pytest.raises(ValueError, match="--test-split is for data sets"):
-            keras_vit.data.load_dataset(name, test_split="validation")
 
 
 def test_real_labels_become_multi_label_rows():
@@ -388,6 +297,70 @@ class KvLocalDeep(_Local):
     }
 
 
-def test_unsupported_image_dtype_raises():
-    with pytest.raises(ValueError, match="dtype uint16. Expected .*uint8"):
-        keras_vit.data.load_dataset("kv_local_deep")
+def shades(batches):
+    """Returns the number of each image, sorted, after checking its label."""
+    images, labels = examples(batches)
+    found = np.round((images[:, 0, 0, 0] + 1) * 12.75).astype(int)
+    np.testing.assert_array_equal(found % 2, labels)
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("kv_local_no_test", "splits are: .*extra"),
+        ("kv_local_no_label", "It has: 'image', 'text'"),
+        ("kv_local_deep", "dtype uint16. Expected .*uint8"),
+        (
+            "cifar11",
+            "no folder or file 'cifar11'.*TFDS has no dataset.*'cifar10'",
+        ),
+        ("imagenet21k", "not in TFDS: give a folder.*TFDS_DATA_DIR"),
+        ("eurosat/none", "eurosat/none"),
+        ("cifar10:9.9.9", "cifar10:9.9.9"),
+        ("a/b/c", "a/b/c"),
+    ],
+)
+def test_wrong_names_give_a_one_line_error(name, words):
+    with pytest.raises(ValueError, match=words) as error:
+        keras_vit.data.load_dataset(name)
+    assert "\n" not in str(error.value)
+
+
+# Sets whose split "test" has no labels: the splits of the published metadata,
+# and the one to evaluate on.
+@pytest.mark.parametrize(
+    "name, splits, expected",
+    [
+        ("i_naturalist2021", ("train", "mini", "val", "test"), "val"),
+        ("pet_finder", ("train", "test"), None),
+        *(
+            (name, ("train", "test", "validation"), "validation")
+            for name in (
+                "i_naturalist2017",
+                "i_naturalist2018",
+                "imagenet2012",
+                "places365_small",
+                "visual_domain_decathlon",
+            )
+        ),
+    ],
+)
+def test_unlabelled_splits_are_not_evaluated(name, splits, expected):
+    def choose(split):
+        return tfds_sets.choose_test_split(name, name, splits, split)
+
+    if expected is None:
+        with pytest.raises(ValueError, match="--test-split.*have no label"):
+            choose(None)
+    else:
+        assert choose(None) == expected
+    assert choose("train") == "train"
+    for split, words in (
+        ("test", "have no label"),
+        ("dev", "split 'dev' .*'train'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            choose(split)
+    with pytest.raises(ValueError, match="--test-split is for data sets"):
+        keras_vit.data.load_dataset("digits", test_split="validation")
