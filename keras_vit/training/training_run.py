@@ -214,16 +214,17 @@ def print_results(summary: dict[str, Any], output: pathlib.Path) -> None:
     # Earlier runs have not stored it.
     if (most := data.get("max_value", 255)) != 255:
         scale, values = f"images / {most / 2:g} - 1", f"0 to {most}"
+    call = "logits = model.predict(images)"
+    if score.endswith("_AP"):
+        call = "boxes = keras_vit.detection.decode(model.predict(images), "
+        call += f"{height}, {width})"
     logger.info(
         f"To use it in Python on images of {height} x {width} x "
         f"{data['channels']} with values from {values}:\n"
         "  import keras, keras_vit\n"
         f"  model = keras.models.load_model({str(output / 'model.keras')!r})\n"
         f"  images = {scale}"
-        + (
-            "\n  logits = model.predict(images)"
-            * (score.partition("_")[2] not in _PRETRAINING)
-        )
+        + (f"\n  {call}" * (score.partition("_")[2] not in _PRETRAINING))
     )
 
 
