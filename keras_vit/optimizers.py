@@ -266,7 +266,8 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
     def _decays(self, variable: Any) -> bool:
         # Under TensorFlow, `variable` is a tf.Variable, which has no path.
         variable = self._trainable_variables[self._get_variable_index(variable)]
-        if self.decay_kernels_only and not is_kernel(variable):
+        is_kernel = variable.path.rpartition("/")[2] == "kernel"
+        if self.decay_kernels_only and not is_kernel:
             return False
         return self._use_weight_decay(variable)
 
@@ -423,12 +424,6 @@ def _groups(
             start, total = index, 0
         total += size
     yield slice(start, len(variables))
-
-
-def is_kernel(variable: Any) -> bool:
-    """Returns whether a variable is named "kernel", to which
-    `decay_kernels_only` restricts weight decay."""
-    return variable.path.rpartition("/")[2] == "kernel"
 
 
 def compute_dtype(variable: Any) -> str:

@@ -156,7 +156,10 @@ class CSVMetrics(keras.callbacks.Callback):
         ):
             if self.rows:
                 csv.writer(file).writerow(self.rows[0])
-            csv.writer(file).writerows(map(_cells, self.rows))
+            for row in self.rows:
+                step, *values = row.values()
+                cells = (f"{value:.6g}" for value in values)
+                csv.writer(file).writerow([step, *cells])
 
     def _row(self, logs: Logs, seconds: float) -> dict[str, Any]:
         images = (self._step - self._timed_from) * self._batch_size
@@ -178,13 +181,6 @@ class CSVMetrics(keras.callbacks.Callback):
         values["images_per_second"] = images / self._micro_batches / seconds
         row = {name: float(value) for name, value in values.items()}
         return {"step": step, **row}
-
-
-def _cells(row: dict[str, Any]) -> list[Any]:
-    return [
-        f"{value:.6g}" if name != "step" else value
-        for name, value in row.items()
-    ]
 
 
 class StopEarly(keras.callbacks.Callback):
