@@ -7,7 +7,7 @@ from keras import ops
 from keras_vit._types import Array
 from keras_vit._types import Tensor
 
-# Constants of GFL and of detectron2's FCOS for COCO.
+# Constants of GFL for COCO, in mmdetection.
 _LEAST_SCORE = 0.05
 _MOST_OVERLAP = 0.6  # of two boxes of a class
 _MOST_CANDIDATES, _MOST_BOXES = 1000, 100
