@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import inspect
 import math
 import operator
 import signal
@@ -119,12 +120,14 @@ def parse_args(
         allow_abbrev=False,
     )
     hints = typing.get_type_hints(config_class)
-    # `--help` lists a recipe's own flags before those of its base class.
-    own = config_class.__annotations__
-    fields = sorted(
-        dataclasses.fields(config_class), key=lambda f: f.name not in own
-    )
-    for field in fields:
+    # `--help` lists a recipe's own flags before those of its base classes.
+    names = [
+        name
+        for base in config_class.__mro__
+        for name in inspect.get_annotations(base)
+    ]
+    fields = dataclasses.fields(config_class)
+    for field in sorted(fields, key=lambda f: names.index(f.name)):
         if "help" not in field.metadata:  # a setting that is no flag
             continue
         kind = _plain(hints[field.name])
