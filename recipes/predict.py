@@ -16,6 +16,10 @@ class. The image size, the preprocessing and the class names are read from the
 config.json of the run, if there is one. The environment variable KERAS_BACKEND
 selects jax, tensorflow or torch.
 
+With `--explain`, explanations.png shows the images as the model gets them, and
+how much the score of the most likely class depends on each patch, by gradient
+rollout (`keras_vit.inspection.relevance`).
+
 `--protocol vit_jax` resizes images as in "An Image is Worth 16x16 Words",
 Section 4.1 (https://arxiv.org/abs/2010.11929). Nothing else here is from the
 paper.
@@ -24,21 +28,28 @@ paper.
 import dataclasses
 import os
 import pathlib
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import keras
 import numpy as np
 
 import keras_vit
 from keras_vit import detection
 from keras_vit import evaluation
+from keras_vit import inspection
 from keras_vit.inspection.images import read_images
 from keras_vit.training import command_line as cli
 from keras_vit.training import run_folder
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 FILES = ("predictions.csv", "predictions.json", "predictions.png")
-DRAWN = 24  # maximum number of images in predictions.png
+EXPLANATIONS = "explanations.png"
+DRAWN = 24  # maximum number of images in a figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +70,11 @@ class Config(evaluation.EvaluationFlags):
     least_score: float = cli.flag(
         "lowest score of the boxes of a detector", 0.4, minimum=0
     )
+    explain: bool = cli.flag(
+        f"also write {EXPLANATIONS}: for the first {DRAWN} images, which "
+        "patches the score of the most likely class depends on",
+        False,
+    )
     batch_size: int = cli.flag("images per batch", 32)
     output: str = cli.flag("output folder", "runs/predict", "DIR")
 
@@ -77,6 +93,10 @@ def main(config):
         )
         data = evaluation.fitted(data, trained)
         options = trained.reading(data, min(config.batch_size, data.num_test))
+        if config.explain:
+            # A detector or a model without attention raises an error here.
+            evaluation.num_classes_of(trained)
+            inspection.tokens.find_blocks(trained.model)
         if isinstance(trained.model.output, dict):
             save_boxes(config, trained, files)
             return
@@ -98,13 +118,9 @@ def main(config):
             trained.predictor, data.test(**options), len(files)
         )
         kind = "sigmoid" if trained.loss == "sigmoid" else "softmax"
-        found = decoded(
-            evaluation.probabilities(trained.model, logits, kind),
-            config.top,
-            names,
-            trained.multi_label,
-        )
-        run_folder.prepare_output(output, FILES)
+        chances = evaluation.probabilities(trained.model, logits, kind)
+        found = decoded(chances, config.top, names, trained.multi_label)
+        run_folder.prepare_output(output, (*FILES, EXPLANATIONS))
     width = min(max(len(str(path)) for path in files), 40)
     print()
     for path, classes in zip(files, found, strict=True):
@@ -135,9 +151,36 @@ def main(config):
     )
     with run_folder.atomic_write(output / "predictions.png") as temporary:
         figure.savefig(temporary)
+    written = FILES
+    if config.explain:
+        likely = decoded(chances[:DRAWN], 1, names, False)
+        titles = [f"{name} {p:.0%}" for ((_, name, p),) in likely]
+        with cli.user_errors():  # of a quantized head, for example
+            figure = plot_explanations(trained.model, data, options, titles)
+        written += (EXPLANATIONS,)
+        with run_folder.atomic_write(output / EXPLANATIONS) as temporary:
+            figure.savefig(temporary)
     print()
-    for name in FILES:
+    for name in written:
         print(f"  {pathlib.Path(output) / name}")
+
+
+def plot_explanations(
+    model: keras.Model,
+    data: keras_vit.data.ImageDataset,
+    options: dict,
+    titles: list[str],
+) -> "Figure":
+    """Plots the first images, as the model sees them, with the relevance of
+    their patches for the most likely class."""
+    options = {**options, "batch_size": len(titles)}
+    images = next(iter(data.test(**options)))[0]
+    # Pixels of other modes are not in the range of pictures.
+    shown = next(iter(data.test(**{**options, "mode": "tf"})))[0]
+    maps = {"relevance": list(inspection.relevance(model, np.asarray(images)))}
+    return inspection.plot_attention_heatmap(
+        list(np.asarray(shown)), maps, titles
+    )
 
 
 def save_boxes(config, trained, files):

@@ -9,6 +9,7 @@ from keras_vit.inspection.attention import attention_maps as attention_maps
 from keras_vit.inspection.attention import (
     attention_rollout as attention_rollout,
 )
+from keras_vit.inspection.attention import outlier_tokens as outlier_tokens
 from keras_vit.inspection.attention import token_norms as token_norms
 from keras_vit.inspection.features import feature_pca as feature_pca
 from keras_vit.inspection.plots import (

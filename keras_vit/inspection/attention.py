@@ -111,6 +111,35 @@ def token_norms(
     )
 
 
+def outlier_tokens(
+    norms: Array, layout: tokens.TokenLayout, ratio: float = 3.0
+) -> Array:
+    """Finds the patches whose tokens have much larger norms than the others.
+
+    Such patches hold information about the whole image instead of their own
+    ("Vision Transformers Need Registers", Section 2,
+    https://arxiv.org/abs/2309.16588). The paper's limit of 150 holds for one
+    model, so the limit here is relative.
+
+    Args:
+        norms: The output of `token_norms`, `(layers, batch, tokens)`.
+        layout: The output of `token_layout`. Tokens before the patches are no
+            outliers, whatever their norms.
+        ratio: Float above 1. Smallest norm of an outlier, in medians of the
+            patches of the same image after the same layer. A DINOv2 S/14, which
+            has no outliers, has norms of up to 2.2 medians.
+
+    Returns:
+        Boolean array of the shape of `norms`.
+    """
+    patches = norms[..., layout.num_prefix :]
+    found = np.zeros(norms.shape, bool)
+    found[..., layout.num_prefix :] = patches >= ratio * np.median(
+        patches, axis=-1, keepdims=True
+    )
+    return found
+
+
 def attention_distance(
     model: keras.Model,
     images: ArrayLike,

@@ -6,6 +6,7 @@ not change.
 """
 
 import itertools
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
@@ -30,7 +31,7 @@ _MAX_TILES = 16  # rows and columns shown; more would be illegible
 
 def plot_attention_heatmap(
     images: Sequence[Array],
-    heatmaps: Sequence[Array] | dict[str, Sequence[Array]],
+    heatmaps: Sequence[Array] | Mapping[str, Sequence[Array]],
     titles: Sequence[str] | None = None,
 ) -> "Figure":
     """Plots images, images multiplied by attention, and heat maps.
@@ -50,17 +51,15 @@ def plot_attention_heatmap(
     Returns:
         A `matplotlib.figure.Figure`.
     """
-    if not isinstance(heatmaps, dict):
+    if not isinstance(heatmaps, Mapping):
         heatmaps = {"attention": heatmaps}
-    shown = [enlarge(_to_rgb(image), 240) for image in images]
-    figure, rows = _image_rows(shown, titles, ("image", "attended", *heatmaps))
-    for axes, image, *maps in zip(rows, shown, *heatmaps.values(), strict=True):
+    figure, rows = _image_rows(images, titles, ("attended", *heatmaps))
+    for (image, axes), *maps in zip(rows, *heatmaps.values(), strict=True):
         fine = [
             _resize_heat(robust_scale(heat), image.shape[:2]) for heat in maps
         ]
-        axes[0].imshow(image)
-        axes[1].imshow(image * fine[0][..., None])
-        for axis, heat in zip(axes[2:], fine, strict=True):
+        axes[0].imshow(image * fine[0][..., None])
+        for axis, heat in zip(axes[1:], fine, strict=True):
             axis.imshow(image.mean(-1), cmap="gray", vmin=0, vmax=1)
             axis.imshow(heat, cmap="inferno", alpha=0.65, vmin=0, vmax=1)
     return figure
@@ -86,16 +85,13 @@ def plot_attention_heads(
     Returns:
         A `matplotlib.figure.Figure`.
     """
-    shown = [enlarge(_to_rgb(image), 240) for image in images]
     indices = _evenly_spaced(len(heads[0]), 8)
-    names = ("image", "mean", *(f"head {index + 1}" for index in indices))
-    figure, rows = _image_rows(shown, titles, names)
-    for axes, image, maps in zip(rows, shown, heads, strict=True):
-        axes[0].imshow(image)
-        tiles = [maps.mean(axis=0), *maps[indices]]
-        extent = (0, image.shape[1], image.shape[0], 0)
-        for axis, heat in zip(axes[1:], tiles, strict=True):
-            axis.imshow(robust_scale(heat), cmap="inferno", extent=extent)
+    names = ("mean", *(f"head {index + 1}" for index in indices))
+    figure, rows = _image_rows(images, titles, names)
+    for (image, axes), maps in zip(rows, heads, strict=True):
+        tiles = robust_scale(np.stack([maps.mean(axis=0), *maps[indices]]))
+        for axis, heat in zip(axes, tiles, strict=True):
+            axis.imshow(heat, cmap="inferno", extent=_extent(image))
     return figure
 
 
@@ -117,19 +113,16 @@ def plot_feature_pca(
     Returns:
         A `matplotlib.figure.Figure`.
     """
-    shown = [enlarge(_to_rgb(image), 240) for image in images]
     values = np.concatenate([x.reshape(-1, 3) for x in found.components])
     low, high = np.nanpercentile(values, (2, 98), axis=0)
-    figure, rows = _image_rows(shown, titles, ("image", "features"), 2.6)
-    for (left, right), image, components in zip(
-        rows, shown, found.components, strict=True
+    figure, rows = _image_rows(images, titles, ("features",), 2.6)
+    for (image, (axis,)), components in zip(
+        rows, found.components, strict=True
     ):
         colors = (components - low) / np.maximum(high - low, 1e-12)
-        left.imshow(image)
-        right.imshow(
+        axis.imshow(
             np.nan_to_num(np.clip(colors, 0, 1), nan=0.08),
-            extent=(0, image.shape[1], image.shape[0], 0),
-            interpolation="nearest",
+            extent=_extent(image),
         )
     return figure
 
@@ -363,28 +356,41 @@ def robust_scale(maps: Array) -> Array:
 
 
 def _image_rows(
-    shown: list[Array],
+    images: Sequence[Array],
     titles: Sequence[str] | None,
     columns: Sequence[str],
     height: float = 1.9,
-) -> tuple["Figure", Array]:
-    """Returns a figure and its axes, a row per image and titled columns."""
-    aspects = [image.shape[0] / image.shape[1] for image in shown]
+) -> tuple["Figure", list[tuple[Array, Array]]]:
+    """Returns a figure that shows a row per image and, for each, its pixels
+    and the axes of the further columns, which have titles."""
+    shown = [enlarge(_to_rgb(image), 240) for image in images]
     # The height of rows with tall images is limited.
-    heights = [height * min(aspect, 1.5) + 0.1 for aspect in aspects]
-    width = min(height * len(columns) + 0.4, 10)
-    heights = [x * (width - 0.4) / (height * len(columns)) for x in heights]
+    heights = [
+        height * min(image.shape[0] / image.shape[1], 1.5) + 0.1
+        for image in shown
+    ]
+    count = len(columns) + 1
+    width = min(height * count + 0.4, 10)
+    heights = [x * (width - 0.4) / (height * count) for x in heights]
     figure = new_figure(width, sum(heights) + 0.35)
     rows = figure.subplots(
-        len(shown), len(columns), squeeze=False, height_ratios=heights
+        len(shown), count, squeeze=False, height_ratios=heights
     )
-    for axes, name in zip(rows[0], columns, strict=True):
+    for axes, name in zip(rows[0], ("image", *columns), strict=True):
         axes.set_title(name, fontsize=9, color=_DARK)
-    for axes, name in zip(rows[:, 0], titles or [""] * len(shown), strict=True):
-        axes.set_ylabel(plot_label(name, 24), fontsize=8, color=_DARK)
     for axes in rows.flat:
         _hide_ticks(axes)
-    return figure, rows
+    for axes, image, name in zip(
+        rows[:, 0], shown, titles or [""] * len(shown), strict=True
+    ):
+        axes.imshow(image)
+        axes.set_ylabel(plot_label(name, 24), fontsize=8, color=_DARK)
+    return figure, list(zip(shown, rows[:, 1:], strict=True))
+
+
+def _extent(image: Array) -> tuple[int, int, int, int]:
+    """Returns the place of an image, over which a map of patches is drawn."""
+    return 0, image.shape[1], image.shape[0], 0
 
 
 def _evenly_spaced(count: int, most: int = _MAX_TILES) -> Array:

@@ -28,6 +28,7 @@ from keras_vit.inspection import tokens
 from keras_vit.inspection import weights
 from keras_vit.inspection.images import make_batches
 from keras_vit.inspection.images import thumbnail
+from keras_vit.inspection.relevance import relevance
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import PatchEmbedding
 from keras_vit.models import config_of
@@ -211,23 +212,33 @@ class Report:
     def _attention(self) -> None:
         """Adds the heat maps, the heads of the last block and all maps."""
         heads = self._of_images(attention.attention_heads)
-        rollout = self._of_images(attention.attention_heatmap, outliers="mask")
-        mean = [maps.mean(axis=0) for maps in heads]
+        columns = {
+            "last block": [maps.mean(axis=0) for maps in heads],
+            "rollout": self._of_images(
+                attention.attention_heatmap, outliers="mask"
+            ),
+        }
+        caption = (
+            "Colors range from the 2nd to the 98th percentile of each map."
+        )
+        try:
+            columns["relevance"] = self._of_images(relevance)
+        except ValueError as error:  # of a quantized head, for example
+            logger.info(f"  no relevance: {error}")
+        has_head = any(x.name == "head" for x in self.model.layers)
+        target = "score of the most likely class" if has_head else "features"
         self._section(
-            "Attention",
+            "Attention and relevance",
             "The attention of the pooled output to the image: in the last "
             "block, as the mean of its heads, and by attention rollout "
             "through all blocks, as in the paper's Figure 6. The rollout "
             "leaves out patches that receive more than 10 times the mean "
-            "attention of a block.",
+            "attention of a block. Relevance is how much the image's "
+            f"{target} depends on each patch, by gradient rollout.",
             self._draw(
                 "attention.png",
-                plots.plot_attention_heatmap(
-                    self.small,
-                    {"last block": mean, "rollout": rollout},
-                    self.names,
-                ),
-                "Colors range from the 2nd to the 98th percentile of each map.",
+                plots.plot_attention_heatmap(self.small, columns, self.names),
+                caption,
             ),
         )
         self._section(
@@ -315,13 +326,16 @@ class Report:
         batch = self.few[0]
         layout = tokens.token_layout(self.model, batch.shape[1:3])
         norms = attention.token_norms(self.model, batch)
-        patches = norms[-1, :, layout.num_prefix :]
-        ratio = patches.max() / np.median(patches)
+        found = attention.outlier_tokens(norms, layout).any(axis=0)
+        patches = norms[:, :, layout.num_prefix :]
+        ratio = (patches / np.median(patches, axis=2, keepdims=True)).max()
         self._section(
             "Norms of tokens",
             "Large models without registers store global information in a few "
             "patches of little content, whose tokens have much larger L2 "
-            f"norms. Here the largest is {ratio:.1f} times the median.",
+            f"norms. Here the largest is {ratio:.1f} times the median of its "
+            f"layer; {found.sum()} of {patches[0].size} patches are outliers, "
+            "of 3 times the median or more after some layer.",
             self._draw(
                 "token_norms.png",
                 plots.plot_token_norms(norms, layout),

@@ -9,6 +9,7 @@ from keras_vit import inspection
 from keras_vit.layers import TransformerBlock
 from tests import golden_data
 from tests.harness import numpy
+from tests.inspection import models
 from tests.small import bit
 from tests.small import images
 from tests.small import randomize
@@ -217,6 +218,28 @@ def test_token_norms_match_the_l2_norm():
     assert found.shape == (2, 2, 9)
     expected = np.sqrt((tokens**2).sum(-1))
     np.testing.assert_allclose(found[1], expected, rtol=1e-5)
+
+
+def test_outliers_are_the_patches_of_large_norm():
+    """Blocks without weights return the position embeddings of the tokens."""
+    model = models.looking_at(None, num_registers=1)
+    layer = model.get_layer("position_embedding")
+    layout = inspection.token_layout(model)
+    lengths = np.array([1, 1.1, 0.9, 2.6, 1, 3.6])  # their median is 1.05
+    embedding = np.zeros(layer.embedding.shape)
+    embedding[0, -6:, 0] = lengths
+    layer.embedding.assign(embedding)
+    norms = inspection.token_norms(model, models.images())
+    np.testing.assert_allclose(
+        norms[1, 1, layout.num_prefix :], lengths, rtol=1e-6
+    )
+    norms[:, :, 0] = 100  # the class token may have any norm
+    for ratio, expected in ((3.0, [5]), (2.0, [3, 5]), (4.0, [])):
+        found = inspection.outlier_tokens(norms, layout, ratio)
+        assert found.shape == norms.shape
+        places = [i + layout.num_prefix for i in expected]
+        for one in found.reshape(-1, norms.shape[-1]):
+            np.testing.assert_array_equal(np.flatnonzero(one), places)
 
 
 @pytest.mark.backends("torch")

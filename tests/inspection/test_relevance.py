@@ -68,7 +68,7 @@ def test_gradients_of_attention_equal_those_of_autograd(
     grid, prefix = (size[0] // 8, size[1] // 8), original.num_prefix_tokens
     images = np.random.default_rng(0).normal(size=(2, *size, 3))
     images, classes = images.astype("float32"), [1, 3]
-    legrad, generic = [], []
+    legrad, generic, rollout = [], [], []
     for image, label in zip(images, classes, strict=True):
         pixels = torch.tensor(image.transpose(2, 0, 1)[None])
         maps, tokens, head = attention_and_outputs(original, pixels)
@@ -79,16 +79,21 @@ def test_gradients_of_attention_equal_those_of_autograd(
         found = torch.stack(found).relu().mean((0, 1, 2, 3))
         legrad.append(found[prefix:].reshape(grid).numpy())
         changes = torch.autograd.grad(head(tokens[-1])[0, label], maps)
-        rolled = torch.eye(maps[0].shape[-1])
+        identity = torch.eye(maps[0].shape[-1])
+        added = rolled = identity
         for a, change in zip(maps, changes, strict=True):
-            rolled = rolled + (change * a).clamp(min=0)[0].mean(0) @ rolled
-        rows = (
-            rolled[prefix:].mean(0) if "global_pool" in options else rolled[0]
-        )
-        generic.append(rows[prefix:].reshape(grid).detach().numpy())
+            product = (change * a).clamp(min=0)[0].mean(0)
+            added = added + product @ added
+            step = product + identity
+            rolled = step / step.sum(-1, keepdim=True) @ rolled
+        for found, one in ((generic, added), (rollout, rolled)):
+            average = "global_pool" in options
+            rows = one[prefix:].mean(0) if average else one[0]
+            found.append(rows[prefix:].reshape(grid).detach().numpy())
     for method, expected in (
         ("legrad", np.stack(legrad)),
         ("attention_gradients", np.stack(generic)),
+        ("gradient_rollout", np.stack(rollout)),
     ):
         found = inspection.relevance(model, images, classes, method)
         assert found.shape == (2, *grid)

@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import json
 
 import keras
@@ -6,7 +7,9 @@ import numpy as np
 import pytest
 import sklearn.datasets
 
+import keras_vit
 from tests.recipes import programs
+from tests.small import bit
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -38,7 +41,7 @@ def test_predictions_of_files_and_folders(
 ):
     output = tmp_path / "out"
     programs.run(
-        "predict", "--weights", trained_run, "--output", output,
+        "predict", "--weights", trained_run, "--output", output, "--explain",
         "--images", pictures / "zero.png", pictures,
     )  # fmt: skip
     metadata = json.loads((output / "predictions.json").read_text())
@@ -68,8 +71,49 @@ def test_predictions_of_files_and_folders(
             probability = float(row[f"probability_{i}"])
             assert probability == pytest.approx(known["probability"], rel=1e-5)
     assert len(rows) == 2
-    picture = (output / "predictions.png").read_bytes()
-    assert picture.startswith(b"\x89PNG")
+    for name in ("predictions.png", "explanations.png"):
+        assert (output / name).read_bytes().startswith(b"\x89PNG")
+        assert name in printed
+
+
+def test_explanations_show_the_relevance_of_the_most_likely_class(
+    pictures, trained_run
+):
+    """Over the images as the model gets them."""
+    model = keras.models.load_model(trained_run / "model.keras")
+    files = [pictures / "zero.png", pictures / "sub/one.png"]
+    data, _ = keras_vit.data.load_files(files)
+    data = dataclasses.replace(data, channels=1)
+    options = {"image_size": 8, "batch_size": 1, "mode": "tf"}
+    figure = programs.load("predict").plot_explanations(
+        model, data, options, ["a", "b"]
+    )
+    pixels = np.floor(first_digits() * 255) / 255
+    images = (pixels * 2 - 1).astype("float32")
+    likely = model.predict(images, verbose=0).argmax(-1)
+    maps = keras_vit.inspection.relevance(model, images, likely)
+    shown = np.stack([axes.images[0].get_array() for axes in figure.axes[::3]])
+    np.testing.assert_allclose(shown[:, ::30, ::30, :1], pixels, atol=1e-6)
+    expected = keras_vit.inspection.plot_attention_heatmap(
+        list(pixels * 2 - 1), maps
+    )
+    for found, other in zip(
+        figure.axes[2::3], expected.axes[2::3], strict=True
+    ):
+        heat, same = (x.images[1].get_array() for x in (found, other))
+        np.testing.assert_allclose(heat, same, atol=1e-4)
+
+
+def test_a_model_without_attention_is_not_explained(pictures, tmp_path, capsys):
+    bit().save(tmp_path / "bit.keras")
+    (tmp_path / "names.txt").write_text("one\ntwo\nthree\nfour")
+    line = programs.refused(
+        capsys, "predict", "--weights", tmp_path / "bit.keras", "--explain",
+        "--images", pictures, "--labels", tmp_path / "names.txt",
+        "--output", tmp_path / "out",
+    )  # fmt: skip
+    assert "has no attention" in line
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
