@@ -47,6 +47,7 @@ def test_metric_equals_scikit_learn(data, from_logits):
         logits = (rounded(logits) + 0.5) * 32 / BINS
         scores = 1 / (1 + np.exp(-logits))
     metric = MeanAveragePrecision(CLASSES, BINS, from_logits)
+    metric = keras.metrics.deserialize(keras.metrics.serialize(metric))
     for rows in (slice(0, 64), slice(64, 100)):
         metric.update_state(labels[rows], scores[rows])
     found = expected(rounded(logits), labels)
@@ -102,12 +103,6 @@ def test_mixup_labels_are_weighted(data):
         )
     ]
     assert value_of(metric) == pytest.approx(np.mean(found), abs=1e-6)
-
-
-def test_metric_is_saved_and_loaded():
-    metric = MeanAveragePrecision(3, 5, True, name="precision")
-    copy = keras.metrics.deserialize(keras.metrics.serialize(metric))
-    assert copy.get_config() == metric.get_config()
 
 
 @pytest.mark.backends("torch")

@@ -4,6 +4,7 @@ import pytest
 from keras import ops
 
 import keras_vit
+from tests.small import vit
 
 
 def _steps(optimizer, values, grads):
@@ -85,13 +86,7 @@ def test_layer_decay_multipliers():
 def test_every_variable_learns_at_the_rate_of_its_depth(options):
     """As timm's and BEiT's `get_layer_id`: what comes before the blocks is at
     the bottom, what follows them at the top."""
-    model = keras_vit.VisionTransformer(
-        classes=3,
-        hidden_size=16,
-        num_layers=3,
-        num_heads=2,
-        **{"input_shape": (16, 16, 3), "patch_size": 8, **options},
-    )
+    model = vit(num_layers=3, **options)
     variables = {v.path: v for v in model.trainable_variables}
     found = dict(
         zip(

@@ -6,41 +6,11 @@ import pytest
 
 import keras_vit
 from keras_vit import training
+from keras_vit.training import command_line
 from keras_vit.training import models
+from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "tiny.npz"
-    model = keras_vit.VisionTransformer(
-        input_shape=(12, 12, 3),
-        patch_size=4,
-        hidden_size=8,
-        num_layers=1,
-        num_heads=2,
-        classes=3,
-    )
-    model.get_layer("head").bias.assign([1.0, 2.0, 3.0])
-    keras_vit.converters.save(model, path)
-    return str(path)
-
-
-def test_model_spec_of_a_name_and_of_a_file(weights):
-    def spec(*arguments):
-        found = training.resolve_model_spec(*arguments)
-        return found["patch_size"], found["image_size"]
-
-    assert spec(None, None) == (None, None)
-    assert spec(None, None, 3) == (3, None)
-    assert spec("ViTB32", None) == (32, 224)
-    assert spec("ViTB32", None, 8) == (8, 224)
-    assert spec("compact-hybrid", None) == (1, 32)
-    assert spec("compact-bit", None) == (None, 32)
-    assert spec("R50ViTB16", None) == (1, 224)
-    assert spec(None, weights) == (4, 12)
-    assert spec(None, weights, 4) == (4, 12)
 
 
 @pytest.mark.parametrize(
@@ -92,41 +62,100 @@ def test_weights_of_a_run_have_its_settings(weights, image_size, tmp_path):
         assert spec["image_size"] == size
 
 
-def test_wrong_models_and_patch_sizes_raise(weights, tmp_path):
-    with pytest.raises(ValueError, match="'ViTB61'.*Did you mean ViTB16"):
-        training.resolve_model_spec("ViTB61", None)
-    with pytest.raises(ValueError, match="leave out the patch size"):
-        training.resolve_model_spec("R50ViTB16", None, 16)
-    with pytest.raises(ValueError, match="does not hold a ViTB16: its hidden"):
-        training.resolve_model_spec("ViTB16", weights)
-    with pytest.raises(ValueError, match="leave out the patch size"):
-        training.resolve_model_spec(None, weights, 2)
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "tiny.npz"
+    model = vit(input_shape=(12, 12, 3))
+    model.get_layer("head").bias.assign([1.0, 2.0, 3.0])
+    keras_vit.converters.save(model, path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "model, has_weights, patch_size, expected",
+    [
+        (None, False, None, (None, None)),
+        (None, False, 3, (3, None)),
+        ("ViTB32", False, None, (32, 224)),
+        ("ViTB32", False, 8, (8, 224)),
+        ("compact-hybrid", False, None, (1, 32)),
+        ("compact-bit", False, None, (None, 32)),
+        ("R50ViTB16", False, None, (1, 224)),
+        (None, True, None, (4, 12)),
+        (None, True, 4, (4, 12)),
+        ("ViTB61", False, None, "'ViTB61'.*Did you mean ViTB16"),
+        ("R50ViTB16", False, 16, "leave out the patch size"),
+        ("ViTB16", True, None, "does not hold a ViTB16: its hidden"),
+        (None, True, 2, "leave out the patch size"),
+    ],
+)
+def test_model_spec(model, has_weights, patch_size, expected, weights):
+    given = (model, weights if has_weights else None, patch_size)
+    if isinstance(expected, str):
+        with pytest.raises(ValueError, match=expected):
+            training.resolve_model_spec(*given)
+    else:
+        found = training.resolve_model_spec(*given)
+        assert (found["patch_size"], found["image_size"]) == expected
+
+
+def test_missing_weights_raise(tmp_path):
     with pytest.raises(FileNotFoundError, match="There is no file"):
         training.resolve_model_spec(None, str(tmp_path / "none.npz"))
 
 
-def test_zero_init_head(weights):
+def test_zero_init_head_and_pooling_of_a_kept_head(weights, tmp_path):
     model = keras_vit.converters.load(weights)
     images = np.ones((1, 12, 12, 3), "float32")
     assert np.abs(model.predict(images, verbose=0)).max() > 0
     models.zero_init_head(model)
     assert np.abs(model.predict(images, verbose=0)).max() == 0
-
-
-def test_a_kept_head_has_its_pooling(weights, tmp_path):
     options = {"input_shape": (12, 12, 3), "classes": 3, "keep_head": True}
     with pytest.raises(ValueError, match="Received: pooling='token'"):
         models.build_model(None, weights, None, mean_pooling=True, **options)
-    mean = keras_vit.VisionTransformer(
-        input_shape=(12, 12, 3),
-        patch_size=4,
-        hidden_size=8,
-        num_layers=1,
-        num_heads=2,
-        classes=3,
-        pooling="gap",
-    )
     path = str(tmp_path / "mean.npz")
-    keras_vit.converters.save(mean, path)
+    keras_vit.converters.save(vit(input_shape=(12, 12, 3), pooling="gap"), path)
     for given in (False, True):
         models.build_model(None, path, None, mean_pooling=given, **options)
+
+
+@pytest.mark.parametrize(
+    "size, patch",
+    [
+        *((8, 2), (16, 2), (28, 4), (32, 4), (48, 6), (64, 8), (96, 12)),
+        *((224, 16), ((64, 48), 8), ((48, 96), 8)),
+    ],
+)
+def test_chosen_patch_size(size, patch):
+    assert models.choose_patch_size(size) == patch
+    models.check_patch_size(size, patch)
+
+
+def test_patch_size_must_divide_the_image_size():
+    for size, patch, words in (
+        (8, 3, "of 8: give --image-size 9, or"),
+        ((64, 50), 16, "64x50: give --image-size 64"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            models.check_patch_size(size, patch)
+    with pytest.raises(ValueError, match="multiple of 4.* Received: 31"):
+        models.choose_patch_size(31)
+    assert models.resolve_sizes((None, (64, 48), 8), None, 1) == ((64, 48), 8)
+
+
+@pytest.mark.parametrize(
+    "value, size",
+    [("64", 64), (64, 64), ("64x48", (64, 48)), ([64, 48], (64, 48))]
+    + [("8x8", 8), (None, None)],
+)
+def test_image_size_flag_is_parsed(value, size):
+    assert command_line.parse_image_size(value) == size
+    if size:
+        text = models.size_text(size)
+        assert command_line.parse_image_size(text) == size
+
+
+@pytest.mark.parametrize("value", ["", "0", "64x", "1x2x3", "64x-8", "a", 0])
+def test_wrong_image_sizes_raise(value):
+    with pytest.raises(ValueError, match=f"64x48. Received: {value}$"):
+        command_line.parse_image_size(value)

@@ -48,47 +48,39 @@ def assert_normal(array, std):
         assert np.abs(array).max() > 3 * std  # not truncated at 2
 
 
-@pytest.mark.parametrize("name", ["dino", "mocov3"])
-def test_biases_are_zero_and_norms_are_one(name):
-    values = initial_values(name)
-    kinds = {path: path.rpartition("/")[2] for path in values}
-    assert set(kinds.values()) > {"kernel", "bias", "gamma", "beta", "tokens"}
-    for path, kind in kinds.items():
-        if kind == "gamma":
-            np.testing.assert_array_equal(values[path], 1)
-        elif kind == "beta" or (kind == "bias" and "patch" not in path):
-            np.testing.assert_array_equal(values[path], 0)
-
-
-def test_dino():
-    values = initial_values("dino")
-    bound = 1 / math.sqrt(3 * PATCH**2)  # PyTorch's default for convolutions
-    for path, value in values.items():
-        if path.startswith("patch_embedding/"):
-            assert_uniform(value, bound)
-        elif path.endswith(("kernel", "tokens", "embedding")):
-            assert_normal(value, 0.02)
-
-
-def test_mocov3():
-    values = initial_values("mocov3")
+def expected_values(name, path):
+    """Returns the check of a weight of DINO or MoCo v3, and its argument."""
+    kind = path.rpartition("/")[2]
+    patches = path.startswith("patch_embedding/")
     inputs = 3 * PATCH**2
-    for path, value in values.items():
-        if not path.endswith("kernel"):
-            continue
-        fans = WIDTH + MLP  # of the MLP
+    if kind in ("gamma", "beta") or (kind == "bias" and not patches):
+        return np.testing.assert_array_equal, float(kind == "gamma")
+    if name == "dino":
+        # The patch embedding has PyTorch's default for convolutions.
+        if patches:
+            return assert_uniform, 1 / math.sqrt(inputs)
+        return assert_normal, 0.02
+    if kind == "kernel":
+        fans = WIDTH + MLP
         if "attention" in path:
             fans = 2 * WIDTH
-        elif path.startswith("patch_embedding/"):
+        elif patches:
             fans = inputs + WIDTH
-        assert_uniform(value, math.sqrt(6 / fans))
-    (tokens,) = (v for path, v in values.items() if path.endswith("tokens"))
-    assert_normal(tokens, 1e-6)
+        return assert_uniform, math.sqrt(6 / fans)
+    return (assert_normal, 1e-6) if kind == "tokens" else (None, None)
 
 
 @pytest.mark.parametrize("name", ["dino", "mocov3"])
-def test_the_seed_determines_the_values(name):
-    first, again, other = (initial_values(name, seed) for seed in (1, 1, 2))
+def test_initial_values(name):
+    values = initial_values(name)
+    kinds = {path.rpartition("/")[2] for path in values}
+    assert kinds > {"kernel", "bias", "gamma", "beta", "tokens"}
+    for path, value in values.items():
+        check, argument = expected_values(name, path)
+        if check is not None:
+            check(value, argument)
+    # The seed determines them.
     path = "block_0/mlp/dense_1/kernel"
-    np.testing.assert_array_equal(first[path], again[path])
-    assert np.abs(first[path] - other[path]).max() > 0.01
+    again, other = (initial_values(name, seed)[path] for seed in (0, 2))
+    np.testing.assert_array_equal(values[path], again)
+    assert np.abs(values[path] - other).max() > 0.01

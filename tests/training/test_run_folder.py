@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import json
 import shutil
@@ -19,14 +20,17 @@ pytestmark = pytest.mark.backends("torch")
 
 
 def test_check_output_refuses_a_folder_that_is_not_empty(tmp_path):
+    run_folder.check_output(tmp_path / "a" / "b", overwrite=False)
+    assert not list(tmp_path.iterdir())
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="is not empty.*--overwrite"):
-        run_folder.check_output(tmp_path, overwrite=False)
     assert run_folder.check_output(tmp_path, overwrite=True) == tmp_path
-    with pytest.raises(ValueError, match="is a file"):
-        run_folder.check_output(tmp_path / "file", overwrite=True)
-    with pytest.raises(ValueError, match="cannot be written"):
-        run_folder.check_output(tmp_path / "file" / "below", overwrite=True)
+    for path, overwrite, words in (
+        (tmp_path, False, "is not empty.*--overwrite"),
+        (tmp_path / "file", True, "is a file"),
+        (tmp_path / "file" / "below", True, "cannot be written"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            run_folder.check_output(path, overwrite=overwrite)
 
 
 def test_check_output_accepts_an_interrupted_run(tmp_path):
@@ -45,19 +49,6 @@ def test_check_output_accepts_an_interrupted_run(tmp_path):
         run_folder.check_output(tmp_path, overwrite=False)
 
 
-def test_check_output_writes_nothing(tmp_path):
-    run_folder.check_output(tmp_path / "a" / "b", overwrite=False)
-    assert not list(tmp_path.iterdir())
-
-
-def test_prepare_output_removes_only_the_named_files(tmp_path):
-    (tmp_path / "mine.csv").touch()
-    (tmp_path / "yours.txt").touch()
-    run_folder.prepare_output(tmp_path, ["mine.csv", "absent.png"])
-    left = sorted(p.name for p in tmp_path.iterdir())
-    assert left == ["yours.txt"]
-
-
 def test_failed_atomic_write_keeps_the_old_file(tmp_path):
     path = tmp_path / "metadata.json"
     run_folder.save_json({"a": 1}, path)
@@ -70,67 +61,12 @@ def test_failed_atomic_write_keeps_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_temporary_files_of_killed_runs_are_removed(tmp_path):
-    (tmp_path / "checkpoints").mkdir()
-    for name in (".step-00000005-12.npz", ".best-12.npz", "step-00000005.npz"):
-        (tmp_path / "checkpoints" / name).touch()
-    for name in (".model-34.keras", ".mine-1.txt", ".hidden"):
-        (tmp_path / name).touch()
-    run_folder.prepare_output(tmp_path, [])
-    left = sorted(path.name for path in tmp_path.rglob("*.*"))
-    assert left == [".hidden", ".mine-1.txt", "step-00000005.npz"]
-
-
-def test_second_run_in_a_folder_is_refused(tmp_path):
-    alone = keras_vit.distribution.get_strategy("none")
-    with run_folder.exclusive_lock(tmp_path / "run", alone):
-        with pytest.raises(ValueError, match="Another run is writing to"):
-            with run_folder.exclusive_lock(tmp_path / "run", alone):
-                pass
-    with run_folder.exclusive_lock(tmp_path / "run", alone):  # it is free again
-        assert not list((tmp_path / "run").iterdir())
-
-
-def test_locked_folder_raises_in_every_process(tmp_path):
-    second = keras_vit.distribution.Strategy(
-        "multiworker", "", process=(1, 2), gather=lambda number: [1, number]
-    )
-    with pytest.raises(ValueError, match="Another run is writing to"):
-        with run_folder.exclusive_lock(tmp_path, second):
-            pass
-
-
 HOLD = """
 import fcntl, os, sys, time
 fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
 print("held", flush=True)
 time.sleep(60)
 """
-
-
-def test_killed_run_releases_the_lock(tmp_path):
-    alone = keras_vit.distribution.get_strategy("none")
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE
-    ) as other:
-        other.stdout.readline()
-        with pytest.raises(ValueError, match="Another run"):
-            with run_folder.exclusive_lock(tmp_path, alone):
-                pass
-        other.kill()
-        other.wait()
-        with run_folder.exclusive_lock(tmp_path, alone):
-            pass
-
-
-def test_full_disk_is_logged(capsys):
-    _logging.show()
-
-    full = OSError(errno.ENOSPC, "No space left on device")
-    with run_folder.log_os_errors("a picture") as written:
-        raise full
-    assert not written
-    assert "a picture could not be written" in capsys.readouterr().err
 
 
 def test_environment_info_holds_the_git_commit(tmp_path, monkeypatch):
@@ -174,39 +110,78 @@ def test_lost_process_is_reported():
     assert explain_error(RuntimeError("shapes differ"), two, None) is None
 
 
-def test_full_disk_while_saving_results_raises_user_error(
-    tmp_path, monkeypatch
-):
-    config = command_line.TrainingFlags(steps=1, evaluate_every=1, mode="tf")
-    data = keras_vit.data.load_dataset("digits")
+def test_prepare_output_removes_only_its_files(tmp_path):
+    """Those that are named, and temporary ones of killed runs."""
+    (tmp_path / "checkpoints").mkdir()
+    kept = {"yours.txt", ".hidden", ".mine-1.txt", "step-00000005.npz"}
+    for name in (".step-00000005-12.npz", ".best-12.npz", "step-00000005.npz"):
+        (tmp_path / "checkpoints" / name).touch()
+    for name in (".model-34.keras", "mine.csv", *kept - {"step-00000005.npz"}):
+        (tmp_path / name).touch()
+    run_folder.prepare_output(tmp_path, ["mine.csv", "absent.png"])
+    assert {path.name for path in tmp_path.rglob("*.*")} == kept
+
+
+def test_killed_run_releases_the_lock(tmp_path):
     alone = keras_vit.distribution.get_strategy("none")
+    second = keras_vit.distribution.Strategy(
+        "multiworker", "", process=(1, 2), gather=lambda number: [1, number]
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE
+    ) as other:
+        other.stdout.readline()
+        # Where the first process cannot lock it, every process raises.
+        for strategy in (alone, second):
+            with pytest.raises(ValueError, match="Another run is writing to"):
+                with run_folder.exclusive_lock(tmp_path, strategy):
+                    pass
+        other.kill()
+        other.wait()
+    for _ in range(2):
+        with run_folder.exclusive_lock(tmp_path, alone):
+            assert not list(tmp_path.iterdir())
 
-    layer = keras.layers.Dense(1)
 
-    def write(model, output):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(
-        command_line.UserError, match="No space.*no checkpoint yet"
-    ):
-        with training.Run(config, data, alone, tmp_path / "run") as run:
-            run._training = True
-            run.checkpoints.rows.append({"step": 1, "test_accuracy": 0.5})
-            run.save(keras.Sequential([keras.Input((2,)), layer]), write)
-
-
-def test_averages_before_a_batch_norm_delete_nothing(tmp_path):
+@contextlib.contextmanager
+def run_of(folder, **flags):
     config = command_line.TrainingFlags(
-        steps=1, evaluate_every=1, mode="tf", average=0.9, overwrite=True
+        steps=1, evaluate_every=1, mode="tf", **flags
     )
     data = keras_vit.data.load_dataset("digits")
     alone = keras_vit.distribution.get_strategy("none")
+    with training.Run(config, data, alone, folder) as run:
+        yield run
+
+
+def test_full_disk_is_logged_or_raises_a_user_error(tmp_path, capsys):
+    _logging.show()
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with run_folder.log_os_errors("a picture") as written:
+        raise full
+    assert not written
+    assert "a picture could not be written" in capsys.readouterr().err
+
+    def write(model, output):
+        raise full
+
+    layers = [keras.Input((2,)), keras.layers.Dense(1)]
+    with pytest.raises(
+        command_line.UserError, match="No space.*no checkpoint yet"
+    ):
+        with run_of(tmp_path / "run") as run:
+            run._training = True
+            run.checkpoints.rows.append({"step": 1, "test_accuracy": 0.5})
+            run.save(keras.Sequential(layers), write)
+
+
+def test_averages_before_a_batch_norm_delete_nothing(tmp_path):
     checkpoint = tmp_path / "run" / "checkpoints" / "step-00000001.npz"
     checkpoint.parent.mkdir(parents=True)
     checkpoint.touch()
     layers = [keras.layers.Dense(1), keras.layers.BatchNormalization()]
     with pytest.raises(command_line.UserError, match="batch norm"):
-        with training.Run(config, data, alone, tmp_path / "run") as run:
+        with run_of(tmp_path / "run", average=0.9, overwrite=True) as run:
             model = keras.Sequential([keras.Input((2,)), *layers])
             model.compile(keras.optimizers.SGD(0.1, use_ema=True), "mse")
             run.resume(model, float, lambda start: None, None)

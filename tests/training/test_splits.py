@@ -38,23 +38,21 @@ def test_every_class_has_a_training_image(fraction):
     assert abs(len(test) - expected) < 4 * expected**0.5 + 1
 
 
-def test_few_images_have_a_test_image():
-    for count in range(2, 12):
-        labels = np.arange(2 * count) % 2
-        paths = [pathlib.PurePath(f"{k}/{i}") for i, k in enumerate(labels)]
-        train, test = split_by_path(paths, labels)
-        assert len(test) and set(labels[train]) == {0, 1}
+@pytest.mark.parametrize("count", [2, 5, 11])
+def test_few_images_have_a_test_image(count):
+    labels = np.arange(2 * count) % 2
+    paths = [pathlib.PurePath(f"{k}/{i}") for i, k in enumerate(labels)]
+    train, test = split_by_path(paths, labels)
+    assert len(test) and set(labels[train]) == {0, 1}
 
 
-def test_classes_of_one_image_are_for_training():
-    paths = [pathlib.PurePath(f"{i}/a.png") for i in range(30)]
-    train, test = split_by_path(paths, np.arange(30), 0.9)
+@pytest.mark.parametrize("per_class, fraction", [(1, 0.9), (30, 0)])
+def test_all_images_are_for_training(per_class, fraction):
+    """Where a class has one image, or no test images are wanted."""
+    labels = np.arange(30) // per_class
+    paths = [pathlib.PurePath(f"{k}/{i}") for i, k in enumerate(labels)]
+    train, test = split_by_path(paths, labels, fraction)
     assert train.tolist() == list(range(30)) and not len(test)
-
-
-def test_fraction_zero_gives_no_test_images():
-    train, test = split_by_path(paths_of(0, 4), np.zeros(4, int), 0)
-    assert train.tolist() == [0, 1, 2, 3] and not len(test)
 
 
 def test_validation_is_independent_of_the_test_split():

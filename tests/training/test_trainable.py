@@ -3,21 +3,14 @@
 import keras
 import pytest
 
-import keras_vit
 from keras_vit import converters
 from keras_vit.segmentation import LinearSegmenter
 from keras_vit.training.models import freeze_weights
 from keras_vit.training.models import set_trainable
 from keras_vit.training.training_run import save_model
 from keras_vit.training.training_run import write_model
+from tests.small import vit
 
-SIZES = {
-    "input_shape": (16, 16, 3),
-    "patch_size": 8,
-    "hidden_size": 16,
-    "num_layers": 1,
-    "num_heads": 2,
-}
 HEAD = {"head/kernel", "head/bias"}
 LORA = {
     f"block_0/attention/{name}/lora_kernel_{x}"
@@ -36,7 +29,7 @@ def paths(model):
 def test_all_weights_of_a_saved_classifier_are_trainable(
     train, expected, tmp_path
 ):
-    model = keras_vit.VisionTransformer(**SIZES, classes=3)
+    model = vit()
     names = paths(model)
     set_trainable(model, train)
     assert paths(model) == expected
@@ -50,14 +43,14 @@ def test_all_weights_of_a_saved_classifier_are_trainable(
 
 @pytest.mark.backends("torch")
 def test_only_blocks_have_low_rank_updates():
-    model = keras_vit.VisionTransformer(**SIZES, classes=3, pooling="map")
+    model = vit(pooling="map")
     set_trainable(model, "lora")
     assert paths(model) == HEAD | LORA
 
 
 @pytest.mark.backends("torch")
 def test_all_weights_of_a_saved_segmenter_are_trainable(tmp_path):
-    encoder = keras_vit.VisionTransformer(**SIZES, classes=2)
+    encoder = vit()
     freeze_weights(encoder)
     model = LinearSegmenter(encoder, 3)
     assert len(model.trainable_weights) == 4  # batch norm and convolution
@@ -69,7 +62,7 @@ def test_all_weights_of_a_saved_segmenter_are_trainable(tmp_path):
 
 @pytest.mark.backends("torch")
 def test_an_unused_mask_token_stays_frozen(tmp_path):
-    model = keras_vit.VisionTransformer(**SIZES, classes=3, mask_token=True)
+    model = vit(mask_token=True)
     names = paths(model)
     set_trainable(model, "head")
     write_model(model, tmp_path / "model.keras")
