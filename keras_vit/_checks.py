@@ -159,3 +159,16 @@ def averages_fit_norms(model: Any) -> None:
                 "the layers before it, or leave the averages out."
             )
         trained = trained or bool(layer.trainable_variables)
+
+
+def class_names(names: Any, count: int) -> tuple[str, ...] | None:
+    """Returns names of classes as a tuple, or None; raises a `ValueError` if
+    they are not `count`."""
+    if names is None:
+        return None
+    if isinstance(names, str) or len(names) != count:
+        raise ValueError(
+            f"`class_names` must be {count} names, one for each class. "
+            f"Received: {names!r}"
+        )
+    return tuple(map(str, names))

@@ -39,8 +39,6 @@ import keras_vit
 from keras_vit import detection
 from keras_vit import evaluation
 from keras_vit import training
-from keras_vit.data import height_and_width
-from keras_vit.optimizers import PublishedAdamW
 from keras_vit.schedules import warmup_cosine
 from keras_vit.training import command_line as cli
 from keras_vit.training import plots
@@ -54,68 +52,45 @@ HYBRID = {"resnet_layers": (1,)}
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.TrainingFlags):
-    dataset: str = cli.arg(
-        "digits",
+class Config(cli.ModelFlags, cli.TrainingFlags):
+    dataset: str = cli.flag(
         "'digits', handwritten digits on photographs; voc or coco of TFDS; or "
         "a folder with train.json and test.json of COCO, or train.csv and "
         "test.csv",
+        "digits",
         "NAME|FOLDER",
     )
-    stamps: str | None = cli.arg(
-        None,
+    stamps: str | None = cli.flag(
         "instead of --dataset, a folder of pictures with alpha, "
         "DIR/CLASS/*.png, to compose on photographs of scikit-learn",
-        "DIR",
+        metavar="DIR",
     )
-    model: str | None = cli.arg(
-        None,
-        "a Vision Transformer or a hybrid: one of "
-        f"{', '.join(training.MODEL_NAMES)}; default: the architecture of "
-        "--weights, or without them compact-vit, and compact-hybrid for digits",
-        "NAME",
-    )
-    weights: str | None = cli.arg(
-        None,
-        "weights of the encoder: the path or URL of a checkpoint, the folder "
-        "of a run, or, with --model, the name of released weights; default: "
-        "from scratch",
-        "FILE|NAME",
-    )
-    head: str = cli.arg(
-        "fcos",
+    head: str = cli.flag(
         "fcos, points without anchors on a feature pyramid, or yolos, "
         "detection tokens in the encoder, which needs more steps",
-        "fcos|yolos",
+        "fcos",
         choices=("fcos", "yolos"),
     )
-    train: str = cli.arg(
-        "all",
+    train: str = cli.flag(
         "trainable weights: all, or head, the encoder frozen",
-        "all|head",
+        "all",
         choices=("all", "head"),
     )
-    queries: int | None = cli.arg(
-        None,
+    queries: int | None = cli.flag(
         "detection tokens of yolos, the most boxes of an image; default: 100, "
         "and 8 for digits and stamps",
         minimum=1,
     )
-    batch_size: int | None = cli.arg(
-        None, "images per step; default: 16", minimum=1
-    )
-    scale: float | None = cli.arg(
-        None,
+    batch_size: int | None = cli.flag("images per step; default: 16", minimum=1)
+    scale: float | None = cli.flag(
         "images are scaled by a random factor between 1/X and X before they "
         "are cropped; default: 2, and 1.1 for digits and stamps",
-        "X",
         minimum=1,
     )
-    weight_decay: float = cli.arg(0.05, "weight decay of AdamW", "X", minimum=0)
-    warmup: float = cli.arg(
-        0.05,
+    weight_decay: float = cli.flag("weight decay of AdamW", 0.05, minimum=0)
+    warmup: float = cli.flag(
         "fraction of the steps in which the learning rate is warmed up",
-        "X",
+        0.05,
         minimum=0,
         below=1,
     )
@@ -126,13 +101,18 @@ class Config(cli.TrainingFlags):
             raise ValueError("--train head needs an encoder: give --weights.")
         if self.stamps is not None and self.dataset != "digits":
             raise ValueError("Give --stamps or --dataset, not both.")
-        if self.accumulate > 1 or self.holdout or self.uses_averages:
+        if self.uses_averages:
             raise ValueError(
-                "Detectors train without --accumulate, --holdout, --average "
-                "and --average-from: leave them out. Received: "
-                f"{self.accumulate}, {self.holdout}, {self.average}, "
-                f"{self.average_from}"
+                "Detectors train without averages of the weights: leave "
+                "--average and --average-from out. Received: "
+                f"{self.average}, {self.average_from}"
             )
+        cli.refuse(
+            self,
+            *("accumulate", "holdout", "test_split", "protocol", "augment"),
+            *("mixup", "cutmix", "erase", "skip_bad_images"),
+            reason="is not for detectors",
+        )
 
 
 def main(config):
@@ -149,7 +129,7 @@ def main(config):
     training.print_results(results, output)
 
 
-def load(config, holdout):
+def load(config):
     if config.stamps is not None:
         return keras_vit.data.load_stamps(config.stamps)
     return keras_vit.data.load_detection(config.dataset)
@@ -183,14 +163,7 @@ def train(config, data, strategy, output):
         schedule = warmup_cosine(
             config.learning_rate, config.steps, config.warmup
         )
-        model.compile(
-            PublishedAdamW(
-                schedule,
-                config.weight_decay,
-                global_clipnorm=1.0,
-                **config.optimizer_options(),
-            )
-        )
+        model.compile(training.build_optimizer(config, schedule))
 
         # 4. Training, from the last checkpoint if there is one.
         run.callbacks.append(evaluation.CocoMetrics(test, ("AP", "AP50")))
@@ -213,7 +186,7 @@ def build_model(config, data):
         config.weights,
         config.patch_size,
         config.seed,
-        input_shape=(*height_and_width(config.image_size), data.channels),
+        input_shape=config.input_shape(data.channels),
         classes=2,  # of a head that is not used
         remat=config.remat,
         **(HYBRID if config.model == "compact-hybrid" else {}),
@@ -264,11 +237,7 @@ def resolve_config(config, data):
             "Detectors read the maps of Transformer blocks: give a Vision "
             f"Transformer or a hybrid. Received: {model or config.weights}"
         )
-    image_size, patch_size = training.resolve_sizes(
-        (config.image_size, data.image_size, spec["image_size"], 224),
-        spec["patch_size"],
-        spec["stride"],
-    )
+    config = config.with_sizes(spec, data.image_size, spec["image_size"], 224)
     batch_size = config.whole_batch(config.batch_size or 16, data.num_train)
     steps = config.steps or (800 if composed else 20000)
     if config.epochs:
@@ -276,8 +245,6 @@ def resolve_config(config, data):
     config = dataclasses.replace(
         config,
         model=model,
-        image_size=image_size,
-        patch_size=patch_size,
         batch_size=batch_size,
         steps=steps,
         epochs=None,  # converted to steps

@@ -98,6 +98,11 @@ def main(config):
             evaluation.num_classes_of(trained)
             inspection.tokens.find_blocks(trained.model)
         if isinstance(trained.model.output, dict):
+            cli.refuse(
+                config,
+                *("labels", "top", "protocol"),
+                reason="is not for detectors",
+            )
             save_boxes(config, trained, files)
             return
         classes = evaluation.num_classes_of(trained)

@@ -148,7 +148,7 @@ def main(config):
         training.print_results(results, output)
 
 
-def load(config, holdout):
+def load(config):
     return keras_vit.data.load_segmentation(config.dataset, config.ignore_value)
 
 

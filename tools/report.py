@@ -4,13 +4,13 @@ import os
 import sys
 
 
-def draw_boxes(weights, images):
+def draw_boxes(weights, images, mode=None):
     """Returns a detector, the size of its images and their `mode`, and a figure
     of the objects that it finds in images."""
     from keras_vit import detection
     from keras_vit import evaluation
 
-    trained = evaluation.load_classifier(weights)
+    trained = evaluation.load_classifier(weights, mode=mode)
     model, size, mode = trained.model, trained.image_size, trained.mode
     images = images[:8]
     found = evaluation.find_boxes(model, images, size, mode, least_score=0.4)

@@ -49,9 +49,11 @@ def load_detection(name: str) -> ImageDataset:
 
     Raises:
         ValueError: if there is no such dataset, an image is missing or cannot
-            be read, a box is empty or not in its image, or the class of a test
-            image is in no training image. One error lists files and lines.
-            All images are read for this.
+            be read, a box is empty or not in its image or has no class, the
+            class of a test image is in no training image, an image is of
+            another size than in the file of COCO, or there are no images or
+            no boxes to train on. One error lists files and lines. All images
+            are read for this.
 
     Example:
 
@@ -128,7 +130,9 @@ def _from_folder(name: str) -> tuple[dict[str, list], list[str]]:
             )
         place = folder / part if (folder / part).is_dir() else folder
         try:
-            boxes, found = (_coco if file.suffix == ".json" else _csv)(file)
+            boxes, found, sizes = (_coco if file.suffix == ".json" else _csv)(
+                file
+            )
         except (
             KeyError,
             TypeError,
@@ -140,7 +144,10 @@ def _from_folder(name: str) -> tuple[dict[str, list], list[str]]:
                 f"{file} must hold annotations of boxes: {error!r}"
             ) from error
         names = names or found  # those of the training images
-        parts[part] = _check(boxes, names, place, problems)
+        parts[part] = _check(boxes, names, sizes, place, problems)
+        if not boxes or (part == "train" and not any(boxes.values())):
+            missing = "boxes" if boxes else "images"
+            problems.append(f"{file}: there are no {missing}")
     if problems:
         more = len(problems) - _MOST_PROBLEMS
         raise ValueError(
@@ -202,14 +209,22 @@ def crop_boxes(label: Array, crop: Crop, size: tuple[int, int]) -> Array:
     return np.where(kept[:, None], found, -1).astype("float32")
 
 
-def _coco(file: pathlib.Path) -> tuple[dict[str, list], list[str]]:
+def _coco(
+    file: pathlib.Path,
+) -> tuple[dict[str, list], list[str], dict[str, tuple[int, int]]]:
     """Returns the boxes of each image, with their class and where they are in
-    the file, and the names of the classes."""
+    the file, the names of the classes, and the widths and heights of images
+    that the file has."""
     content = json.loads(file.read_text(encoding="utf-8"))
     categories = sorted(content["categories"], key=lambda x: x["id"])
     names = {x["id"]: str(x["name"]) for x in categories}
     images = {x["id"]: str(x["file_name"]) for x in content["images"]}
     boxes = {path: [] for path in images.values()}
+    sizes = {
+        str(x["file_name"]): (x["width"], x["height"])
+        for x in content["images"]
+        if x.get("width") and x.get("height")
+    }
     for i, x in enumerate(content["annotations"]):
         if not x.get("iscrowd") and 0 not in x["bbox"][2:]:
             left, top, width, height = map(float, x["bbox"])
@@ -221,25 +236,29 @@ def _coco(file: pathlib.Path) -> tuple[dict[str, list], list[str]]:
                     f"{file}, annotation {x.get('id', i)}",
                 )
             )
-    return boxes, list(names.values())
+    return boxes, list(names.values()), sizes
 
 
-def _csv(file: pathlib.Path) -> tuple[dict[str, list], list[str]]:
-    """Does what `_coco` does."""
+def _csv(
+    file: pathlib.Path,
+) -> tuple[dict[str, list], list[str], dict[str, tuple[int, int]]]:
+    """Does what `_coco` does, without sizes of images."""
     boxes: dict[str, list] = {}
     with file.open(newline="", encoding="utf-8-sig") as opened:
         for line, row in enumerate(csv.DictReader(opened), start=2):
             path, name, *box = (row[column] for column in _COLUMNS)
             found = boxes.setdefault(path, [])
-            if name:
+            if name or any(box):
                 where = f"{file}, line {line}"
                 found.append((name, box, where))
-    return boxes, sorted({name for x in boxes.values() for name, *_ in x})
+    names = {name for x in boxes.values() for name, *_ in x if name}
+    return boxes, sorted(names), {}
 
 
 def _check(
     boxes: dict[str, list],
     names: list[str],
+    sizes: dict[str, tuple[int, int]],
     place: pathlib.Path,
     problems: list[str],
 ) -> list[tuple[pathlib.Path, Array]]:
@@ -252,6 +271,13 @@ def _check(
         except Exception as error:  # Pillow raises many types
             problems.append(f"{place / path}: {error}")
             continue
+        # Boxes are in pixels of the image that was annotated, which may have
+        # been resized or rotated since.
+        if sizes.get(path, (width, height)) != (width, height):
+            problems.append(
+                f"{place / path}: it has {width} x {height} pixels, but its "
+                f"boxes are for {' x '.join(map(str, sizes[path]))}"
+            )
         label = np.zeros((len(found), 5), "float32")
         for i, (name, box, where) in enumerate(found):
             try:

@@ -27,9 +27,10 @@ def decode(
         For each image, a dict of NumPy arrays: "boxes", the first x, first y,
         last x and last y; "classes" and "scores". Of a YOLOS, one row for each
         query: the most probable class of all but no object, and its
-        probability. Of an FCOS, at most 100 boxes in the image of a score above
-        0.05, the highest first, without those that overlap one of a higher
-        score and the same class by an IoU above 0.6.
+        probability; its box may reach beyond the image. Of an FCOS, at most 100
+        boxes in the image of a score above 0.05, the highest first, without
+        those that overlap one of a higher score and the same class by an IoU
+        above 0.6.
 
     Example:
 
@@ -70,7 +71,10 @@ def class_names(model: keras.Model) -> tuple[str, ...] | None:
 
 def _suppressed(boxes: Array, scores: Array) -> dict[str, Array]:
     """Returns the best boxes `(N, 4)` of scores `(N, classes)`."""
-    points, classes = np.nonzero(scores > _LEAST_SCORE)
+    # Nothing remains of a box outside of the image, such as that of a point
+    # in its padding.
+    remains = box_areas(boxes)[:, None] > 0
+    points, classes = np.nonzero((scores > _LEAST_SCORE) & remains)
     found = scores[points, classes]
     best = np.argsort(-found, kind="stable")[:_MOST_CANDIDATES]
     boxes, classes, found = boxes[points[best]], classes[best], found[best]

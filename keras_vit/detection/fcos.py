@@ -81,7 +81,8 @@ def FCOS(
         and the distances of its level's points, in the same way.
 
     Raises:
-        ValueError: if an argument is wrong, or the encoder has no blocks.
+        ValueError: if an argument is wrong, `class_names` are not as many as
+            `classes`, or the encoder has no blocks.
 
     Example:
 
@@ -92,6 +93,7 @@ def FCOS(
     >>> model.fit(images, {"classes": classes, "boxes": boxes})
     """
     classes = _checks.positive_int("classes", classes)
+    class_names = _checks.class_names(class_names, classes)
     check_takes_images(encoder)
     norm = any(layer.name == "encoder_norm" for layer in encoder.layers)
     maps = dense_features(encoder, -1, norm=norm)

@@ -79,7 +79,7 @@ def YOLOS(
 
     Raises:
         ValueError: if the encoder has other position embeddings or no norm of
-            tokens.
+            tokens, or `class_names` are not as many as `classes`.
         TypeError: if `set_loss` has no such option.
 
     Example:
@@ -91,6 +91,7 @@ def YOLOS(
     >>> model.fit(images, {"classes": classes, "boxes": boxes})
     """
     classes = _checks.positive_int("classes", classes)
+    class_names = _checks.class_names(class_names, classes)
     inspect.signature(set_loss).bind({}, {}, **(loss_options or {}))
     check_takes_images(encoder)
     blocks = [x for x in encoder.layers if isinstance(x, TransformerBlock)]

@@ -78,7 +78,13 @@ def _run(
         settings.setdefault("input_shape", (None, None, channels))
     size = mode = objects = None
     if _DETECTORS & checkpoint.layers.keys() and draw_boxes is not None:
-        model, size, mode, objects = draw_boxes(a.model, images)
+        if a.labels or a.set or a.keep_aspect:
+            raise ValueError(
+                "--labels, --set and --keep-aspect are not for detectors: "
+                f"leave them out. Received: {a.labels}, {a.set}, "
+                f"{a.keep_aspect}"
+            )
+        model, size, mode, objects = draw_boxes(a.model, images, a.mode)
         size = (size, size) if isinstance(size, int) else size
     else:
         model = converters.load(checkpoint, a.layout, **settings)

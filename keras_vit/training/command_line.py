@@ -58,11 +58,6 @@ def flag(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def arg(default: Any, text: str, metavar: str = "", **limits: Any) -> Any:
-    """Returns a `flag`; its former name, with the default first."""
-    return flag(text, default, metavar, **limits)
-
-
 def preset_flag(presets: Mapping[str | None, Published]) -> Any:
     """Returns the field of `--preset`, whose values are the names of published
     settings."""
@@ -492,23 +487,6 @@ class TrainingFlags(ProgramFlags):
     def uses_averages(self) -> bool:
         """Boolean. Whether averages of the weights are evaluated and saved."""
         return self.average > 0 or self.average_from is not None
-
-    def optimizer_options(self) -> dict[str, Any]:
-        """Returns the arguments of optimizers for accumulation and averages,
-        for which `steps` must be filled in."""
-        average_from = self.average_from
-        if average_from is not None:
-            steps: Any = self.steps
-            average_from = math.floor(average_from * steps)
-        return {
-            "decay_kernels_only": True,
-            "gradient_accumulation_steps": (
-                self.accumulate if self.accumulate > 1 else None
-            ),
-            "use_ema": self.average > 0,
-            "ema_momentum": self.average or 0.99,
-            "average_from": average_from,
-        }
 
     @property
     def one_hot(self) -> bool:

@@ -1,6 +1,7 @@
 """Setup of a training program: strategy, dataset and output folder."""
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -49,12 +50,21 @@ def build_optimizer(
 ) -> PublishedSGD | PublishedAdamW:
     """Returns the optimizer of a `TrainingFlags` whose `steps` are filled in:
     SGD with momentum 0.9, or AdamW; `options` replace arguments."""
+    average_from = config.average_from
+    if average_from is not None:
+        average_from = math.floor(average_from * config.steps)
     options = {
         "weight_decay": config.weight_decay,
         "layer_decay": config.layer_decay,
         "momentum_dtype": config.momentum_dtype,
         "global_clipnorm": config.clip or None,
-        **config.optimizer_options(),
+        "decay_kernels_only": True,
+        "gradient_accumulation_steps": (
+            config.accumulate if config.accumulate > 1 else None
+        ),
+        "use_ema": config.average > 0,
+        "ema_momentum": config.average or 0.99,
+        "average_from": average_from,
         **options,
     }
     if config.optimizer == "sgd":
@@ -80,8 +90,8 @@ def begin(
 
     Args:
         config: `TrainingFlags`.
-        load: Function of a config and its `holdout` that returns the
-            dataset; None for `load_run_data`.
+        load: Function of a config that returns the dataset; None for
+            `load_run_data`.
 
     Returns:
         Tuple of a `keras_vit.distribution.Strategy`, a
@@ -98,7 +108,7 @@ def begin(
             "Recipes split a model over the devices of one process only, since "
             "the first process writes it. Use --strategy data-parallel."
         )
-    data = load(config, config.holdout) if load else load_run_data(config)
+    data = load(config) if load else load_run_data(config)
     if data.multi_label and getattr(config, "loss", None) != "sigmoid":
         raise ValueError(
             f"Images of {data.name!r} have several classes each: train with "

@@ -103,8 +103,35 @@ def test_wrong_annotations_are_named(tmp_path):
     (tmp_path / "csv" / "test.csv").write_text(f"path\n{'a' * 200_000}\n")
     with pytest.raises(ValueError, match=r"test\.csv must .*field larger"):
         load_detection(str(tmp_path / "csv"))
+    # A box without a class, and files that nothing can be trained on.
+    text = error(train=[("a.png", "", 1, 1, 9, 9)])
+    assert "train.csv, line 5: '' is no class" in text
+    header = "path,class,x_min,y_min,x_max,y_max\n"
+    (tmp_path / "csv" / "train.csv").write_text(header + "a.png,,,,,\n")
+    (tmp_path / "csv" / "test.csv").write_text(header)
+    with pytest.raises(ValueError) as caught:
+        load_detection(str(tmp_path / "csv"))
+    assert "train.csv: there are no boxes" in str(caught.value)
+    assert "test.csv: there are no images" in str(caught.value)
     with pytest.raises(ValueError, match=r"Received: .*without train\.json"):
         load_detection(str(tmp_path / "missing"))
+
+
+def test_images_of_another_size_than_was_annotated_are_named(tmp_path):
+    """Their boxes would be of other pixels, without an error."""
+    folder = write(tmp_path, "json")
+    file = tmp_path / "train.json"
+    content = json.loads(file.read_text())
+    for image, (width, height) in zip(
+        content["images"], ((40, 20), (20, 40)), strict=True
+    ):
+        image.update(width=width, height=height)
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError) as caught:
+        load_detection(folder)
+    text = str(caught.value)
+    assert "a.png: it has 40 x 20 pixels, but its boxes are for 20 x 40" in text
+    assert "b.png" not in text
 
 
 def test_boxes_move_with_pixels():

@@ -208,6 +208,26 @@ def test_points_and_boxes():
     assert found["classes"].shape == (1, len(expected), 2)
 
 
+@ON_TORCH
+def test_boxes_of_a_photograph_are_in_its_pixels():
+    model = small(levels=("P4",))
+    for name, bias in (("class", [3, -9]), ("box", [-0.7] * 4)):
+        layer = model.get_layer(f"{name}_output")
+        layer.kernel.assign(0 * layer.kernel)
+        layer.bias.assign(bias)
+    photo = np.zeros((40, 100, 3), "uint8")
+    (found,) = keras_vit.evaluation.find_boxes(model, [photo], (16, 24))
+    height, width = keras_vit.models.patch_pixels(model)
+    rows, columns = 16 // height, 24 // width
+    centers = found["boxes"][:, :2] + found["boxes"][:, 2:]
+    expected = [
+        [(x + 0.5) * 100 / columns, (y + 0.5) * 40 / rows]
+        for y in range(rows)
+        for x in range(columns)
+    ]
+    np.testing.assert_allclose(centers / 2, expected, rtol=1e-4)
+
+
 def test_duplicates_are_left_out():
     rows = [
         # center x and y, width, height; logits of two classes
@@ -215,6 +235,7 @@ def test_duplicates_are_left_out():
         ((0.52, 0.5, 0.4, 0.4), (2, 1)),  # the same object, and another class
         ((0.9, 0.9, 0.4, 0.4), (-9, 2)),  # partly outside
         ((0.2, 0.2, 0.1, 0.1), (-3, -3)),  # a score below 0.05
+        ((1.2, 0.5, 0.2, 0.2), (4, 4)),  # in the padding
     ]
     boxes, logits = (np.array([[row[i] for row in rows]]) for i in (0, 1))
     outputs = {"boxes": boxes, "classes": logits, "points": boxes}
@@ -301,6 +322,8 @@ def test_wrong_arguments_and_cost():
         ({"levels": ()}, "one or several of P2, P3"),
         ({"depth": 0}, "depth=0"),
         ({"classes": 0}, "classes=0"),
+        ({"class_names": ["cat"]}, r"2 names.*Received: \['cat'\]"),
+        ({"class_names": "ab"}, "2 names.*Received: 'ab'"),
     ):
         with pytest.raises(ValueError, match=message):
             small(**options)

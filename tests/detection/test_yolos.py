@@ -176,6 +176,8 @@ def test_encoders_that_it_cannot_have():
     ):
         with pytest.raises(ValueError, match=message):
             YOLOS(tiny(**options), classes=2)
+    with pytest.raises(ValueError, match=r"2 names.*Received: \['a'\]"):
+        YOLOS(tiny(), classes=2, class_names=["a"])
     with pytest.raises(TypeError, match="'dice'"):
         YOLOS(tiny(), classes=2, loss_options={"dice": 1.0})
     model = YOLOS(tiny(), classes=2)

@@ -99,6 +99,12 @@ def test_it_writes_its_results(head, photos, tmp_path):
         ours = [float(row["x_min"]) for row in rows]
         np.testing.assert_allclose(ours, expected["boxes"][:, 0], atol=0.06)
     assert (tmp_path / "out" / "predictions.png").exists()
+    with pytest.raises(SystemExit):
+        programs.run(
+            "predict", "--weights", output, "--output", tmp_path / "no",
+            "--labels", photos / "train.csv", "--images", photos / "test",
+        )  # fmt: skip
+    assert not (tmp_path / "no").exists()
     tool = runpy.run_path(str(programs.RECIPES.parent / "tools" / "report.py"))
     for images in ([], [str(photos / "test")]):
         page = tmp_path / f"report-{len(images)}"
@@ -149,11 +155,15 @@ def test_a_killed_run_resumes_bit_for_bit(photos, tmp_path):
 @pytest.mark.parametrize(
     "more, message",
     [
-        (("--accumulate", 2), "Received: 2, None, 0.0, None"),
+        (("--accumulate", 2), "--accumulate is not for detectors"),
+        (("--augment", "light1"), "--augment is not for detectors"),
+        (("--mixup", 0.2), "--mixup is not for detectors"),
+        (("--protocol", "vit_jax"), "--protocol is not for detectors"),
+        (("--average-from", 0), "Received: 0.0, 0.0"),
         (("--train", "head"), "give --weights"),
         (("--stamps", "x"), "Give --stamps or --dataset"),
         (("--model", "compact-bit"), "Transformer blocks"),
-        (("--average", 0.9), "Received: 1, None, 0.9, None"),
+        (("--average", 0.9), "Received: 0.9, None"),
         (("--scale", 0.5), "--scale must be 1 or more"),
         (("--queries", 0), "--queries must be 1 or more"),
         (("--dataset", "nothing"), "Received: 'nothing'"),
