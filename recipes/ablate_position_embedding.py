@@ -202,7 +202,8 @@ def measure(config, data, strategy, folder, kind, placement):
             remat=config.remat,
         )
 
-    one = dataclasses.replace(config, overwrite=False)
+    # A model's run is the same, whatever else --settings names.
+    one = dataclasses.replace(config, overwrite=False, settings="all")
     trained = training.train_classifier(
         one, data, strategy, folder, build_model, f"{kind}, {placement}"
     )

@@ -87,8 +87,10 @@ class Config(cli.ModelFlags, training.SweepFlags):
     learning_rate: float | None = cli.flag(
         "peak learning rate; default: that of --preset, else 0.003 from "
         "scratch (0.001 with a ResNet), and with --weights 0.03 for sgd and, "
-        f"for adamw, {LEARNING_RATES} by --train, or {LOW_LEARNING_RATE} with "
-        "another layer decay, times the square root of the batch size / 32",
+        "for adamw, "
+        + ", ".join(f"{x} ({name})" for name, x in LEARNING_RATES.items())
+        + f" by --train, or {LOW_LEARNING_RATE} with another layer decay, "
+        "times the square root of the batch size / 32",
         above=0,
     )
     warmup: float | None = cli.flag(
@@ -98,9 +100,9 @@ class Config(cli.ModelFlags, training.SweepFlags):
         below=1,
     )
     optimizer: str | None = cli.flag(
-        "sgd (momentum 0.9, without weight decay) or adamw; default: that of "
-        "--preset, sgd for --weights with --sweep paper, whose learning rates "
-        "are for it, else adamw",
+        "sgd (momentum 0.9, by default without weight decay) or adamw; "
+        "default: that of --preset, sgd for --weights with --sweep paper, "
+        "whose learning rates are for it, else adamw",
         choices=("sgd", "adamw"),
     )
     class_weights: str | None = cli.flag(

@@ -412,12 +412,15 @@ def by_columns(*columns, line, x, scores=("accuracy", "few-shot")):
     def value(row, name):
         return COLUMNS[name][0](row)
 
+    def cell(row, name):
+        # Counts are numbers, in results.json too.
+        text_format = COLUMNS[name][1]
+        found = value(row, name)
+        return format(found, text_format) if text_format else found
+
     def report(config, data, output, rows):
         names = (*columns, "accuracy", "few-shot")
-        texts = [
-            [format(value(row, name), COLUMNS[name][1]) for name in names]
-            for row in rows
-        ]
+        cells = [[cell(row, name) for name in names] for row in rows]
         titles = {
             "accuracy": "test accuracy",
             "few-shot": f"{config.shots}-shot accuracy",
@@ -432,7 +435,7 @@ def by_columns(*columns, line, x, scores=("accuracy", "few-shot")):
             base = lines.pop("none", [])
             lines = {name: [*base, *points] for name, points in lines.items()}
             panels.append((titles[score], lines))
-        return [list(names), *texts], panels
+        return [list(names), *cells], panels
 
     return report
 

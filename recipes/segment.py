@@ -80,6 +80,11 @@ class Config(cli.ModelFlags, cli.TrainingFlags):
         "digits",
         "NAME|FOLDER",
     )
+    model: str | None = cli.flag(
+        "a Vision Transformer or a hybrid: one of "
+        f"{', '.join(training.MODEL_NAMES)}; default: the architecture of "
+        "--weights, or without them compact-vit, of 4 layers of width 64"
+    )
     blocks: tuple[int, ...] = cli.flag(
         "blocks whose feature maps the head reads, from 0; negative ones "
         "count from the last",

@@ -57,6 +57,12 @@ FREE = ("tasks", "output", "overwrite")
 
 @dataclasses.dataclass(frozen=True)
 class Config(cli.ModelFlags, cli.ProgramFlags):
+    weights: str | None = cli.flag(
+        "weights to fine-tune, which are required: the path or URL of a "
+        "checkpoint of Google, timm or another library, or, with --model, the "
+        "name of released weights, such as imagenet21k",
+        metavar="FILE|NAME",
+    )
     tasks: tuple[str, ...] = cli.flag(
         f"one or more of {', '.join(keras_vit.data.VTAB_TASKS)}; default: all",
         (),
@@ -79,6 +85,9 @@ class Config(cli.ModelFlags, cli.ProgramFlags):
         below=1,
     )
     output: str = cli.flag("output folder", "runs/vtab", "DIR")
+    overwrite: bool = cli.flag(
+        "run tasks again whose results are in --output", False
+    )
 
     def __post_init__(self):
         super().__post_init__()

@@ -140,7 +140,7 @@ def parse_args(
                 kind, options["nargs"] = typing.get_args(kind)[0], "+"
             options["type"] = kind
             choices = field.metadata["limits"].get("choices", ())
-            name = "|".join(choices) if len(choices) < 4 else ""
+            name = "|".join(map(str, choices)) if len(choices) < 4 else ""
             name = name or _METAVARS[kind]
             options["metavar"] = field.metadata["metavar"] or name
         parser.add_argument("--" + field.name.replace("_", "-"), **options)

@@ -501,9 +501,12 @@ class Run:
         self._scope.close()
         if strategy.is_main:
             if keep and write is None:
-                # The trained one may take only batches that devices share.
-                alone = load_keras_file(output / "model.keras")
-                write_predictions(self, alone, summary)
+                # One device needs no copy, which keras_vit could not load if
+                # the model has layers of a program's own. With several, the
+                # trained model takes only batches that they share.
+                if strategy.num_devices > 1:
+                    model = load_keras_file(output / "model.keras")
+                write_predictions(self, model, summary)
             plot_learning_curves(
                 self.checkpoints.rows,
                 output / "curves.png",

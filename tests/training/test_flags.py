@@ -22,6 +22,7 @@ class Config:
     loud: bool = command_line.flag("how", False)
     shots: tuple[int, ...] = command_line.flag("how often", (1, 5))
     names: tuple[str, ...] = command_line.flag("which", ())
+    rank: int = command_line.flag("how deep", 1, choices=(1, 2))
     inner: int = 3  # without a help, it is no flag
 
     def __post_init__(self):

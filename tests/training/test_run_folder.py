@@ -186,3 +186,26 @@ def test_averages_before_a_batch_norm_delete_nothing(tmp_path):
             model.compile(keras.optimizers.SGD(0.1, use_ema=True), "mse")
             run.resume(model, float, lambda start: None, None)
     assert checkpoint.exists()
+
+
+class Doubled(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs * 2
+
+
+def test_results_of_a_model_that_only_its_program_can_load(tmp_path):
+    encoder = keras_vit.VisionTransformer(
+        input_shape=(8, 8, 1),
+        patch_size=4,
+        hidden_size=8,
+        num_layers=1,
+        num_heads=1,
+        mlp_dim=8,
+        include_top=False,
+    )
+    outputs = keras.layers.Dense(10, name="head")(Doubled()(encoder.output))
+    model = keras.Model(encoder.input, outputs)
+    with run_of(tmp_path / "run", image_size=8) as run:
+        run.checkpoints.rows.append({"step": 1, "test_accuracy": 0.5})
+        run.save(model)
+    assert (tmp_path / "run" / "predictions.png").exists()
