@@ -23,7 +23,7 @@ class FeaturePCA:
             foreground, NaN in the background.
         foreground: List of boolean arrays of shape `(rows, columns)`.
         explained: Array of shape `(3,)`. Fraction of the variance of each
-            component.
+            component; of shape `(images, 3)` without `joint`.
     """
 
     components: list[Array]
@@ -36,6 +36,7 @@ def feature_pca(
     images: ArrayLike | Sequence[ArrayLike],
     block: int = -1,
     foreground: bool = True,
+    joint: bool = True,
 ) -> FeaturePCA:
     """Computes the principal components of the features of patches.
 
@@ -59,6 +60,10 @@ def feature_pca(
         block: Integer. The block whose output is used, with the model's
             `encoder_norm` if it has one; see `dense_features`.
         foreground: Boolean. Whether to separate the foreground.
+        joint: Boolean. Whether all images have the same directions, so that
+            equal colors are similar features in all of them. Otherwise each
+            image has its own, which show more of its details, and its colors
+            mean nothing in another image.
 
     Returns:
         A `FeaturePCA`, with an item for each image.
@@ -80,6 +85,18 @@ def feature_pca(
         found = maps_of(keras.ops.convert_to_tensor(batch), training=False)
         found = keras.ops.cast(found, "float32")
         maps += list(keras.ops.convert_to_numpy(found))
+    if joint:
+        return _components(maps, foreground)
+    each = [_components([x], foreground) for x in maps]
+    return FeaturePCA(
+        [x.components[0] for x in each],
+        [x.foreground[0] for x in each],
+        np.stack([x.explained for x in each]),
+    )
+
+
+def _components(maps: list[Array], foreground: bool) -> FeaturePCA:
+    """Returns the principal components of all patches of feature maps."""
     shapes = [x.shape[:2] for x in maps]
     features = np.concatenate([x.reshape(-1, x.shape[-1]) for x in maps])
     ends = np.cumsum([rows * columns for rows, columns in shapes])[:-1]

@@ -103,7 +103,8 @@ def plot_feature_pca(
     """Plots images and the principal components of their patches.
 
     The three components are red, green and blue, scaled from the 2nd to the
-    98th percentile over all images; the background is dark.
+    98th percentile, over all images if their components are joint; the
+    background is dark.
 
     Args:
         images: As in `plot_attention_heatmap`.
@@ -113,18 +114,24 @@ def plot_feature_pca(
     Returns:
         A `matplotlib.figure.Figure`.
     """
-    values = np.concatenate([x.reshape(-1, 3) for x in found.components])
-    low, high = np.nanpercentile(values, (2, 98), axis=0)
     figure, rows = _image_rows(images, titles, ("features",), 2.6)
-    for (image, (axis,)), components in zip(
-        rows, found.components, strict=True
-    ):
-        colors = (components - low) / np.maximum(high - low, 1e-12)
-        axis.imshow(
-            np.nan_to_num(np.clip(colors, 0, 1), nan=0.08),
-            extent=_extent(image),
-        )
+    colors = pca_colors(found)
+    for (image, (axis,)), picture in zip(rows, colors, strict=True):
+        axis.imshow(picture, extent=_extent(image))
     return figure
+
+
+def pca_colors(found: FeaturePCA) -> list[Array]:
+    """Returns the components of each image as RGB colors in [0, 1]."""
+    values = [x.reshape(-1, 3) for x in found.components]
+    if found.explained.ndim == 1:  # joint
+        values = [np.concatenate(values)] * len(values)
+    colors = []
+    for components, own in zip(found.components, values, strict=True):
+        low, high = np.nanpercentile(own, (2, 98), axis=0)
+        scaled = (components - low) / np.maximum(high - low, 1e-12)
+        colors.append(np.nan_to_num(np.clip(scaled, 0, 1), nan=0.08))
+    return colors
 
 
 def plot_attention_maps(

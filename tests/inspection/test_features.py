@@ -99,6 +99,24 @@ def test_batches_of_several_sizes_and_the_plot(model, photos):
     assert (np.asarray(drawn)[dark] < 0.1).all()
 
 
+def test_components_of_each_image(model, photos):
+    """Each image has the components and colors that it has alone."""
+    found = inspection.feature_pca(model, photos, joint=False)
+    assert found.explained.shape == (2, 3)
+    colors = inspection.plots.pca_colors(found)
+    for index in range(2):
+        alone = inspection.feature_pca(model, photos[index : index + 1])
+        np.testing.assert_allclose(
+            found.components[index], alone.components[0], atol=1e-4
+        )
+        np.testing.assert_allclose(found.explained[index], alone.explained)
+        np.testing.assert_allclose(
+            colors[index], inspection.plots.pca_colors(alone)[0], atol=1e-4
+        )
+    together = inspection.feature_pca(model, photos)
+    assert not np.allclose(together.components, found.components)
+
+
 @ON_TORCH
 def test_errors(model, photos):
     with pytest.raises(ValueError, match="layers=5"):
