@@ -11,11 +11,19 @@ extra `recipes`.
 
 The picture docs/images/encoder.jpg: features and attention of this encoder on
 four photographs of scikit-image.
+
+  python tools/gallery.py --maps dinov2_s14 china.jpg flower.jpg coffee.png ...
+
+The pictures of docs/inside.md: docs/images/maps.jpg has attention, relevance
+and features of photographs, and what rollout shows without its options; three
+others show filters, attention distance and norms of this encoder.
 """
 
 import os
 import pathlib
 import sys
+from collections.abc import Mapping
+from collections.abc import Sequence
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -28,6 +36,9 @@ from sklearn.datasets import load_sample_images
 
 import keras_vit
 from keras_vit import inspection
+from keras_vit.inspection.attention import patch_distances
+from keras_vit.inspection.plots import pca_colors
+from keras_vit.inspection.plots import robust_scale
 
 NAMES = ("china.jpg", "flower.jpg")
 SIZE = 160  # of the pictures' images, in pixels
@@ -62,33 +73,94 @@ def main(model_path: str, folder: str = "docs/images") -> None:
 
 def encoder_picture(path: str, *photos: str) -> None:
     """Four photographs, and what an encoder computes of each."""
-    size = 448
+    model, sheet, images = encoder_and_photos(path, photos, 448)
+    heads = inspection.attention_heads(model, images).mean(axis=1)
+    rows = {
+        "photograph": sheet,
+        "features": pca_colors(inspection.feature_pca(model, images)),
+        "attention": [robust_scale(heat) for heat in heads],
+    }
+    save_rows(rows, 1.9, "docs/images/encoder.jpg")
+
+
+def maps_pictures(path: str, *photos: str) -> None:
+    """Photographs and their maps, with rollout as it was published and as the
+    report shows it; and what the encoder has learned."""
+    model, sheet, images = encoder_and_photos(path, photos, 308)
+    layout = inspection.token_layout(model)
+    rows = {"photograph": sheet, "rollout,\nas published": []}
+    rows |= {"rollout, masked": [], "last block": [], "relevance": []}
+    for image in images:
+        maps = inspection.attention_maps(model, image[None])
+        whole, masked = (
+            inspection.attention_rollout(maps, outliers=outliers)
+            for outliers in ("keep", "mask")
+        )
+        whole, masked, last = (
+            x[0, 0, 1:].reshape(layout.grid)
+            for x in (whole, masked, maps[-1].mean(1))
+        )
+        relevance = inspection.relevance(model, image[None])[0]
+        rows["rollout,\nas published"].append(whole / whole.max())
+        rows["rollout, masked"].append(robust_scale(masked))
+        rows["last block"].append(robust_scale(last))
+        rows["relevance"].append(robust_scale(relevance))
+    found = inspection.feature_pca(model, images, joint=False)
+    rows["features"] = pca_colors(found)
+    # Smooth maps and this quality, since the picture must be small.
+    save_rows(rows, 0.85, "docs/images/maps.jpg", 35, "bilinear")
+    uniform = patch_distances(layout).mean()
+    distances = inspection.attention_distance(model, images)
+    norms = inspection.token_norms(model, images)
+    for name, figure in {
+        "embedding_filters": inspection.plot_embedding_filters(
+            inspection.embedding_filters(model)
+        ),
+        "attention_distance": inspection.plot_attention_distance(
+            distances, uniform
+        ),
+        "token_norms": inspection.plot_token_norms(norms, layout),
+    }.items():
+        target = pathlib.Path(f"docs/images/{name}.png")
+        figure.savefig(target, dpi=80)
+        # 64 colors are enough for these, in a third of the bytes.
+        with Image.open(target) as image:
+            small = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+        small.save(target, optimize=True)
+
+
+def encoder_and_photos(
+    path: str, photos: Sequence[str], size: int
+) -> tuple[keras.Model, list[np.ndarray], np.ndarray]:
+    """Returns an encoder, and photographs as they are and as it takes them."""
     sheet = [Image.open(photo).convert("RGB") for photo in photos]
     sheet = [np.asarray(ImageOps.fit(photo, (size, size))) for photo in sheet]
     model = keras_vit.converters.load(path, input_shape=(size, size, 3))
-    images = keras_vit.preprocess_input(
-        np.stack(sheet).astype("float32"), mode="torch"
-    )
-    found = inspection.feature_pca(model, images)
-    values = np.concatenate([x.reshape(-1, 3) for x in found.components])
-    low, high = np.nanpercentile(values, (2, 98), axis=0)
-    heads = inspection.attention_heads(model, images).mean(axis=1)
-    figure, axes = tiles(3, len(sheet), size=1.9)
-    for axis, text in zip(
-        axes[:, 0], ("photograph", "features", "attention"), strict=True
-    ):
-        axis.set_ylabel(text, fontsize=9, color=DARK)
-    for column, photo, colors, heat in zip(
-        axes.T, sheet, found.components, heads, strict=True
-    ):
-        column[0].imshow(photo)
-        colors = np.clip((colors - low) / (high - low), 0, 1)
-        column[1].imshow(np.nan_to_num(colors, nan=0.08))
-        ends = np.percentile(heat, (2, 98))
-        column[2].imshow(heat, cmap="inferno", vmin=ends[0], vmax=ends[1])
-    figure.savefig(
-        "docs/images/encoder.jpg", pil_kwargs={"quality": 60, "optimize": True}
-    )
+    images = keras_vit.preprocess_input(np.stack(sheet), mode="torch")
+    return model, sheet, images
+
+
+def save_rows(
+    rows: Mapping[str, Sequence],
+    size: float,
+    path: str,
+    quality: int = 60,
+    interpolation: str | None = None,
+) -> None:
+    """Draws rows of pictures and of maps in [0, 1] with their names."""
+    (count,) = {len(row) for row in rows.values()}
+    figure, axes = tiles(len(rows), count, size)
+    for (name, pictures), line in zip(rows.items(), axes, strict=True):
+        line[0].set_ylabel(name, fontsize=9 if size > 1 else 7, color=DARK)
+        for axis, picture in zip(line, pictures, strict=True):
+            axis.imshow(
+                picture,
+                cmap="inferno",
+                vmin=0,
+                vmax=1,
+                interpolation=interpolation,
+            )
+    figure.savefig(path, pil_kwargs={"quality": quality, "optimize": True})
 
 
 def tiles(rows, columns, size=1.45, width=None, **subplots):
@@ -242,5 +314,7 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     if sys.argv[1] == "--encoder":
         encoder_picture(*sys.argv[2:])
+    elif sys.argv[1] == "--maps":
+        maps_pictures(*sys.argv[2:])
     else:
         main(*sys.argv[1:])
