@@ -29,10 +29,15 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...], str]] = {
         ("--dataset",),
         "trains a model that segments images",
     ),
+    "detect": (
+        "detect.py",
+        ("--dataset",),
+        "trains a model that finds objects",
+    ),
     "predict": (
         "predict.py",
         ("--weights", "--images"),
-        "predicts the classes of image files",
+        "predicts the classes, or the objects, of image files",
     ),
     "evaluate": (
         "evaluate.py",
@@ -40,7 +45,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...], str]] = {
         "measures a model on labeled images",
     ),
     "report": (
-        "keras_vit.inspection.command_line",
+        "keras_vit.evaluation.report",
         (),
         "writes a page about what a model attends to",
     ),

@@ -54,8 +54,8 @@ def load(name_or_path: StrPath, **arguments: Any) -> keras.Model:
     opening = {name: arguments.pop(name, None) for name in options}
     checkpoint = converters.open_checkpoint(path, **opening, decoder=True)
     # `converters.load` knows no arrays of these heads.
-    heads = {"eomt_head", "detection_tokens", "point_boxes"}
-    if heads & checkpoint.layers.keys() and not arguments:
+    is_dense = checkpoint.is_detector or "eomt_head" in checkpoint.layers
+    if is_dense and not arguments:
         return models.load_keras_file(path)
     if checkpoint.pretraining:
         return pretraining.load(checkpoint, **arguments)

@@ -260,8 +260,7 @@ def learning_rate_schedule(config):
 
 
 def resolve_config(given, data):
-    """Returns the config with values for all settings that are None: published
-    ones, and those that depend on the model and the images."""
+    """Fills in all settings that are None, as published or by the images."""
     config, side = given, data.image_size or data.median_side
     if not config.weights and config.model in (None, "compact-vit"):
         patch_size = config.patch_size or max(config.patch_sizes, default=None)
@@ -313,8 +312,7 @@ def resolve_config(given, data):
 
 
 def own_learning_rate(config, stride, batch_size):
-    """Returns a learning rate, and its decay by layer, that were chosen for
-    this recipe."""
+    """Returns this recipe's own learning rate and layer decay."""
     if config.weights is None:
         return 0.003 if stride == 1 else 0.001, None
     if config.optimizer == "sgd":

@@ -119,7 +119,7 @@ class _Canvases:
         images = images.reshape(-1, 8, 8, 1).astype("float32") / 16
         self.digits, self.labels = images[chosen], labels[chosen]
         self.photos = [
-            (photo.mean(-1, keepdims=True) / 255 * 255).astype("uint8")
+            photo.mean(-1, keepdims=True).astype("uint8")
             for photo in photographs(part)
         ]
 

@@ -112,7 +112,9 @@ def FCOS(
                 keras.layers.ReLU(name=f"{kind}_relu_{i}"),
             ]
         output = _convolution(
-            *(units, 3, f"{kind}_output"),
+            units,
+            3,
+            f"{kind}_output",
             kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
             bias_initializer=keras.initializers.Constant(bias),
             dtype="float32",
@@ -170,8 +172,8 @@ class PointBoxes(Layer):
     ) -> dict[str, Tensor]:
         batch, *size, _ = ops.shape(images)
         points = []
-        for x, stride in zip(distances, self.strides, strict=True):
-            rows, columns = grid = ops.shape(x)[1:3]
+        for level, stride in zip(distances, self.strides, strict=True):
+            rows, columns = grid = ops.shape(level)[1:3]
             # Height and width of a step, as fractions of those of the image.
             y, x = (
                 ops.broadcast_to(step / ops.cast(n, "float32"), grid)
@@ -179,8 +181,8 @@ class PointBoxes(Layer):
             )
             row = ops.cast(ops.arange(rows), "float32")[:, None] + 0.5
             column = ops.cast(ops.arange(columns), "float32") + 0.5
-            level = ops.stack([column * x, row * y, x, y], axis=-1)
-            points.append(ops.reshape(level, (-1, 4)))
+            found = ops.stack([column * x, row * y, x, y], axis=-1)
+            points.append(ops.reshape(found, (-1, 4)))
         points = ops.concatenate(points, axis=0)  # (N, 4)
         sides, classes = (
             ops.concatenate(

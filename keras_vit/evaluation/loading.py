@@ -34,8 +34,6 @@ from keras_vit.weights.files import read_config
 from keras_vit.weights.formats.huggingface import MULTI_LABEL
 
 _SHOWN = 5
-# Layers of detectors, which take images of any size.
-_DETECTORS = {"detection_tokens", "point_boxes"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,7 +222,7 @@ def _load(
         overrides["patch_size"] = patch_size
     if checkpoint.build_arguments.get("preprocessing"):
         overrides["preprocessing"] = False  # the datasets scale the images
-    if _DETECTORS & checkpoint.layers.keys():
+    if checkpoint.is_detector:  # it takes images of any size
         return load_keras_file(checkpoint.path)
     loaded = converters.load(checkpoint, **overrides)
     found = loaded.input_shape[1:]

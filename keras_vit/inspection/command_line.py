@@ -31,14 +31,13 @@ from keras_vit import _program
 from keras_vit._logging import logger
 
 DEFAULT_SIZE = 224  # pixels, if it cannot be inferred
-_DETECTORS = {"detection_tokens", "point_boxes"}  # layers of theirs
 
 
 def main(
     argv: list[str] | None = None, draw_boxes: Callable[..., Any] | None = None
 ) -> int:
     """Runs the command line and returns its exit status; `draw_boxes` is the
-    function of `tools/report.py` for detectors."""
+    function of `keras_vit.evaluation.report` for detectors."""
     # Intermixed parsing allows options between the images.
     arguments = _parser().parse_intermixed_args(argv)
     run = functools.partial(_run, draw_boxes=draw_boxes)
@@ -77,7 +76,7 @@ def _run(
     if a.keep_aspect:
         settings.setdefault("input_shape", (None, None, channels))
     size = mode = objects = None
-    if _DETECTORS & checkpoint.layers.keys() and draw_boxes is not None:
+    if checkpoint.is_detector and draw_boxes is not None:
         if a.labels or a.set or a.keep_aspect:
             raise ValueError(
                 "--labels, --set and --keep-aspect are not for detectors: "

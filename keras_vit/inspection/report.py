@@ -34,8 +34,6 @@ from keras_vit.layers import PatchEmbedding
 from keras_vit.models import config_of
 from keras_vit.preprocessing import decode_predictions
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.files import class_names_of
-from keras_vit.weights.files import read_config
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -363,8 +361,8 @@ def format_name(checkpoint: Checkpoint) -> str:
 
 
 def class_names(checkpoint: Checkpoint, classes: int) -> list[str] | None:
-    """Returns class names from the config next to a checkpoint, or None."""
+    """Returns the class names of a checkpoint, or None."""
     try:
-        return class_names_of(read_config(checkpoint.path), classes)
+        return checkpoint.class_names(classes)
     except (ValueError, OSError):
         return None

@@ -283,7 +283,7 @@ def build_masked(config: Any, channels: int) -> Any:
             encoder,
             decoder_hidden_size=config.decoder_width,
             decoder_num_layers=config.decoder_layers,
-            # As published.
+            # MAE has heads of 32 channels in its decoder.
             decoder_num_heads=max(1, config.decoder_width // 32),
             **options,
         )

@@ -84,6 +84,7 @@ def write_model(model: keras.Model, path: StrPath) -> None:
     """
     with atomic_write(path) as temporary:
         alone = type(model)(model.input, model.output, name=model.name)
+        alone.class_names = getattr(model, "class_names", None)
         write_keras(alone, temporary)
 
 
@@ -495,6 +496,7 @@ class Run:
             row = self.checkpoints.restore_best(model)
         summary = run_summary(self, model, row)
         if strategy.is_main and keep:
+            model.class_names = self.data.class_names
             (write or save_model)(model, output)
         # What follows needs no other process: one that waits in vain for the
         # first would not end.

@@ -18,6 +18,7 @@ from keras_vit.config import config_from
 from keras_vit.config import stride
 from keras_vit.weights import formats
 from keras_vit.weights import infer
+from keras_vit.weights.files import class_names_of
 from keras_vit.weights.files import existing_path
 from keras_vit.weights.files import read
 from keras_vit.weights.files import read_config
@@ -88,6 +89,18 @@ class Checkpoint:
     def family(self) -> str:
         """The model family: `"vit"`, `"hybrid"` or `"bit"`."""
         return infer.family(self.weights)
+
+    @property
+    def is_detector(self) -> bool:
+        """Whether it is a model of `keras_vit.detection`."""
+        return bool({"detection_tokens", "point_boxes"} & self.layers.keys())
+
+    def class_names(self, classes: int) -> list[str] | None:
+        """Returns the names of the classes in the file, else in the config.json
+        next to it; None if there are none or another number of them."""
+        own = self.saved.get("config", {}).get("class_names")
+        config = {"label_names": own} if own else read_config(self.path)
+        return class_names_of(config, classes)
 
     @property
     def preprocess_mode(self) -> str | None:

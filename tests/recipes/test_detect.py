@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit.inspection import command_line
+from keras_vit.evaluation import report
 from keras_vit.training import models
 from tests.recipes import programs
 
@@ -105,12 +104,10 @@ def test_it_writes_its_results(head, photos, tmp_path):
             "--labels", photos / "train.csv", "--images", photos / "test",
         )  # fmt: skip
     assert not (tmp_path / "no").exists()
-    tool = runpy.run_path(str(programs.RECIPES.parent / "tools" / "report.py"))
     for images in ([], [str(photos / "test")]):
         page = tmp_path / f"report-{len(images)}"
         arguments = [str(output), *images, "--out", str(page)]
-        draw = tool["draw_boxes"]
-        assert command_line.main(arguments, draw_boxes=draw) == 0
+        assert report.main(arguments) == 0
         assert (page / "objects.png").exists() == bool(images)
         assert "objects.png" in (page / "report.html").read_text() or not images
     assert not (output / "checkpoints").exists()

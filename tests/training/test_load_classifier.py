@@ -46,6 +46,15 @@ def test_options_come_from_config_json_unless_given(tmp_path):
     assert found.model.input_shape == (None, 16, 16, 3)
 
 
+def test_class_names_of_a_file_come_before_those_next_to_it(tmp_path):
+    model = vit()
+    model.class_names = ["x", "y", "z"]
+    run = write(tmp_path / "run", model, label_names=["a", "b", "c"])
+    for image_size in (None, 16):
+        found = keras_vit.evaluation.load_classifier(run, None, image_size)
+        assert found.class_names == ("x", "y", "z")
+
+
 def test_config_json_of_another_tool_is_ignored(tmp_path):
     run = write(tmp_path / "run", vit(), architectures=["ViTModel"], config=3)
     found = keras_vit.evaluation.load_classifier(run)
