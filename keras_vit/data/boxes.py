@@ -37,15 +37,17 @@ def load_detection(name: str) -> ImageDataset:
             class, x_min, y_min, x_max and y_max, in pixels, one line for each
             box. An image without objects has a line without a class. Paths
             begin at `FOLDER/train` and `FOLDER/test`, if there are such
-            folders, else at `FOLDER`. Crowds of COCO, and its boxes without a
-            width or height, are left out.
+            folders, else at `FOLDER`. Boxes of COCO without a width or height
+            are left out.
 
     Returns:
         An `ImageDataset` whose labels are float arrays `(objects, 5)`: class,
         center x, center y, width and height as fractions of the image, as
         `keras_vit.detection.set_loss` takes them. The class is -1 where an
         image has fewer objects than another, and where a random crop has cut
-        more than three quarters of a box off.
+        more than three quarters of a box off. It is `-2 - class` of a crowd of
+        COCO and of a difficult object of VOC: the losses leave them out, and
+        `evaluate_boxes` counts a box in one neither as right nor as wrong.
 
     Raises:
         ValueError: if there is no such dataset, an image is missing or cannot
@@ -107,8 +109,10 @@ def _from_tfds(name: str) -> tuple[dict[str, list], list[str]]:
             x, y = (left + right) / 2, (top + bottom) / 2
             columns = objects["label"], x, y, right - left, bottom - top
             label = np.stack(columns, axis=1).astype("float32")
+            for flag in ("is_crowd", "is_difficult"):
+                if flag in objects:
+                    label[objects[flag], 0] = -2 - label[objects[flag], 0]
             kept = (label[:, 3:] > 0).all(1)
-            kept &= ~objects.get("is_crowd", np.zeros(len(label), bool))
             images.append((bytes(example["image"]), label[kept]))
     return parts, builder.info.features["objects"]["label"].names
 
@@ -197,7 +201,7 @@ def crop_boxes(label: Array, crop: Crop, size: tuple[int, int]) -> Array:
     inside = np.clip(first, 0, new), np.clip(last, 0, new)
     kept = (inside[1] - inside[0]).prod(1)
     kept = (
-        (label[:, 0] >= 0)
+        (label[:, 0] != -1)
         & (kept >= _LEAST_PART * (last - first).prod(1))
         & (kept > 0)
     )
@@ -212,9 +216,9 @@ def crop_boxes(label: Array, crop: Crop, size: tuple[int, int]) -> Array:
 def _coco(
     file: pathlib.Path,
 ) -> tuple[dict[str, list], list[str], dict[str, tuple[int, int]]]:
-    """Returns the boxes of each image, with their class and where they are in
-    the file, the names of the classes, and the widths and heights of images
-    that the file has."""
+    """Returns the boxes of each image, with their class, where they are in the
+    file and whether they are of a crowd, the names of the classes, and the
+    widths and heights of images that the file has."""
     content = json.loads(file.read_text(encoding="utf-8"))
     categories = sorted(content["categories"], key=lambda x: x["id"])
     names = {x["id"]: str(x["name"]) for x in categories}
@@ -226,7 +230,7 @@ def _coco(
         if x.get("width") and x.get("height")
     }
     for i, x in enumerate(content["annotations"]):
-        if not x.get("iscrowd") and 0 not in x["bbox"][2:]:
+        if 0 not in x["bbox"][2:]:
             left, top, width, height = map(float, x["bbox"])
             number = x["category_id"]
             boxes[images[x["image_id"]]].append(
@@ -234,6 +238,7 @@ def _coco(
                     names.get(number, f"category {number}"),
                     [left, top, left + width, top + height],
                     f"{file}, annotation {x.get('id', i)}",
+                    bool(x.get("iscrowd")),
                 )
             )
     return boxes, list(names.values()), sizes
@@ -250,7 +255,7 @@ def _csv(
             found = boxes.setdefault(path, [])
             if name or any(box):
                 where = f"{file}, line {line}"
-                found.append((name, box, where))
+                found.append((name, box, where, False))
     names = {name for x in boxes.values() for name, *_ in x if name}
     return boxes, sorted(names), {}
 
@@ -279,7 +284,7 @@ def _check(
                 f"boxes are for {' x '.join(map(str, sizes[path]))}"
             )
         label = np.zeros((len(found), 5), "float32")
-        for i, (name, box, where) in enumerate(found):
+        for i, (name, box, where, is_crowd) in enumerate(found):
             try:
                 left, top, right, bottom = map(float, box)
             except (TypeError, ValueError):
@@ -298,7 +303,8 @@ def _check(
                     f"{where}: {name!r} is no class of the training images"
                 )
             else:
-                label[i, 0] = names.index(name)
+                number = names.index(name)
+                label[i, 0] = -2 - number if is_crowd else number
                 label[i, 1:3] = (
                     (left + right) / 2 / width,
                     (top + bottom) / 2 / height,

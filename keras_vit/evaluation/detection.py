@@ -226,7 +226,8 @@ def targets_by_image(
 
     Args:
         targets: Those of `detection.set_loss`, and, in a dict, optionally
-            "crowd" and "areas", of shape `(batch, objects)`.
+            "crowd" and "areas", of shape `(batch, objects)`. A class of
+            `-2 - class` is that of a crowd, too.
         height: Number. Height of the images, in pixels.
         width: Number. Width of the images, in pixels.
     """
@@ -235,9 +236,12 @@ def targets_by_image(
         arrays["boxes"], "rel_center_xywh", "xyxy", height, width
     )
     arrays["boxes"] = keras.ops.convert_to_numpy(boxes)
+    labels = arrays["classes"]
+    arrays["crowd"] = (labels < -1) | np.asarray(arrays.get("crowd", False))
+    arrays["classes"] = np.where(labels < -1, -2 - labels, labels)
     return [
-        {name: x[i][classes >= 0] for name, x in arrays.items()}
-        for i, classes in enumerate(arrays["classes"])
+        {name: x[i][exists] for name, x in arrays.items()}
+        for i, exists in enumerate(labels != -1)
     ]
 
 

@@ -202,7 +202,7 @@ def print_results(summary: dict[str, Any], output: pathlib.Path) -> None:
         logger.info(
             f"weights of step {kept['step']} of {summary['config']['steps']}, "
             f"with the best {named}"
-            + ", which is optimistic: --holdout chooses by a validation split"
+            + ", which is optimistic: these images chose the weights"
             * score.startswith("test_")
         )
     for name in (*FILES, *MORE_FILES):

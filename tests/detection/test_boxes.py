@@ -10,6 +10,8 @@ import pytest
 from keras_vit.data import load_detection
 from keras_vit.data import segmentation
 from keras_vit.data.boxes import crop_boxes
+from keras_vit.evaluation import coco_metrics
+from keras_vit.evaluation import targets_by_image
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -61,11 +63,12 @@ def test_annotations_are_read(kind, tmp_path):
     assert (data.num_train, data.num_test) == (2, 2)
     image, label = data.read("train", 0)
     assert image.shape == (20, 40, 3)
-    assert label.shape == (2, 5) and (label[:, 0] == -1).all()
+    is_json = kind == "json"  # which also has a crowd
+    assert label.shape == (2 + is_json, 5) and (label[:, 0] == -1).all()
     _, label = data.read("test", 1)
-    np.testing.assert_allclose(
-        label, [[0, 0.5, 0.5, 0.5, 0.5], [1, 0.05, 0.1, 0.1, 0.2]]
-    )
+    expected = [[0, 0.5, 0.5, 0.5, 0.5], [1, 0.05, 0.1, 0.1, 0.2]]
+    crowd = [[-2, *expected[0][1:]]]
+    np.testing.assert_allclose(label, expected + crowd * is_json)
     images, labels = data.evaluation(image_size=16, batch_size=2)[0]
     assert images.shape == (2, 16, 16, 3)
     np.testing.assert_allclose(labels[1], label, atol=1e-6)
@@ -216,5 +219,14 @@ def test_tfds(monkeypatch):
     assert data.class_names == ("cat", "dog", "owl")
     image, label = data.read("train", 0)
     assert image.shape == (20, 40, 3)
-    np.testing.assert_allclose(label, [[2, 0.75, 0.5, 0.5, 0.5]])
-    assert data.read("train", 1)[1].tolist() == [[-1] * 5]
+    expected = [[2, 0.75, 0.5, 0.5, 0.5], [-3, 0.5, 0.5, 1, 1]]
+    np.testing.assert_allclose(label, expected)
+    assert data.read("train", 1)[1].tolist() == [[-1] * 5] * 2
+    # A box in the crowd is not wrong, and the crowd is not missed.
+    (truth,) = targets_by_image(label[None], 20, 40)
+    prediction = {
+        "boxes": [[20, 5, 40, 15], [1, 1, 9, 9]],
+        "classes": [2, 1],
+        "scores": [0.8, 0.9],
+    }
+    assert coco_metrics([prediction], [truth])["AP"] == pytest.approx(1)
