@@ -345,7 +345,6 @@ def _warn_if_not_finite(checkpoint: Checkpoint) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _program.Parser(
-        prog="convert.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -38,6 +38,7 @@ import argparse
 import contextlib
 import dataclasses
 import io
+import json
 import logging
 import os
 import tempfile
@@ -146,6 +147,7 @@ def export(
     if not isinstance(model, keras.Model):
         model = _load(model, None, {}, size)
     shape = (batch_size, *_image_shape(model, size))
+    names = getattr(model, "class_names", None)
     if softmax:
         model = _with_softmax(model)
     _check_representable(form, model, shape)
@@ -158,6 +160,8 @@ def export(
     source = fast
     if int8_weights and not form.converted:
         source = inference_model(_quantized(model))
+    if names:
+        source.class_names = tuple(names)
     with _replacing(path, form) as temporary:
         with _explained(f"{backend} could not write", form):
             form.write(source, temporary, shape, int8_weights)
@@ -607,6 +611,8 @@ def _finish_onnx(model: keras.Model, path: Path, int8: bool) -> None:
             values[:] = [new.get(value, value) for value in values]
     for output in file.graph.output:
         output.name = new.get(output.name, output.name)
+    if names := getattr(model, "class_names", None):
+        onnx.helper.set_model_props(file, {"class_names": json.dumps(names)})
     onnx.checker.check_model(file)
     onnx.save_model(file, path)
     if int8:
@@ -840,7 +846,6 @@ def _count(text: str) -> int | None:
 def _parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
     parser = _program.Parser(
-        prog="export.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

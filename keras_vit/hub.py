@@ -27,7 +27,6 @@ from keras_vit._types import Tensor
 from keras_vit.models import load_keras_file
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.checkpoint import open_checkpoint
-from keras_vit.weights.files import class_names_of
 from keras_vit.weights.files import read_config
 from keras_vit.weights.files import write
 from keras_vit.weights.formats import FORMATS
@@ -130,7 +129,7 @@ def _write(
     weights, arguments, built = converters.describe(model)
     mode = built.get("preprocessing") or checkpoint.preprocess_mode or "tf"
     run = read_config(checkpoint.path)
-    class_names = class_names_of(run, arguments["classes"])
+    class_names = checkpoint.class_names(arguments["classes"])
     converters.write_keras(model, folder / _WEIGHTS[KERAS])
     config: Config = {}
     missing: dict[str, str | None] = {KERAS: None}

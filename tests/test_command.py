@@ -1,11 +1,13 @@
 """The command `keras-vit`; `tests/wheel.py` runs it from a wheel."""
 
+import os
 import runpy
+import subprocess
 import sys
 
 import pytest
 
-from keras_vit import __main__ as command
+import keras_vit_command as command
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -15,6 +17,21 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["keras-vit"])
     return tmp_path
+
+
+def test_help_does_not_wait_for_keras(folder):
+    code = "import sys, keras_vit_command as c; c.main([]); "
+    code += "sys.exit('keras' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(command.recipes().parent)}
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr
+    assert max(map(len, found.stdout.splitlines())) <= 80
 
 
 def test_help_names_all_commands(capsys):
@@ -33,6 +50,13 @@ def test_help_names_all_commands(capsys):
             ["predict", "run", "a.png", "b.png", "--top", "3"],
             ["--weights", "run", "--images", "a.png", "b.png", "--top", "3"],
         ),
+        (
+            ["explain", "run", "a.png"],
+            [
+                *("--explain", "--output", "runs/explain"),
+                *("--weights", "run", "--images", "a.png"),
+            ],
+        ),
     ],
 )
 def test_recipes_receive_flags(values, flags, monkeypatch):
@@ -41,7 +65,7 @@ def test_recipes_receive_flags(values, flags, monkeypatch):
         runpy, "run_path", lambda *a, **_: ran.append([*a, *sys.argv[1:]])
     )
     command.main(values)
-    recipe = {"train": "finetune_cifar.py", "predict": "predict.py"}[values[0]]
+    recipe = command.COMMANDS[values[0]][0].split()[0]
     assert ran == [[str(command.recipes() / recipe), *flags]]
 
 

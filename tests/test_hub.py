@@ -140,6 +140,14 @@ def test_class_names_are_kept_without_the_other_libraries(tmp_path):
     assert classifier_names(tmp_path / "again") == NAMES
 
 
+def test_class_names_of_a_keras_file_are_kept(tmp_path):
+    model = keras_vit.VisionTransformer(**SIZES)
+    model.class_names = NAMES
+    model.save(tmp_path / "model.keras")
+    hub.save(tmp_path / "model.keras", tmp_path / "folder")
+    assert classifier_names(tmp_path / "folder") == NAMES
+
+
 def classifier_names(folder):
     return class_names(open_checkpoint(folder), len(NAMES))
 

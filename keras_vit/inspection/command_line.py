@@ -122,7 +122,6 @@ def _run(
 def _parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
     parser = _program.Parser(
-        prog="report.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -12,6 +12,8 @@ from typing import Any
 from typing import TypeAlias
 
 import numpy as np
+from keras import Model
+from keras import activations
 from keras import ops
 
 from keras_vit import downloads
@@ -48,6 +50,7 @@ def decode_predictions(
     predictions: Tensor,
     top: int = 5,
     labels: StrPath | Sequence[str] | None = None,
+    model: Model | None = None,
 ) -> list[list[tuple[str | None, str, float]]]:
     """Returns the names and scores of the top classes of each image.
 
@@ -67,19 +70,21 @@ def decode_predictions(
             - `.json`: `{"0": ["n01440764", "tench"], ...}`, as in Keras;
             - any other suffix: UTF-8 text with one label per line, either
               `name` or `id<TAB>name`.
+        model: `keras.Model` that computed `predictions`. Its `class_names`
+            replace `labels` of None, and its logits become probabilities, by a
+            softmax.
 
     Returns:
         A list with one list of `top` tuples `(wordnet_id, name, score)` per
         image, highest score first; of equal scores, the lower index first.
-        `wordnet_id` is None if the labels have no ids. `score` is the value
-        in `predictions`, as a Python float: for probabilities, build the
-        model with `classifier_activation="softmax"`, or apply
-        `keras.ops.softmax`. A warning says so if values are outside [0, 1].
+        `wordnet_id` is None if the labels have no ids. `score` is a Python
+        float: a probability if `model` is given, else the value in
+        `predictions`, with a warning if values are outside [0, 1].
 
     Raises:
-        ValueError: if `predictions` has another shape or contains NaN, or if a
+        ValueError: if `predictions` has another shape or contains NaN, if a
             file of labels has another form or their number is not the number
-            of classes.
+            of classes, or if `model` has no layer "head".
         FileNotFoundError: if there is no file of labels.
         OSError: if ImageNet's labels cannot be downloaded.
 
@@ -90,7 +95,9 @@ def decode_predictions(
     ... )
     [[(None, 'dog', 0.5), (None, 'cat', 0.25)]]
     """
-    scores = _scores(predictions)
+    scores = _scores(predictions, model)
+    if labels is None:
+        labels = getattr(model, "class_names", None)
     pairs = _resolve_labels(labels, scores.shape[1])
     best = np.argsort(-scores, axis=1, kind="stable")[:, :top]
     return [
@@ -99,8 +106,9 @@ def decode_predictions(
     ]
 
 
-def _scores(predictions: Any) -> Array:
-    """Returns predictions in float64, with a warning if these are logits."""
+def _scores(predictions: Any, model: Model | None) -> Array:
+    """Returns predictions in float64: the probabilities of a model, or without
+    one what they are, with a warning if these are logits."""
     if ops.is_tensor(predictions):
         predictions = ops.convert_to_numpy(predictions)
     elif hasattr(predictions, "detach"):
@@ -114,13 +122,15 @@ def _scores(predictions: Any) -> Array:
             "a single image, pass `predictions[None]`. Received: shape "
             f"{scores.shape}, {np.isnan(scores).sum()} values are NaN"
         )
+    if model and model.get_layer("head").activation is activations.linear:
+        exp = np.exp(scores - scores.max(axis=1, keepdims=True))
+        scores = exp / exp.sum(axis=1, keepdims=True)
     if scores.size and (scores.min() < -1e-3 or scores.max() > 1 + 1e-3):
         warn(
             "`predictions` are not probabilities, and are returned as they "
             f"are: they range from {scores.min():.4g} to {scores.max():.4g}. "
-            "For probabilities, apply `keras.ops.softmax` (or `sigmoid`, if "
-            "an image has several labels), or build the model with "
-            '`classifier_activation="softmax"`.'
+            "For probabilities, pass `model=`, or apply `keras.ops.softmax` "
+            "(`sigmoid`, if an image has several labels)."
         )
     return scores
 

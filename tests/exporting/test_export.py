@@ -1,6 +1,7 @@
 """tools/export.py: exports match Keras; those that differ are removed."""
 
 import dataclasses
+import json
 import os
 import pathlib
 import runpy
@@ -96,9 +97,14 @@ def test_exported_model_matches_keras(name, export, tmp_path):
         # Without a class token, the number of tokens might be 0.
         pooling="gap" if any_size else "token",
     )
+    model.class_names = [f"class {i}" for i in range(model.output.shape[1])]
+    model.save("model.keras")
     target = target_of(name)
     status, printed = export("model.keras", target)
     assert status == 0 and "warning" not in printed.lower(), printed
+    if name == "onnx":
+        (found,) = pytest.importorskip("onnx").load(target).metadata_props
+        assert json.loads(found.value) == model.class_names
     assert "3 x 8 x 12 x 3" in printed
     assert ("1 x 8 x 24 x 3" in printed) == any_size
     files = map(str, exporting.FORMATS[name].files(target))

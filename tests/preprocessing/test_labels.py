@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.preprocessing import decode_predictions
 
 pytestmark = pytest.mark.backends("torch")
@@ -64,6 +65,24 @@ def test_tensors_of_every_library(library, dtype):
 def test_wrong_predictions_raise(predictions, message):
     with pytest.raises(ValueError, match=message):
         decode_predictions(predictions, 1, NAMES)
+
+
+@pytest.mark.parametrize("activation", [None, "softmax"])
+def test_a_model_gives_names_and_probabilities(activation):
+    model = keras_vit.models.Model(
+        inputs := keras.Input((3,)),
+        keras.layers.Dense(3, activation=activation, name="head")(inputs),
+    )
+    model.class_names = NAMES
+    scores = [[2.0, 3.0, 1.0]] if activation is None else ONE
+    (((_, name, score), *_),) = decode_predictions(
+        np.array(scores), 3, model=model
+    )
+    expected = np.e**3 / (np.e + np.e**2 + np.e**3)
+    if activation:
+        expected = np.max(ONE)
+    assert name == NAMES[np.argmax(scores)]
+    assert score == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -145,5 +164,5 @@ def test_values_that_are_no_probabilities_are_said(rows, warns):
             np.array(rows), top=3, labels=["a", "b", "c"]
         )
     said = [str(w.message) for w in caught]
-    assert any("classifier_activation" in text for text in said) == warns
+    assert any("pass `model=`" in text for text in said) == warns
     assert sorted(x for *_, x in found[0]) == sorted(rows[0])

@@ -1,0 +1,138 @@
+"""The command `keras-vit`, which runs the programs of the package keras_vit.
+
+  keras-vit train photos                 # images in photos/CLASS/
+  keras-vit predict runs/photos new/     # class names with probabilities
+  keras-vit export runs/photos photos.onnx
+
+The flags of a command are listed by its --help. Values in front of them are
+those of the flags named here:
+"""
+
+import difflib
+import importlib
+import os
+import pathlib
+import runpy
+import shutil
+import sys
+
+# This module is outside the package, whose import takes seconds, so that the
+# help does not wait for Keras.
+
+# What a command runs, the flags of the values in front (the last takes all that
+# remain), and what it does. Recipes are files, the others are modules.
+COMMANDS: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "train": (
+        "finetune_cifar.py",
+        ("--dataset",),
+        "trains or fine-tunes a classifier",
+    ),
+    "segment": (
+        "segment.py",
+        ("--dataset",),
+        "trains a model that segments images",
+    ),
+    "detect": (
+        "detect.py",
+        ("--dataset",),
+        "trains a model that finds objects",
+    ),
+    "predict": (
+        "predict.py",
+        ("--weights", "--images"),
+        "predicts the classes, or objects, of images",
+    ),
+    "explain": (
+        "predict.py --explain --output runs/explain",
+        ("--weights", "--images"),
+        "also draws what a predicted class depends on",
+    ),
+    "evaluate": (
+        "evaluate.py",
+        ("--weights", "--dataset"),
+        "measures a model on labeled images",
+    ),
+    "report": (
+        "keras_vit.evaluation.report",
+        (),
+        "writes a page about what a model attends to",
+    ),
+    "convert": (
+        "keras_vit.convert",
+        (),
+        "converts checkpoints of 9 code bases",
+    ),
+    "export": (
+        "keras_vit.exporting",
+        (),
+        "writes ONNX, SavedModel, LiteRT, OpenVINO, .pt2",
+    ),
+    "serve-page": (
+        "http.server --bind 127.0.0.1",
+        ("--directory",),
+        "serves a folder with a page to your browser",
+    ),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs a command and returns its exit status."""
+    name, *values = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name in ("-h", "--help"):
+        print(__doc__)
+        for command, (_, flags, text) in COMMANDS.items():
+            print(f"  {command:11}{text:48}{' '.join(flags)}".rstrip())
+        print("  new        copies a recipe into this folder, to be changed")
+        return 0
+    if name == "new":
+        return new(*values)
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, [*COMMANDS, "new"], 1)
+        hint = f"did you mean {near[0]}?" if near else "--help lists all"
+        print(f"error: unknown command {name!r}; {hint}", file=sys.stderr)
+        return 2
+    command, flags, _ = COMMANDS[name]
+    target, *given = command.split()
+    for flag in flags:
+        if values and not values[0].startswith("-"):
+            given += [flag, values.pop(0)]
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.argv = [f"keras-vit {name}", *given, *values]
+    if target == "http.server":
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+        return 0
+    # Before Keras: it imports TensorFlow without its start-up messages.
+    importlib.import_module("keras_vit")
+    if not target.endswith(".py"):
+        return importlib.import_module(target).main(values)
+    runpy.run_path(str(recipes() / target), run_name="__main__")
+    return 0
+
+
+def recipes() -> pathlib.Path:
+    """Returns the folder of the recipes, which a wheel has in the package."""
+    folder = pathlib.Path(__file__).resolve().parent
+    installed = folder / "keras_vit" / "recipes"
+    return installed if installed.is_dir() else folder / "recipes"
+
+
+def new(name: str = "", *_: str) -> int:
+    """Copies a recipe into the current folder."""
+    found = {path.stem: path for path in sorted(recipes().glob("*.py"))}
+    near = [stem for stem in found if name and stem.startswith(name)]
+    if len(near) != 1:
+        print(
+            f"error: no recipe is called {name!r}; the recipes are "
+            f"{', '.join(found)}",
+            file=sys.stderr,
+        )
+        return 2
+    target = pathlib.Path(found[near[0]].name)
+    if target.exists():
+        print(f"error: {target} exists; it is not replaced", file=sys.stderr)
+        return 1
+    shutil.copyfile(found[near[0]], target)
+    print(
+        f"{target} is yours to change; python {target} --help lists its flags"
+    )
+    return 0
