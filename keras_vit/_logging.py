@@ -1,7 +1,10 @@
 """The `keras_vit` logger, and its output in command-line programs."""
 
+import contextlib
 import logging
+import pathlib
 import sys
+from collections.abc import Iterator
 
 logger = logging.getLogger("keras_vit")
 
@@ -19,6 +22,20 @@ def show() -> None:
     logger.setLevel(logging.INFO)
     # If a library configures the root logger, lines would be printed twice.
     logger.propagate = False
+
+
+@contextlib.contextmanager
+def log_file(path: pathlib.Path) -> Iterator[None]:
+    """Appends log messages to a file with their times, in its context."""
+    handler = logging.FileHandler(path, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s"))
+    handler.handleError = lambda record: None  # a full disk, for example
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
 
 
 class _PrintHandler(logging.Handler):

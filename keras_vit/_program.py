@@ -6,8 +6,10 @@ import contextlib
 import difflib
 import importlib
 import io
+import os
 import re
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -67,6 +69,7 @@ def run_program(run: Callable[[Arguments], int], arguments: Arguments) -> int:
     Warnings, and errors that users can cause, are printed as one line each.
     """
     _logging.show()
+    import_tensorflow()
     escape_unprintable_output()
     warnings.showwarning = _show
     try:
@@ -84,6 +87,27 @@ def run_program(run: Callable[[Arguments], int], arguments: Arguments) -> int:
     except KeyboardInterrupt:
         logger.error("\nerror: interrupted")
         return 130
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow, if it is installed, without the lines of its C++ code
+    on stderr, which TF_CPP_MIN_LOG_LEVEL=3 does not hide
+    (https://github.com/tensorflow/tensorflow/issues/100442).
+
+    Programs import it with every backend: it reads images, and Keras imports
+    it to save a model. An error is raised where it is used.
+    """
+    quiet = os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "3"
+    if "tensorflow" in sys.modules or not quiet:
+        return
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as hidden, contextlib.suppress(ImportError):
+        os.dup2(hidden.fileno(), 2)
+        try:
+            importlib.import_module("tensorflow")
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 def escape_unprintable_output() -> None:

@@ -43,7 +43,6 @@ from keras_vit.training import run_folder
 
 FILES = ("results.json", "per_class.csv", "reliability.png", "confusion.png")
 SPLITS = {"test": ("test",), "train": ("train",), "all": ("train", "test")}
-SHOWN = 5  # number of best and of worst classes to print
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +204,7 @@ def measure(probabilities, labels, class_names, config, output):
     }.items():
         with run_folder.atomic_write(output / name) as temporary:
             figure.savefig(temporary)
-    show_classes(there)
+    print(f"\n{evaluation.class_table(rows)}")
     return results
 
 
@@ -236,25 +235,6 @@ def measure_multi_label(logits, probabilities, labels, class_names, output):
         ),
         "classes_without_images": averages.count(None),
     }
-
-
-def show_classes(rows):
-    rows = sorted(rows, key=lambda row: row["accuracy"])
-    shown = rows
-    if len(rows) > 2 * SHOWN:
-        shown = [*rows[:SHOWN], None, *rows[-SHOWN:]]
-    print(f"\n{'class':24}{'images':>8}{'accuracy':>10}  most often taken for")
-    for row in shown:
-        if row is None:
-            print("...")
-            continue
-        other = ""
-        if row["mistaken_for"] is not None:
-            other = f"{row['mistaken_for']} ({row['times']})"
-        print(
-            f"{row['class'][:23]:24}{row['images']:8}{row['accuracy']:10.4f}"
-            f"  {other}"
-        )
 
 
 if __name__ == "__main__":

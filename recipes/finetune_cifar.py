@@ -18,17 +18,14 @@
       the learning rate that is best on a validation split; each batch of 512
       images of 384 pixels is split into 8 micro-batches
 
-docs/finetune.md explains more, and docs/reproduce.md the presets, whose values
-and sources are in keras_vit/training/presets.py. Presets train on the same
-fraction of the training images as their source, and evaluate on the test set.
-With --holdout 0, and in the last training of --sweep, the model trains on all
-training images. Without --preset, the settings are this recipe's own, for small
-machines and datasets; docs/transfer.md measures those for --weights.
+docs/finetune.md explains more, and docs/reproduce.md the presets, which are in
+keras_vit/training/presets.py. They train on the same fraction of the training
+images as their source, and evaluate on the test set. With --holdout 0, and in
+the last training of --sweep, the model trains on all training images. Without
+--preset, the settings are for small machines and datasets (docs/transfer.md).
 
-An interrupted run resumes bit for bit with the same command. The output folder
-contains model.keras, model.npz (weights to fine-tune again with --weights),
-metrics.csv, curves.png, predictions.png and config.json. The environment
-variable KERAS_BACKEND selects jax, tensorflow or torch.
+An interrupted run resumes bit for bit with the same command. recipes/README.md
+lists the files in the output folder. KERAS_BACKEND selects the backend.
 """
 
 import dataclasses
@@ -42,6 +39,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
+from keras_vit import evaluation
 from keras_vit import training
 from keras_vit.training import command_line as cli
 
@@ -79,9 +77,9 @@ class Config(cli.ModelFlags, training.SweepFlags):
     )
     steps: int | None = cli.flag(
         "training steps; default: 30 epochs, but from scratch at least 2400 "
-        "(half of both for compact-hybrid on images above 40 pixels), and with "
-        "--weights at least 100 and at most 500, or 10000 for 20000 images or "
-        "more, or 20000 for 500000 images or more",
+        "(half of both for compact-hybrid on images above 40 pixels) and at "
+        "most 300 epochs, and with --weights at least 100 and at most 500, or "
+        "10000 for 20000 images or more, or 20000 for 500000 images or more",
         minimum=1,
     )
     learning_rate: float | None = cli.flag(
@@ -213,7 +211,7 @@ def train(config, data, strategy, output, keep=True):
         model.fit(**run.resume(model, schedule, train_batches, test))
 
         # 5. Results: the model, metrics, plots and settings.
-        return run.save(model, keep=keep)
+        return run.save(model, keep=keep, more=evaluation.write_class_results)
 
 
 def training_options(config, data):
@@ -308,6 +306,7 @@ def resolve_config(given, data):
         weight_decay=0.05 if config.optimizer == "adamw" else None,
         mode=spec["mode"],
         layer_decay=decay,
+        keep="best" if data.num_validation and not config.preset else "last",
     )
 
 
@@ -343,6 +342,7 @@ def count_steps(config, batch_size, data):
         is_hybrid = config.model == "compact-hybrid"
         if is_hybrid and math.prod(config.input_shape(1)) > 40**2:
             steps //= 2
+        steps = min(steps, 300 * epoch)  # which a few images learn by heart
     return steps, config.evaluate_every or max(1, steps // 10)
 
 

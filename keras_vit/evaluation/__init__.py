@@ -1,6 +1,10 @@
 from keras_vit.evaluation.callbacks import (
     NearestNeighbours as NearestNeighbours,
 )
+from keras_vit.evaluation.classes import class_table as class_table
+from keras_vit.evaluation.classes import (
+    write_class_results as write_class_results,
+)
 from keras_vit.evaluation.command_line import EvaluationFlags as EvaluationFlags
 from keras_vit.evaluation.detection import CocoMetrics as CocoMetrics
 from keras_vit.evaluation.detection import coco_metrics as coco_metrics

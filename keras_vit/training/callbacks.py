@@ -25,6 +25,8 @@ from keras_vit.training.run_folder import log_os_errors
 
 # The metrics by name, in all calls by `model.fit`: Keras's default is None.
 Logs: TypeAlias = Any
+# What a line shows, by the split, or "", and the title of its column.
+Cells: TypeAlias = dict[tuple[str, str], str]
 # What a model is selected by: the first of these that is measured. The sign is
 # that of a higher score for a better model.
 SCORES = {
@@ -212,11 +214,11 @@ class StopEarly(keras.callbacks.Callback):
 
 
 class Progress(keras.callbacks.Callback):
-    """Logs a line for each evaluation; `metrics` must precede it in the list of
-    callbacks.
+    """Logs a row of a table for each evaluation; `metrics` must precede it in
+    the list of callbacks.
 
-    On a terminal, a further line shows the progress between evaluations, if the
-    log level is INFO or lower.
+    On a terminal, a further line with a bar, which fits its width, shows the
+    progress between evaluations, if the log level is INFO or lower.
     """
 
     # Seconds between updates of the progress line. Each reads the loss, which
@@ -227,7 +229,7 @@ class Progress(keras.callbacks.Callback):
         super().__init__()
         self._metrics, self._steps = metrics, steps
         self._first = self._from = -1.0  # before the first step
-        self._shown = 0.0
+        self._shown, self._titled = 0.0, False
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         now = time.perf_counter()
@@ -235,14 +237,23 @@ class Progress(keras.callbacks.Callback):
             self._first, self._from = now, self._metrics.fractional_step
         if self._is_live() and now - self._shown > self.EVERY:
             self._shown = now
-            # A longer line would wrap, and only its last row would be erased.
-            width = shutil.get_terminal_size().columns - 1
-            self._rewrite(self._line(self._metrics.now(logs))[:width])
+            self._rewrite(self._bar(self._cells(self._metrics.now(logs))))
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if self._is_live():
             self._rewrite("")
-        logger.info(self._line(self._metrics.rows[-1]))
+        cells = self._cells(self._metrics.rows[-1])
+        rows = [list(cells.values())]
+        if not self._titled:
+            splits = [split for split, _ in cells]
+            first = [s * (s not in splits[:i]) for i, s in enumerate(splits)]
+            rows = [first, [name for _, name in cells], *rows]
+        self._titled = True
+        widths = [max(len(n), len(x), 7) for (_, n), x in cells.items()]
+        for row in rows:
+            texts = zip(row, widths, strict=True)
+            line = "  ".join(f"{text:>{width}}" for text, width in texts)
+            logger.info(line.rstrip())
 
     def _is_live(self) -> bool:
         return sys.stdout.isatty() and logger.isEnabledFor(logging.INFO)
@@ -251,19 +262,33 @@ class Progress(keras.callbacks.Callback):
         sys.stdout.write(f"\r\033[K{text}")
         sys.stdout.flush()
 
-    def _line(self, row: dict[str, Any]) -> str:
-        texts = [f"step {row['step']:{len(str(self._steps))}}/{self._steps}"]
-        for name, value in row.items():
-            if name not in ("step", "learning_rate", "images_per_second"):
-                texts.append(f"{name.replace('_', ' ')} {value:.4f}")
-        texts.append(f"rate {row['learning_rate']:.2e}")
-        texts.append(f"{row['images_per_second']:.0f} images/s")
+    def _bar(self, cells: Cells) -> str:
+        """Returns a line that is narrower than the terminal: a longer one would
+        wrap, and only its last row would be erased."""
+        (_, step), *values = cells.items()
+        text = "  ".join(f"{name} {x}" for (_, name), x in values if x)
+        width = shutil.get_terminal_size().columns - 1
+        room = max(0, min(30, width - len(f"{step}  {text}") - 2))
+        done = round(room * self._metrics.fractional_step / self._steps)
+        return f"{step}  {'#' * done}{'.' * (room - done)}  {text}"[:width]
+
+    def _cells(self, row: dict[str, Any]) -> Cells:
+        """Returns the values to show of a row of `metrics.csv`."""
+        width = len(str(self._steps))
+        cells = {("", "step"): f"{row['step']:{width}}/{self._steps}"}
+        for column, value in row.items():
+            split, _, name = column.partition("_")
+            if split in ("train", "validation", "test"):
+                name = "mAP" if name == "mean_average_precision" else name
+                cells[split, name.replace("_", " ")] = f"{value:.4f}"
+        cells["", "images/s"] = f"{row['images_per_second']:.0f}"
+        cells["", "left"] = ""
         if done := self._metrics.fractional_step - self._from:
             spent = time.perf_counter() - self._first
             left = self._steps - self._metrics.fractional_step
             left = datetime.timedelta(seconds=round(spent / done * left))
-            texts.append(f"{left} left")
-        return "  ".join(texts)
+            cells["", "left"] = str(left)
+        return cells
 
 
 class EventFiles(keras.callbacks.Callback):

@@ -130,13 +130,22 @@ def sample_evenly(
     of the same class. Labels may be one-hot, and images of weight 0 are padding
     at the end.
     """
-    wanted = set(np.linspace(0, total - 1, min(count, total)).astype(int))
+    wanted = np.linspace(0, total - 1, min(count, total)).astype(int)
+    return images_at(batches, wanted, multi_label)
+
+
+def images_at(
+    batches: Iterable[Any], wanted: ArrayLike, multi_label: bool = False
+) -> tuple[Array, Array]:
+    """Returns the images and labels at some indices of batches, by index; see
+    `sample_evenly`."""
+    places = set(np.asarray(wanted).tolist())
     images, labels, index = [], [], 0
     for batch_images, batch_labels, *_ in batches:
         for image, row in zip(
             np.asarray(batch_images), np.asarray(batch_labels), strict=True
         ):
-            if index in wanted:
+            if index in places:
                 images.append(image)
                 labels.append(row)
             index += 1

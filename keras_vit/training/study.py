@@ -52,6 +52,15 @@ class SweepFlags(SupervisedFlags):
         "one then trains on all images",
         metavar="X,Y,...",
     )
+    keep: str | None = flag(
+        "which weights to save: last, those of the last step, or best, those "
+        "of the evaluation with the highest accuracy, or mean average "
+        "precision; default: best with a validation split (--holdout, or that "
+        "of a CSV file), but last with --preset or --sweep and where test "
+        "images are evaluated, whose accuracy would be optimistic if it chose "
+        "the weights",
+        choices=("last", "best"),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,6 +73,7 @@ class SweepFlags(SupervisedFlags):
                 "--holdout a fraction above 0, or leave it out."
             )
         object.__setattr__(self, "holdout", self.holdout or "paper")
+        object.__setattr__(self, "keep", self.keep or "last")
 
 
 def parse_learning_rates(text: str, dataset: str = "") -> tuple[float, ...]:

@@ -14,6 +14,7 @@ import keras
 
 from keras_vit import _checks
 from keras_vit import converters
+from keras_vit._logging import log_file
 from keras_vit._logging import logger
 from keras_vit._program import UserError
 from keras_vit._types import StrPath
@@ -40,6 +41,7 @@ from keras_vit.training.run_folder import DONE
 from keras_vit.training.run_folder import atomic_write
 from keras_vit.training.run_folder import environment_info
 from keras_vit.training.run_folder import exclusive_lock
+from keras_vit.training.run_folder import log_os_errors
 from keras_vit.training.run_folder import prepare_output
 from keras_vit.training.run_folder import program_info
 from keras_vit.training.run_folder import save_json
@@ -51,6 +53,7 @@ FILES = (
 # Some runs write these instead of others of `FILES`.
 MORE_FILES = (
     *("encoder.keras", "encoder.npz", "model.weights.h5"),
+    *("per_class.csv", "confusion.png", "mistakes.png"),
     *("segmentation.png", "iou.csv"),
     *("detection.png", "coco.json"),
 )
@@ -219,6 +222,12 @@ def print_results(summary: dict[str, Any], output: pathlib.Path) -> None:
     if score.endswith("_AP"):
         call = "boxes = keras_vit.detection.decode(model.predict(images), "
         call += f"{height}, {width})"
+    if score.partition("_")[2] in ("accuracy", "mean_average_precision"):
+        logger.info(
+            "To predict, and to see why:\n"
+            f"  keras-vit predict {output} IMAGES\n"
+            f"  keras-vit explain {output} IMAGES"
+        )
     logger.info(
         f"To use it in Python on images of {height} x {width} x "
         f"{data['channels']} with values from {values}:\n"
@@ -226,7 +235,24 @@ def print_results(summary: dict[str, Any], output: pathlib.Path) -> None:
         f"  model = keras.models.load_model({str(output / 'model.keras')!r})\n"
         f"  images = {scale}"
         + (f"\n  {call}" * (score.partition("_")[2] not in _PRETRAINING))
+        + "\n  keras_vit.decode_predictions(logits, model=model)"
+        * (score.partition("_")[2] == "accuracy")
     )
+
+
+class Curves(keras.callbacks.Callback):
+    """Draws `curves.png` while a run trains, at most every 20 seconds."""
+
+    def __init__(self, run: Any, rows: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self._run, self._rows, self._drawn = run, rows, time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if time.perf_counter() - self._drawn > 20:
+            self._drawn, path = time.perf_counter(), "curves.png"
+            with log_os_errors(path):
+                path = self._run.output / path
+                plot_learning_curves(self._rows, path, self._run.data.name)
 
 
 # Settings that may differ when a run resumes.
@@ -235,6 +261,7 @@ _MAY_CHANGE = (
     "skip_bad_images",  # which a run may need that met one
 )
 TENSORBOARD = "tensorboard"
+LOG = "log.txt"
 # Parts of the messages of TensorFlow and JAX about a lost process.
 _LOST = ("unhealthy", "heartbeat", "UNAVAILABLE", "Connection", "Broken pipe")
 
@@ -317,6 +344,7 @@ class Run:
             stack.enter_context(exclusive_lock(self.output, self.strategy))
             self.strategy.process_batch_size(self.micro_batch_size)
             if self.strategy.is_main:
+                stack.enter_context(log_file(self.output / LOG))
                 warn_of_average(self.config)
             keras.utils.set_random_seed(self.config.seed)
             stack.enter_context(self.checkpoints.watching())
@@ -443,6 +471,7 @@ class Run:
             if not done:
                 tensorboard = self.output / TENSORBOARD
                 shutil.rmtree(tensorboard, ignore_errors=True)
+                (self.output / LOG).unlink(missing_ok=True)
         return done
 
     def _make_callbacks(
@@ -464,6 +493,7 @@ class Run:
             callbacks.append(StopEarly(self.checkpoints.rows, config.patience))
         if first:
             callbacks.append(Progress(metrics, config.steps))
+            callbacks.append(Curves(self, metrics.rows))
         if first and config.tensorboard:
             callbacks.append(EventFiles(self.output / TENSORBOARD, metrics))
         if config.uses_averages:
@@ -475,6 +505,7 @@ class Run:
         model: keras.Model,
         write: Callable[..., Any] | None = None,
         keep: bool = True,
+        more: Callable[..., Any] | None = None,
     ) -> dict[str, Any]:
         """Writes the results of the run, and removes its checkpoints.
 
@@ -484,6 +515,8 @@ class Run:
                 the model. Without it, `model.keras`, weights for the next
                 `--weights` and `predictions.png` are written.
             keep: Boolean. Whether to write the model at all.
+            more: Function of the run and the model that writes further results
+                of a classifier, such as `evaluation.write_class_results`.
 
         Returns:
             Dict. The content of `config.json`.
@@ -509,6 +542,8 @@ class Run:
                 if strategy.num_devices > 1:
                     model = load_keras_file(output / "model.keras")
                 write_predictions(self, model, summary)
+                if more:
+                    more(self, model)
             plot_learning_curves(
                 self.checkpoints.rows,
                 output / "curves.png",

@@ -57,8 +57,9 @@ def accuracy_of(model, size=8):
 @pytest.mark.suite("jax", "torch")
 def test_every_file_is_written(digits):
     found = sorted(path.name for path in digits.iterdir())
-    assert found == sorted(training.FILES)
-    for name in ("curves.png", "predictions.png"):
+    more = ("per_class.csv", "confusion.png", "mistakes.png", "log.txt")
+    assert found == sorted([*training.FILES, *more])
+    for name in ("curves.png", "predictions.png", *more[1:3]):
         assert (digits / name).read_bytes().startswith(b"\x89PNG")
 
 

@@ -13,6 +13,8 @@ from tests.training.fitting import fit
 
 pytestmark = pytest.mark.backends("torch")
 
+METRICS = ("loss", "accuracy")
+
 
 @pytest.fixture(autouse=True)
 def _shown():
@@ -72,24 +74,29 @@ def events_of(folder):
 
 def test_log_and_event_files_have_each_evaluation(tmp_path, capsys):
     rows = rows_of_run(tmp_path)
-    lines = capsys.readouterr().out.splitlines()
-    starts = [line.split("  ")[0] for line in lines]
-    assert starts == ["step 2/5", "step 4/5", "step 5/5"]
+    splits, names, *lines = capsys.readouterr().out.splitlines()
+    assert splits.split() == ["train", "test"]
+    assert names.split() == [
+        "step",
+        *2 * ["loss", "accuracy"],
+        *("images/s", "left"),
+    ]
+    assert max(map(len, (splits, names, *lines))) < 80
+    assert [line.split()[0] for line in lines] == ["2/5", "4/5", "5/5"]
     head, *events = events_of(tmp_path)
     assert head.file_version == "brain.Event:2"
     assert [event.step for event in events] == [2, 4, 5]
     for line, event, row in zip(lines, events, rows, strict=True):
-        assert f"train loss {row['train_loss']:.4f}" in line
-        assert f"test accuracy {row['test_accuracy']:.4f}" in line
-        assert f"rate {row['learning_rate']:.2e}" in line
-        assert f"{row['images_per_second']:.0f} images/s" in line
-        assert line.endswith(" left")
+        values = [row[f"{s}_{n}"] for s in ("train", "test") for n in METRICS]
+        speed = f"{row['images_per_second']:.0f}"
+        texts = [*(f"{value:.4f}" for value in values), speed]
+        assert line.split()[1:-1] == texts
         found = {x.tag: x.simple_value for x in event.summary.value}
         assert found["loss/train"] == pytest.approx(row["train_loss"])
         assert found["accuracy/test"] == pytest.approx(row["test_accuracy"])
         assert found["learning_rate"] == pytest.approx(row["learning_rate"])
         assert len(found) == 6
-    assert lines[-1].endswith("0:00 left")
+    assert lines[-1].endswith(" 0:00:00")
 
 
 @pytest.mark.parametrize("width", [None, 40])
@@ -101,15 +108,14 @@ def test_terminal_line_is_overwritten(width, tmp_path, monkeypatch):
     if width:
         monkeypatch.setenv("COLUMNS", str(width))
     rows_of_run(tmp_path, shown_steps=1000 if width else 5)
-    assert terminal.text.count("\n") == 3
-    first, *lines = terminal.text.split("\r\033[Kstep ")
-    # Each step, and again with its evaluation.
-    steps = [int(line.split("/")[0]) for line in lines]
-    assert steps == [1, 2, 2, 3, 4, 4, 5, 5]
-    assert "train" in lines[0] and "test" not in lines[0]
-    if width:
-        live = [x for x in lines if "test" not in x]
-        assert len(live) == 5 and max(map(len, live)) < width - len("step ")
+    assert terminal.text.count("\n") == 5  # two of titles
+    first, *lines = terminal.text.split("\r\033[K")
+    live = [line for line in lines if "\n" not in line]
+    assert [int(line.split("/")[0]) for line in live] == [1, 2, 3, 4, 5]
+    assert max(map(len, live)) < (width or 80)
+    if not width:
+        assert "#" in live[-1] and "." not in live[-1].split()[1]
+        assert "  loss " in live[0] and " left" in live[1]
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")

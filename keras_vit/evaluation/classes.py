@@ -1,0 +1,111 @@
+"""The results by class that a training ends with."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit._logging import logger
+from keras_vit._program import printable
+from keras_vit.evaluation.loading import probabilities
+from keras_vit.evaluation.metrics import confusion_matrix
+from keras_vit.evaluation.metrics import per_class
+from keras_vit.evaluation.plots import plot_confusion
+from keras_vit.evaluation.predict import predict_dataset
+from keras_vit.inspection import plot_attention_heatmap
+from keras_vit.inspection import relevance
+from keras_vit.training import Run
+from keras_vit.training.plots import images_at
+from keras_vit.training.plots import unit_range
+from keras_vit.training.run_folder import atomic_write
+from keras_vit.training.run_folder import save_csv
+
+_CLASSES = 5  # best and worst classes in a table
+_MISTAKES = 8
+
+
+def write_class_results(run: Run, model: keras.Model) -> None:
+    """Logs and writes what a classifier does with the images on which its run
+    is evaluated: the accuracy of each class, the confusion matrix, and the most
+    confident mistakes with the relevance of their patches.
+
+    Args:
+        run: `keras_vit.training.Run`, whose images have one class each;
+            otherwise nothing is written.
+        model: `keras.Model`. Its trained classifier.
+    """
+    data, config, names = run.data, run.config, run.data.class_names
+    if data.multi_label:
+        return
+    count, split = data.num_evaluation, data.evaluation_split
+    options = {**config.batches(), "one_hot": False}
+    options["batch_size"] = min(config.batch_size, count)
+    batches = data.evaluation(**options)
+    logits, labels = predict_dataset(model, batches, count)
+    chances = probabilities(model, logits)
+    predicted = chances.argmax(axis=1)
+    confusion = confusion_matrix(predicted, labels, len(names))
+    rows = per_class(confusion, names)
+    save_csv(rows, run.output / "per_class.csv")
+    title = f"{data.name}: {count} {split} images"
+    with atomic_write(run.output / "confusion.png") as path:
+        plot_confusion(confusion, names, title).savefig(path)
+    logger.info(f"\n{class_table(rows)}")
+    if text := overfitting(run.checkpoints.rows, split):
+        logger.info(f"\n{text}")
+    wrong = np.flatnonzero(predicted != labels)
+    if not wrong.size:
+        return
+    sure = chances[wrong, predicted[wrong]]
+    worst = np.sort(wrong[np.argsort(-sure, kind="stable")[:_MISTAKES]])
+    images = images_at(data.evaluation(**options), worst)[0]
+    titles = [
+        f"{printable(names[guess])} {row[guess]:.0%}\n"
+        f"true: {printable(names[true])}"
+        for guess, true, row in zip(
+            predicted[worst], labels[worst], chances[worst], strict=True
+        )
+    ]
+    try:
+        maps = {"relevance": list(relevance(model, images))}
+    except ValueError:  # a BiT, for example, has no attention
+        return
+    shown = list(2 * unit_range(images, config.mode) - 1)
+    with atomic_write(run.output / "mistakes.png") as path:
+        plot_attention_heatmap(shown, maps, titles).savefig(path)
+
+
+def class_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns the accuracies of the classes as text, the lowest first; of many
+    classes, the lowest and the highest ones."""
+    rows = [row for row in rows if row["images"]]
+    rows.sort(key=lambda row: row["accuracy"])
+    head = f"{'class':24}{'images':>8}{'accuracy':>10}  most often taken for"
+    lines = [
+        f"{printable(row['class'])[:23]:24}{row['images']:8}"
+        f"{row['accuracy']:10.4f}"
+        + f"  {printable(row['mistaken_for'])} ({row['times']})"
+        * (row["mistaken_for"] is not None)
+        for row in rows
+    ]
+    if len(lines) > 2 * _CLASSES:
+        lines[_CLASSES:-_CLASSES] = ["..."]
+    return "\n".join([head, *lines])
+
+
+def overfitting(rows: Sequence[dict[str, Any]], split: str) -> str:
+    """Returns a message if the loss of the evaluated images has risen by a
+    tenth while that of the training images fell, or ""."""
+    name, last = f"{split}_loss", rows[-1]
+    best = min(rows, key=lambda row: row[name])
+    rises = last[name] > 1.1 * best[name]
+    if not rises or last["train_loss"] > best["train_loss"]:
+        return ""
+    return (
+        f"The model overfits: its {split} loss was {best[name]:.4f} at step "
+        f"{best['step']}, and is {last[name]:.4f} now.\nFewer --steps, "
+        "--augment light1 or more images help; --holdout 0.1 keeps the best\n"
+        "step of a validation split. Test images do not choose the step, since "
+        "their\naccuracy would then be too high."
+    )
