@@ -9,6 +9,8 @@ import keras
 import numpy as np
 
 from keras_vit import converters
+from keras_vit import detection
+from keras_vit import downloads
 from keras_vit._program import printable
 from keras_vit._types import Array
 from keras_vit._types import ArrayLike
@@ -122,8 +124,9 @@ def load_classifier(
 
     Args:
         weights: String. Path of a run's folder, of its model.keras, or of any
-            checkpoint that `keras_vit.converters.load` reads; a URL; or, with
-            `model`, the name of released weights.
+            checkpoint that `keras_vit.converters.load` reads; a folder of a
+            YOLOS of transformers; a URL; or, with `model`, the name of released
+            weights.
         model: String. Name of a model function, or None.
         image_size: Integer, or `(height, width)`. Size of the images, in
             pixels. Defaults to the size of the training.
@@ -140,7 +143,18 @@ def load_classifier(
         OSError: if weights could not be downloaded.
         ValueError: if the weights cannot be read or do not fit the arguments.
     """
-    path = pathlib.Path(weights).expanduser()
+    path = pathlib.Path(downloads.fetch_if_remote(weights)).expanduser()
+    folder = read_config(path) if path.is_dir() else {}
+    if folder.get("model_type") == "yolos":
+        detector = detection.load(path)
+        return LoadedClassifier(
+            model=detector,
+            image_size=parse_image_size(image_size)
+            or min(height_and_width(folder.get("image_size", 512))),
+            channels=detector.input_shape[-1],
+            mode=mode or "torch",
+            class_names=detection.class_names(detector),
+        )
     if (path / "model.keras").is_file():
         path = path / "model.keras"
         weights = str(path)

@@ -160,6 +160,11 @@ def test_names_of_classes_are_kept(tmp_path):
     model = keras_vit.load(tmp_path / "theirs")
     keras_vit.save(model, tmp_path / "ours")
     assert names_in("ours") == names_in("theirs") == names
+    # predict.py reads it.
+    loaded = keras_vit.evaluation.load_classifier(str(tmp_path / "ours"))
+    assert loaded.class_names == tuple(names)
+    assert (loaded.image_size, loaded.mode) == (32, "torch")
+    assert loaded.model.output.keys() == {"classes", "boxes"}
     keras_vit.save(model, tmp_path / "model.keras")
     keras_vit.save(keras_vit.load(tmp_path / "model.keras"), tmp_path / "again")
     assert names_in("again") == names
