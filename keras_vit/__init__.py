@@ -9,6 +9,7 @@ from keras_vit import converters as converters
 from keras_vit import costs as costs
 from keras_vit import data as data
 from keras_vit import detection as detection
+from keras_vit import distillation as distillation
 from keras_vit import distribution as distribution
 from keras_vit import evaluation as evaluation
 from keras_vit import hub as hub

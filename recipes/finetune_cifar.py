@@ -108,12 +108,6 @@ class Config(cli.ModelFlags, training.SweepFlags):
         "many images it has; default: each image has the same",
         choices=("balanced",),
     )
-    label_smoothing: float | None = cli.flag(
-        "label smoothing of --loss softmax: the fraction of the probability "
-        "that is distributed evenly over all classes; default: 0",
-        minimum=0,
-        below=1,
-    )
     train: str = cli.flag(
         "trainable weights: all; head, only the new head; or lora, the head "
         "and low-rank updates of the query and value kernels",
@@ -161,10 +155,6 @@ class Config(cli.ModelFlags, training.SweepFlags):
                     "recipes/pretrain.py."
                 )
 
-    @property
-    def one_hot(self):
-        return super().one_hot or bool(self.label_smoothing)
-
 
 def main(config):
     with cli.user_errors():
@@ -190,7 +180,8 @@ def train(config, data, strategy, output, keep=True):
         test = run.evaluation_batches()
 
         # 2. Model: the given weights, with a new head of zeros unless
-        # --keep-head is given, or a new model.
+        # --keep-head is given, or a new model; with --teacher, a model that
+        # trains it.
         model = build_model(config, data)
 
         # 3. Optimizer, loss and metrics.
@@ -245,7 +236,7 @@ def build_model(config, data):
         **config.encoder_arguments(),
     )
     training.set_trainable(model, config.train, config.lora_rank)
-    return model
+    return keras_vit.distillation.distill(model, config, data)
 
 
 def learning_rate_schedule(config):

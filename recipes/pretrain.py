@@ -132,7 +132,7 @@ def train(config, data, strategy, output, summary):
         train_batches = run.train_batches()
         test = run.evaluation_batches()
 
-        # 2. Model.
+        # 2. Model; with --teacher, one that trains it.
         model = build_model(config, data)
 
         # 3. Optimizer, loss and metrics.
@@ -141,7 +141,9 @@ def train(config, data, strategy, output, summary):
         metric = keras_vit.metrics.get_metric(data.multi_label, classes)
         model.compile(
             optimizer=build_optimizer(config, schedule),
-            loss=keras_vit.losses.get_loss(config.loss, config.one_hot),
+            loss=keras_vit.losses.get_loss(
+                config.loss, config.one_hot, config.label_smoothing
+            ),
             # Weighted: images that only fill up a batch have the weight 0.
             weighted_metrics=[metric],
             jit_compile=training.jit_compile(strategy),
@@ -166,7 +168,9 @@ def resolve_config(given, data):
         every = max(100, math.ceil(data.num_train / config.batch_size))
     size = given.representation_size
     if size is None and spec["stride"]:
-        size = spec["hidden_size"] if config.representation else 0
+        # A distillation token has no hidden layer in its head.
+        plain = config.distill == "token" or not config.representation
+        size = 0 if plain else spec["hidden_size"]
     # Settings of a preset that are of models of another family are left out.
     if spec["stride"]:
         other = {"preactivation": given.preactivation}
@@ -179,6 +183,7 @@ def resolve_config(given, data):
         augment=config.augment or "none",
         mixup=mixup or 0.0,
         cutmix=config.cutmix or 0.0,
+        label_smoothing=config.label_smoothing or 0.0,
         published_rate=config.scaled_rate(
             given.published.settings["learning_rate"], config.batch_size
         ),
@@ -200,13 +205,12 @@ def build_model(config, data):
         config.seed,
         input_shape=config.input_shape(data.channels),
         classes=len(data.class_names),
-        remat=config.remat,
-        **arguments,
+        **{**arguments, **config.encoder_arguments()},
     )
     if config.positions_of_big_vision:
         training.models.initialize_positions(model, config.seed)
     training.models.init_head_bias(model, config.head_bias)
-    return model
+    return keras_vit.distillation.distill(model, config, data)
 
 
 def build_optimizer(config, schedule):
@@ -224,10 +228,10 @@ def summary(given, config):
     """
     preset = given.published.settings
     changed = [
-        f"{name.replace('_', ' ')} {value} for {published}"
+        f"{name.replace('_', ' ')} {getattr(config, name)} for {published}"
         for name in ("batch_size", "warmup_steps")
         if getattr(given, name) is None
-        and (value := getattr(config, name)) != (published := preset[name])
+        and (published := preset[name]) not in (None, getattr(config, name))
     ]
     notes = f" ({', '.join(changed)}: few images)" if changed else ""
     return f"from scratch{notes}"

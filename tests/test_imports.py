@@ -33,7 +33,7 @@ ORDER = (
     {"optimizers", "schedules", "losses", "metrics", "data"},
     {"training"},
     {"evaluation"},
-    {"convert"},
+    {"convert", "distillation"},
 )
 # All that these may import, besides `keras_vit/_*.py`.
 ALLOWED = {

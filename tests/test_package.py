@@ -15,11 +15,11 @@ from tests.small import tiny
 
 PUBLIC = """
 BiT BiT_R101x1 BiT_R101x3 BiT_R152x2 BiT_R152x4 BiT_R50x1 BiT_R50x3
-HybridVisionTransformer R26ViTB32 R26ViTS32 R50ViTB16 R50ViTL32 R_ViTTi16
-VisionTransformer ViTB14 ViTB16 ViTB32 ViTB8 ViTG14 ViTH14 ViTL14 ViTL16 ViTL32
-ViTS14 ViTS16 ViTS32 ViTTi16 ViTg14 config config_of converters cost costs data
-decode_predictions dense_features detection distribution evaluation export
-feature_extractor hub inspection layers list_weights load losses metrics
+HybridVisionTransformer R26ViTB32 R26ViTS32 R50ViTB16 R50ViTL32 R_ViTTi16 ViTB14
+ViTB16 ViTB32 ViTB8 ViTG14 ViTH14 ViTL14 ViTL16 ViTL32 ViTS14 ViTS16 ViTS32
+ViTTi16 ViTg14 VisionTransformer config config_of converters cost costs data
+decode_predictions dense_features detection distillation distribution evaluation
+export feature_extractor hub inspection layers list_weights load losses metrics
 optimizers preprocess_input pretraining save schedules segmentation training
 """.split()
 

@@ -66,9 +66,13 @@ def _generator() -> Any:
 
 
 def collect_state(model: keras.Model) -> dict[str, Any]:
-    """Returns the variables of a compiled model and of its optimizer by
-    name."""
-    groups = {"model": model.variables, "optimizer": model.optimizer.variables}
+    """Returns the variables of a compiled model and of its optimizer by name,
+    without those that are read from another file again."""
+    others = {id(x) for x in getattr(model, "reloaded_variables", ())}
+    groups = {
+        "model": [x for x in model.variables if id(x) not in others],
+        "optimizer": model.optimizer.variables,
+    }
     return {
         f"{group}/{i}": variable
         for group, variables in groups.items()

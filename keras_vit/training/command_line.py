@@ -595,8 +595,69 @@ class SupervisedFlags(PresetFlags):
         minimum=0,
         below=1,
     )
+    label_smoothing: float | None = flag(
+        "label smoothing of --loss softmax: the fraction of the probability "
+        "that is distributed evenly over all classes; default: that of "
+        "--preset, else 0",
+        minimum=0,
+        below=1,
+    )
+    teacher: str | None = flag(
+        "weights of a trained model whose outputs the model learns too, as "
+        "--weights; default: none",
+        metavar="FILE|NAME",
+    )
+    teacher_model: str | None = flag(
+        "the --model of the teacher, for released weights"
+    )
+    teacher_size: int | str | None = flag(
+        "images are resized to this size for the teacher; default: its own",
+        metavar="N|HxW",
+    )
+    teacher_mode: str | None = flag(
+        "the --mode of the teacher; default: its own, or tf if its file does "
+        "not tell",
+        choices=("tf", "torch", "clip"),
+    )
+    distill: str | None = flag(
+        "what learns from the teacher: logits, those of the model; token, "
+        "those of the distillation token of DeiT; or features, what the head "
+        "reads; default: that of --preset, else logits",
+        choices=("token", "logits", "features"),
+    )
+    distill_loss: str | None = flag(
+        "soft, the divergence from the teacher's probabilities, or hard, the "
+        "cross-entropy with its class; of features cosine, smooth_l1 or mse; "
+        "default: hard for token, soft for logits, cosine for features"
+    )
+    alpha: float = flag(
+        "weight of the teacher's loss; that of the labels' is 1 minus this",
+        0.5,
+        minimum=0,
+        maximum=1,
+    )
+    temperature: float | None = flag(
+        "temperature of --distill-loss soft; default: 1", above=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.teacher is None:
+            names = [f"teacher_{x}" for x in ("model", "size", "mode")]
+            if self.distill != self.published.settings.get("distill"):
+                names.append("distill")
+            names += ["distill_loss", "alpha", "temperature"]
+            refuse(self, *names, reason="is for training with a --teacher")
 
     @property
     def one_hot(self) -> bool:
         """Boolean. Whether labels are one-hot."""
-        return super().one_hot or self.loss == "sigmoid"
+        smooth = bool(self.label_smoothing)
+        return super().one_hot or smooth or self.loss == "sigmoid"
+
+    def encoder_arguments(self) -> dict[str, Any]:
+        """Returns the arguments of encoders among the flags."""
+        arguments = super().encoder_arguments()
+        if self.teacher and self.distill == "token":
+            arguments |= {"distillation": True, "pooling": "token"}
+        return arguments

@@ -466,11 +466,12 @@ def build_model(
 def _for_bit(arguments: dict[str, Any]) -> dict[str, Any]:
     """Returns arguments without options of encoders, which a BiT has not."""
     options = ("remat", "dropout", "drop_path", "representation_size")
-    options += ("position_embedding", "position_prefix")
+    options += ("position_embedding", "position_prefix", "distillation")
     for name in options:
         if arguments.get(name):
+            flag = {"distillation": "distill token"}.get(name, name)
             raise ValueError(
-                f"--{name.replace('_', '-')} is for Vision Transformers and "
+                f"--{flag.replace('_', '-')} is for Vision Transformers and "
                 "hybrids, and a BiT has no encoder: leave it out. Received: "
                 f"{arguments[name]}"
             )

@@ -86,6 +86,8 @@ class Published:
 PAPER = "https://arxiv.org/abs/2010.11929"  # "An Image is Worth 16x16 Words"
 AUGREG = "https://arxiv.org/abs/2106.10270"  # "How to train your ViT?"
 BIT = "https://arxiv.org/abs/1912.11370"  # "Big Transfer (BiT)"
+# "Training data-efficient image transformers & distillation through attention"
+DEIT = "https://arxiv.org/abs/2012.12877"
 
 # big_vision trains on `train[:99%]` of ImageNet. On ImageNet-21k it trains
 # without the first 51,200 images, which the user has to keep apart as test set.
@@ -220,6 +222,38 @@ PRE_TRAINING: dict[str | None, Published] = {
             "representation": True,
         },
         left_out=_MINIVAL,
+    ),
+    # With --teacher, a model with a distillation token that learns the
+    # teacher's classes, as DeiT with the alembic sign. Its soft distillation
+    # has --distill-loss soft --alpha 0.1 --temperature 3 (Section 5.2).
+    "deit": Published(
+        f"{DEIT}, Table 9; facebookresearch/deit, main.py",
+        {
+            **_COMMON,
+            "learning_rate": 1e-3,  # 5e-4 for 512 images
+            "rate_images": 1024,
+            "batch_size": 1024,
+            "weight_decay": 0.05,
+            "epochs": 300,
+            "warmup_steps": None,
+            "warmup_epochs": 5,
+            "decay": "cosine",
+            "model": "ViTB16",
+            "clip": 0.0,
+            "drop_path": 0.1,
+            "protocol": "mae-finetune",
+            "mode": "torch",
+            # rand-m9-mstd0.5-inc1 of timm: 2 operations of magnitude 9 of 10.
+            "augment": "light2",
+            "mixup": 0.8,
+            "cutmix": 1.0,
+            "erase": 0.25,
+            "label_smoothing": 0.1,
+            "distill": "token",
+        },
+        differs="each image is in a batch once, not three times (repeated "
+        "augmentation); other initial weights; the tanh approximation of GELU; "
+        "a last learning rate of 0, not 1e-5; any teacher, not RegNetY-16GF",
     ),
     # The paper does not clip gradients. big_vision's configs, below, clip them
     # to a global norm of 1.

@@ -430,8 +430,11 @@ class Run:
         # Wrong options raise before the folder is opened.
         _checks.averages_fit_norms(model)
         train_batches(0)
+        if hasattr(model, "teacher_digest"):
+            digest = model.teacher_digest()
+            self.checkpoints.fingerprint["teacher_digest"] = digest
         done = self._restore(model)
-        logger.info(describe_run(self, model, done))
+        logger.info(describe_run(self, _trained(model), done))
         self.callbacks += self._make_callbacks(schedule, done)
         self._training = True
         interval = config.evaluate_every * config.accumulate
@@ -527,6 +530,7 @@ class Run:
         if self.config.keep == "best":
             strategy.gather(0)  # waits until the first process has saved it
             row = self.checkpoints.restore_best(model)
+        model = _trained(model)
         summary = run_summary(self, model, row)
         if strategy.is_main and keep:
             model.class_names = self.data.class_names
@@ -575,6 +579,11 @@ class Run:
             if message is None:
                 raise
             raise UserError(message) from error
+
+
+def _trained(model: Any) -> keras.Model:
+    """Returns the student of a `Distillation`, or any other model itself."""
+    return getattr(model, "student", model)
 
 
 def metric_of(data: Any) -> str:

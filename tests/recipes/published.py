@@ -230,6 +230,14 @@ _BIT = {
     "preactivation": True,
 }
 
+# Settings that only some have: names of ours and of theirs.
+OPTIONS = {
+    "cutmix": "cutmix",
+    "erase": "reprob",
+    "label_smoothing": "smoothing",
+    "drop_path": "drop_path",
+}
+
 PRETRAINING = {
     "paper-imagenet21k": {
         **_PAPER,
@@ -295,6 +303,29 @@ PRETRAINING = {
         "mixup": 0.2,
         # 1,268,355 of 1,281,167 images, 90 times, by 1024
         "total_steps": 111_477,
+    },
+    # facebookresearch/deit, main.py, at 7e160fe; DeiT, Table 9
+    "deit": {
+        **_ADAM,
+        "mu_dtype": "float32",
+        "grad_clip_norm": None,
+        "lr": 5e-4 * 1024 / 512,
+        "wd": 0.05 * 5e-4 * 1024 / 512,
+        "warmup_steps": round(5 * 1_281_167 / 1024),  # 5 epochs
+        "total_epochs": 300,
+        "batch_size": 1024,
+        "dataset": "imagenet2012",
+        "split": "train",
+        "loss": "softmax",
+        "model": "ViTB16",
+        "rep_size": False,
+        "randaug": (2, 10),  # rand-m9-mstd0.5-inc1
+        "mixup": 0.8,
+        "cutmix": 1.0,
+        "reprob": 0.25,
+        "smoothing": 0.1,
+        "drop_path": 0.1,
+        "pp": "mae-finetune",  # `create_transform` of timm, too
     },
     "bit-s": {**_BIT, "dataset": "imagenet2012", "loss": "softmax"},
     "bit-m": {

@@ -350,6 +350,8 @@ def test_pre_training_settings_match_the_publications(name, datasets):
         assert optimizer.beta_1 == source["b1"]
         assert optimizer.beta_2 == source["b2"]
     assert (config.dropout or 0) == source["dropout"]
+    for ours, theirs in published.OPTIONS.items():
+        assert (getattr(config, ours) or 0) == source.get(theirs, 0), ours
     width = VARIANTS[config.model].sizes()["hidden_size"] if (
         config.model in VARIANTS) else 0  # fmt: skip
     expected = width if source["rep_size"] else 0
