@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import tempfile
+import textwrap
 import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -133,6 +134,14 @@ def printable(text: object) -> str:
 def printable_lines(text: object) -> str:
     """Returns a message of several lines, each as `printable` returns it."""
     return "\n".join(map(printable, str(text).split("\n")))
+
+
+def fill(text: str) -> str:
+    """Returns lines such as "data      photos: ..." in 79 columns."""
+    lines = text.split("\n")
+    return "\n".join(
+        textwrap.fill(x, 79, subsequent_indent=" " * 10) for x in lines
+    )
 
 
 def plot_label(name: object, longest: int | None = None) -> str:

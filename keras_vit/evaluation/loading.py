@@ -11,6 +11,7 @@ import numpy as np
 from keras_vit import converters
 from keras_vit import detection
 from keras_vit import downloads
+from keras_vit._program import fill
 from keras_vit._program import printable
 from keras_vit._types import Array
 from keras_vit._types import ArrayLike
@@ -99,10 +100,10 @@ class LoadedClassifier:
         source = "flags and defaults (no config.json of a run)"
         if self.config_path:
             source = f"{self.config_path}, unless flags say otherwise"
-        return (
+        return fill(
             f"model     {self.model.name}: {self.model.count_params():,} "
             f"weights, images {height} x {width} x {self.channels}\n"
-            f"taken from {source}: image size {size_text(self.image_size)}, "
+            f"settings  from {source}: image size {size_text(self.image_size)}, "
             f"mode {printable(self.mode)}, protocol "
             f"{printable(self.protocol or 'unspecified')}, "
             f"{len(self.class_names or ())} names of classes"

@@ -17,6 +17,7 @@ from keras_vit import converters
 from keras_vit._logging import log_file
 from keras_vit._logging import logger
 from keras_vit._program import UserError
+from keras_vit._program import fill
 from keras_vit._types import StrPath
 from keras_vit._warnings import warn
 from keras_vit.converters import write_keras
@@ -132,9 +133,8 @@ def describe_run(run: Any, model: keras.Model, done: int) -> str:
     unverified = ""
     if data.num_unverified:
         unverified = (
-            f"images    only headers and trailers of {data.num_unverified:,} "
-            "files were read, and a damaged image stops the run at its batch: "
-            "--skip-bad-images decodes all of them first\n"
+            f"images    {data.num_unverified:,} files are not decoded yet, and a "
+            "damaged one stops the run: --skip-bad-images decodes them first\n"
         )
     hint = ""
     if getattr(config, "weights", "") is None and channels == 3:
@@ -142,7 +142,7 @@ def describe_run(run: Any, model: keras.Model, done: int) -> str:
             "weights   none: trained from scratch. With released weights, the "
             "accuracy is usually higher: --model ViTB16 --weights imagenet21k\n"
         )
-    return (
+    return fill(
         f"data      {data.name}: {data.num_train} training and "
         f"{data.num_evaluation} {data.evaluation_split} images, "
         f"{len(data.class_names)} classes\n"

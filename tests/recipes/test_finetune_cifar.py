@@ -220,7 +220,7 @@ def test_training_on_a_folder_of_images(tmp_path, capsys):
         batch_size=64,  # more than there are images
         output=str(output),
     )
-    assert "only headers and trailers of" in capsys.readouterr().out
+    assert "files are not decoded yet" in capsys.readouterr().out
     metadata = read_metadata(output)
     assert metadata["data"]["class_names"] == ["bright", "dark"]
     assert metadata["data"]["num_test"] == 2
