@@ -103,8 +103,8 @@ class LoadedClassifier:
         return fill(
             f"model     {self.model.name}: {self.model.count_params():,} "
             f"weights, images {height} x {width} x {self.channels}\n"
-            f"settings  from {source}: image size {size_text(self.image_size)}, "
-            f"mode {printable(self.mode)}, protocol "
+            f"settings  from {source}: image size "
+            f"{size_text(self.image_size)}, mode {printable(self.mode)}, protocol "
             f"{printable(self.protocol or 'unspecified')}, "
             f"{len(self.class_names or ())} names of classes"
         )
