@@ -104,8 +104,8 @@ class LoadedClassifier:
             f"model     {self.model.name}: {self.model.count_params():,} "
             f"weights, images {height} x {width} x {self.channels}\n"
             f"settings  from {source}: image size "
-            f"{size_text(self.image_size)}, mode {printable(self.mode)}, protocol "
-            f"{printable(self.protocol or 'unspecified')}, "
+            f"{size_text(self.image_size)}, mode {printable(self.mode)}, "
+            f"protocol {printable(self.protocol or 'unspecified')}, "
             f"{len(self.class_names or ())} names of classes"
         )
 

@@ -134,7 +134,8 @@ def describe_run(run: Any, model: keras.Model, done: int) -> str:
     if data.num_unverified:
         unverified = (
             f"images    {data.num_unverified:,} files are not decoded yet, and "
-            "a damaged one stops the run: --skip-bad-images decodes them first\n"
+            "a damaged one stops the run: --skip-bad-images decodes them "
+            "first\n"
         )
     hint = ""
     if getattr(config, "weights", "") is None and channels == 3:
