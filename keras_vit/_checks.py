@@ -50,9 +50,10 @@ def positive_pair(name: str, value: Any) -> tuple[int, int]:
         or len(pair) != 2
         or any(not _is_int(size) or size <= 0 for size in pair)
     ):
+        order = "height, width" if name == "image_size" else "rows, columns"
         raise ValueError(
             f"`{name}` must be a positive integer or a pair of them, "
-            f"(rows, columns). Received: {name}={value!r}"
+            f"({order}). Received: {name}={value!r}"
         )
     return (int(pair[0]), int(pair[1]))
 

@@ -166,23 +166,46 @@ def export(
         with _explained(f"{backend} could not write", form):
             form.write(source, temporary, shape, int8_weights)
         if check:
-            pairs = _expected_outputs(fast, shape)
-            with _explained(f"The {form.name} file does not run:", form):
-                run = form.read(temporary)
-                found = [run(images) for images, _ in pairs]
             dtypes = {layer.compute_dtype for layer in fast.layers}
             half = dtypes & {"float16", "bfloat16"}
             precision = "int8" if int8_weights else min(half, default="float32")
-            for (images, expected), outputs in zip(pairs, found, strict=True):
-                _compare(outputs, expected, images.shape, precision)
+            problem = f"The {form.name} file does not run:"
+            with _explained(problem, form):
+                run = form.read(temporary)
+            for images in _random_images(fast, shape):
+                expected = fast.predict_on_batch(images)
+                with _explained(problem, form):
+                    found = run(images)
+                _compare(found, expected, images.shape, precision)
     logger.info(f"wrote    {path}")
     return path
 
 
-def _check_target(path: Path, format: str | None, overwrite: bool) -> "Format":
-    """Returns the format of a file to write, which must not exist, or may be
-    replaced."""
-    form = _format_of(format, path)
+def _check_target(path: Path, name: str | None, overwrite: bool) -> "Format":
+    """Returns the format to write, which the suffix of the path decides if
+    `name` is None, if the backend can write it, and nothing is lost by it."""
+    by_suffix = {form.suffix: form for form in FORMATS.values()}
+    if name is not None:
+        one_of("format", name, FORMATS)
+    form = by_suffix.get(path.suffix, FORMATS.get(name or ""))
+    # Keras and PyTorch also choose the format by the suffix.
+    if (
+        form is None
+        or name not in (None, form.name)
+        or (path.suffix != form.suffix and form.suffix)
+    ):
+        raise ValueError(
+            f"The name must end in {', '.join(filter(None, by_suffix))} or "
+            "none for a SavedModel, and not contradict the format. Received: "
+            f"{str(path)!r}, format={name!r}"
+        )
+    backend = keras.config.backend()
+    if backend not in form.backends:
+        raise ValueError(
+            f"{form.name} is not written with {backend}: run this with "
+            f"KERAS_BACKEND={form.backends[0]}. Models are the same under "
+            "every backend."
+        )
     for file in form.files(path):
         check_new(file, overwrite)
     existing = path if form.suffix else path / "saved_model.pb"
@@ -288,11 +311,9 @@ def _explained(problem: str, form: "Format") -> Iterator[None]:
         raise ValueError(message) from error
 
 
-def _expected_outputs(
-    model: keras.Model, shape: Shape
-) -> list[tuple[Array, Outputs]]:
-    """Returns pairs of random images in [-1, 1] and Keras's outputs, of two
-    batch sizes if that is dynamic, and of two widths if the width is."""
+def _random_images(model: keras.Model, shape: Shape) -> Iterator[Array]:
+    """Yields images in [-1, 1], of two batch sizes if that is dynamic, and of
+    two widths if the width is."""
     batch, height, width, channels = shape
     size = tokens.image_size(model) or _DEFAULT_SIZE
     sides = height or size[0], width or size[1]
@@ -300,12 +321,9 @@ def _expected_outputs(
     shapes = [(count, *sides, channels) for count in batches]
     if width is None:
         shapes.append((batches[0], sides[0], 2 * sides[1], channels))
-    pairs = []
     for shape in shapes:
         images = np.random.default_rng(0).uniform(-1, 1, shape)
-        images = images.astype(model.inputs[0].dtype)
-        pairs.append((images, model.predict_on_batch(images)))
-    return pairs
+        yield images.astype(model.inputs[0].dtype)
 
 
 def _compare(
@@ -397,34 +415,6 @@ class Format:
         return [target, *second]
 
 
-def _format_of(name: str | None, target: Path) -> Format:
-    """Returns the format to write, which the suffix of the target decides if
-    `name` is None, if the backend can write it."""
-    by_suffix = {form.suffix: form for form in FORMATS.values()}
-    if name is not None:
-        one_of("format", name, FORMATS)
-    form = by_suffix.get(target.suffix, FORMATS.get(name or ""))
-    # Keras and PyTorch also choose the format by the suffix.
-    if (
-        form is None
-        or name not in (None, form.name)
-        or (target.suffix != form.suffix and form.suffix)
-    ):
-        raise ValueError(
-            f"The name must end in {', '.join(filter(None, by_suffix))} or "
-            "none for a SavedModel, and not contradict the format. Received: "
-            f"{str(target)!r}, format={name!r}"
-        )
-    backend = keras.config.backend()
-    if backend not in form.backends:
-        raise ValueError(
-            f"{form.name} is not written with {backend}: run this with "
-            f"KERAS_BACKEND={form.backends[0]}. Models are the same under "
-            "every backend."
-        )
-    return form
-
-
 def _check_representable(
     form: Format, model: keras.Model, shape: Shape
 ) -> None:
@@ -471,11 +461,10 @@ def write_saved_model(
 ) -> None:
     """Writes a SavedModel with TensorFlow or jax2tf."""
     require("tensorflow", "export")
-    options = {}
-    if keras.config.backend() == "jax":
-        # Gradients are not needed, and would require static shapes.
-        options["jax2tf_kwargs"] = {"with_gradient": False}
-    _write(model, path, shape, "tf_saved_model", **options)
+    # Gradients are not needed, and would require static shapes.
+    options = {"jax2tf_kwargs": {"with_gradient": False}}
+    on_jax = keras.config.backend() == "jax"
+    _write(model, path, shape, "tf_saved_model", **(options if on_jax else {}))
 
 
 def write_onnx(
@@ -621,6 +610,7 @@ def _finish_onnx(model: keras.Model, path: Path, int8: bool) -> None:
 
 def _quantize_onnx(path: Path) -> None:
     """Quantizes dense weights to int8, and activations at run time."""
+    onnx = require("onnx", "export")
     quantization = require("onnxruntime.quantization", "export")
     shapes = require("onnxruntime.quantization.shape_inference", "export")
     full = path.with_name(f"{path.stem}-float{path.suffix}")
@@ -628,7 +618,15 @@ def _quantize_onnx(path: Path) -> None:
         # Folds the transpositions of PyTorch's weights into constants, since
         # only constants are quantized.
         shapes.quant_pre_process(path, full, skip_symbolic_shape=True)
-        _simplify_products(full)
+        # JAX's dense layers are written as `Gemm` with a third operand, which
+        # is multiplied by 0. With it, their weights would stay in float32.
+        file = onnx.load(full)
+        for node in file.graph.node:
+            for attribute in node.attribute if node.op_type == "Gemm" else ():
+                if attribute.name == "beta" and attribute.f == 0:
+                    del node.input[2:]
+                    attribute.f = 1
+        onnx.save_model(file, full)
         quantization.quantize_dynamic(
             full,
             path,
@@ -641,22 +639,6 @@ def _quantize_onnx(path: Path) -> None:
     full.unlink()
 
 
-def _simplify_products(path: Path) -> None:
-    """Removes the third operand of each `Gemm` that multiplies it by 0.
-
-    JAX's dense layers are written with one, and onnxruntime would leave their
-    weights in float32.
-    """
-    onnx = require("onnx", "export")
-    file = onnx.load(path)
-    for node in file.graph.node:
-        for attribute in node.attribute if node.op_type == "Gemm" else ():
-            if attribute.name == "beta" and attribute.f == 0:
-                del node.input[2:]
-                attribute.f = 1
-    onnx.save_model(file, path)
-
-
 def _outputs(by_name: dict[str, Array]) -> Outputs:
     """Returns arrays by name, or the array if there is one."""
     return by_name if len(by_name) > 1 else next(iter(by_name.values()))
@@ -666,12 +648,9 @@ def read_saved_model(path: Path) -> Run:
     """Reads a SavedModel."""
     tf = require("tensorflow", "export")
     served = tf.saved_model.load(str(path))
-
-    def run(images: Array) -> Outputs:
-        outputs = served.serve(tf.constant(images))
-        return keras.tree.map_structure(np.asarray, outputs)
-
-    return run
+    return lambda images: keras.tree.map_structure(
+        np.asarray, served.serve(tf.constant(images))
+    )
 
 
 def read_onnx(path: Path) -> Run:
@@ -684,12 +663,9 @@ def read_onnx(path: Path) -> Run:
     )
     name = session.get_inputs()[0].name
     names = [output.name for output in session.get_outputs()]
-
-    def run(images: Array) -> Outputs:
-        arrays = session.run(None, {name: images})
-        return _outputs(dict(zip(names, arrays, strict=True)))
-
-    return run
+    return lambda images: _outputs(
+        dict(zip(names, session.run(None, {name: images}), strict=True))
+    )
 
 
 def read_openvino(path: Path) -> Run:
@@ -717,24 +693,18 @@ def read_litert(path: Path) -> Run:
         interpreter = litert.Interpreter(str(path), num_threads=os.cpu_count())
     served = interpreter.get_signature_runner()
     (name,) = served.get_input_details()
-
-    def run(images: Array) -> Outputs:
-        return _outputs(served(**{name: images}))
-
-    return run
+    return lambda images: _outputs(served(**{name: images}))
 
 
 def read_torch_program(path: Path) -> Run:
     """Reads an exported program of PyTorch."""
     torch = require("torch", "export")
-    module = torch.export.load(path).module()
-
-    def run(images: Array) -> Outputs:
-        with torch.no_grad():
-            outputs = module(keras.ops.convert_to_tensor(images))
-            return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
-
-    return run
+    module, ops = torch.export.load(path).module(), keras.ops
+    return torch.no_grad()(
+        lambda images: keras.tree.map_structure(
+            ops.convert_to_numpy, module(ops.convert_to_tensor(images))
+        )
+    )
 
 
 @contextlib.contextmanager
@@ -802,15 +772,6 @@ FORMATS = {
 }
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    if len(arguments.image_size or ()) > 2:
-        parser.error("--image-size takes one number or two.")
-    return _program.run_program(_run, arguments)
-
-
 def _run(a: argparse.Namespace) -> int:
     """Exports the model and returns the exit status."""
     size = a.image_size and (a.image_size[0], a.image_size[-1])
@@ -843,8 +804,8 @@ def _count(text: str) -> int | None:
     return int(text)
 
 
-def _parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command line and returns its exit status."""
     parser = _program.Parser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -894,4 +855,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--overwrite", action="store_true", help="replace an existing TARGET"
     )
-    return parser
+    arguments = parser.parse_args(argv)
+    if len(arguments.image_size or ()) > 2:
+        parser.error("--image-size takes one number or two.")
+    return _program.run_program(_run, arguments)

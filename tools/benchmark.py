@@ -47,103 +47,79 @@ KINDS = {
     "memory": (memory, ""),
     "cost": (cost, "table model"),
 }
+
+
+def number(default, what):
+    """Returns an option that is an integer."""
+    return {
+        "type": int,
+        "default": default,
+        "help": f"{what}; {default} by default",
+    }
+
+
+def some_of(choices, default, what):
+    """Returns an option that is one or more of some names."""
+    shown = "all" if len(default) > 1 else default[0]
+    return {
+        "nargs": "+",
+        "choices": choices,
+        "default": list(default),
+        "help": f"{what}; {shown} by default",
+    }
+
+
+def flag(what):
+    return {"action": "store_true", "help": what}
+
+
+def path(metavar, what, **more):
+    return {"metavar": metavar, "help": what, **more}
+
+
+METHODS = self_supervised.METHODS
+WHAT = ("inference", "step")
 OPTIONS = {
-    "rounds": {
-        "type": int,
-        "default": 7,
-        "help": "number of rounds; 7 by default",
-    },
-    "steps": {
-        "type": int,
-        "default": 1000,
-        "help": "steps of pre-training; 1000 by default",
-    },
-    "seeds": {
-        "type": int,
-        "default": 3,
-        "help": "number of seeds; 3 by default",
-    },
-    "methods": {
-        "nargs": "+",
-        "choices": self_supervised.METHODS,
-        "default": self_supervised.METHODS,
-        "help": "methods of pre-training; all by default",
-    },
-    "size": {
-        "nargs": "+",
-        "choices": SIZES,
-        "default": ["S16"],
-        "help": "model size; S16 by default",
-    },
-    "what": {
-        "nargs": "+",
-        "choices": ("inference", "step"),
-        "default": ["inference", "step"],
-        "help": "a forward pass, a training step; both by default",
-    },
-    "backend": {
-        "nargs": "+",
-        "choices": CONTENDERS,
-        "default": list(CONTENDERS),
-        "help": "Keras backend; all by default",
-    },
+    "rounds": number(7, "number of rounds"),
+    "steps": number(1000, "steps of pre-training"),
+    "seeds": number(3, "number of seeds"),
+    "methods": some_of(METHODS, METHODS, "methods of pre-training"),
+    "size": some_of(SIZES, ["S16"], "model size"),
+    "what": some_of(WHAT, WHAT, "a forward pass, a training step"),
+    "backend": some_of(CONTENDERS, CONTENDERS, "Keras backend"),
     "only": {
         "nargs": "+",
         "choices": NAMES,
         "metavar": "NAME",
         "help": f"only measure these: {', '.join(map(repr, NAMES))}",
     },
-    "before": {
-        "metavar": "FOLDER",
-        "help": "also measure keras_vit of this other clone of the repository",
-    },
-    "compile": {
-        "action": "store_true",
-        "help": "also measure PyTorch's packages with torch.compile",
-    },
-    "export": {
-        "action": "store_true",
-        "help": "also measure keras_vit's model in every export format",
-    },
-    "batch": {
-        "nargs": "+",
-        "type": int,
-        "default": [8],
-        "help": "batch size; 8 by default",
-    },
+    "before": path(
+        "FOLDER", "also measure keras_vit of this other clone of the repository"
+    ),
+    "compile": flag("also measure PyTorch's packages with torch.compile"),
+    "export": flag("also measure keras_vit's model in every export format"),
+    "batch": {**number(8, "batch size"), "nargs": "+", "default": [8]},
     "image-size": {
         "nargs": "+",
         "type": int,
         "help": "height and width; 224, or 112 for an encoder, by default",
     },
-    "threads": {
-        "type": int,
-        "default": os.cpu_count(),
-        "help": "CPU threads of each process; all by default",
-    },
-    "verbose": {
-        "action": "store_true",
-        "help": "show the output of the processes and why one was skipped",
-    },
-    "output": {
-        "metavar": "FOLDER",
-        "help": "also write results.json and results.md to a new folder",
-    },
+    "threads": number(os.cpu_count(), "CPU threads of each process"),
+    "verbose": flag("show the output of the processes and why one was skipped"),
+    "output": path(
+        "FOLDER", "also write results.json and results.md to a new folder"
+    ),
     "table": {
         "choices": tuple(cost.TABLES),
         "default": "paper",
         "help": "what to print; the paper's by default",
     },
-    "encoder": {
-        "metavar": "FILE",
-        "required": True,
-        "help": "a checkpoint, such as tools/trained_encoder.py writes",
-    },
-    "images": {
-        "metavar": "FOLDER",
-        "required": True,
-        "help": "folder of images",
-    },
+    "encoder": path(
+        "FILE",
+        "a checkpoint, such as tools/trained_encoder.py writes",
+        required=True,
+    ),
+    "images": path("FOLDER", "folder of images", required=True),
     "model": {
         "default": "ViTB16",
         "help": "model function of keras_vit; ViTB16 by default",

@@ -295,8 +295,13 @@ class Cost:
         lines: list[tuple[str, ...]] = [
             ("layer", "output", "parameters", "MMACs", "M values stored")
         ]
+
+        def equal_but_for_number(row: LayerCost) -> tuple[Any, ...]:
+            name = row.name.rstrip("0123456789")
+            return name, row.output_shape, row.parameters, row.macs, row.stored
+
         rows = [r for r in self.groups() if r.parameters or r.macs]
-        for _, group in itertools.groupby(rows, _key):
+        for _, group in itertools.groupby(rows, equal_but_for_number):
             equal = list(group)
             name = equal[0].name
             if len(equal) > 1:
@@ -341,16 +346,6 @@ class Cost:
 
     def _sum(self, name: str) -> int:
         return sum(getattr(row, name) for row in self.layers)
-
-
-def _key(row: LayerCost) -> tuple:
-    return (
-        row.name.rstrip("0123456789"),
-        row.output_shape,
-        row.parameters,
-        row.macs,
-        row.stored,
-    )
 
 
 def megabytes(number: float) -> str:

@@ -210,18 +210,14 @@ def _parts(
     return found
 
 
-def _weights_only(call: _Call) -> LayerCost:
-    return _row(call.layer, call.output)
-
-
-def _norm(call: _Call) -> LayerCost:
-    """Returns the cost of a layer that stores its inputs."""
-    return _row(call.layer, call.output, stored=math.prod(call.shapes[0]))
-
-
-def _group_norm(call: _Call) -> LayerCost:
-    """Returns the cost of a norm and the ReLU after it."""
-    return _row(call.layer, call.output, stored=2 * math.prod(call.output))
+def _storing(inputs: int) -> Callable[[_Call], LayerCost]:
+    """Returns the rule of a layer that computes no products, and stores as many
+    tensors like its input for the gradients."""
+    return lambda call: _row(
+        call.layer,
+        call.output,
+        stored=inputs * math.prod(call.shapes[0]) if inputs else 0,
+    )
 
 
 def _positions(call: _Call) -> LayerCost:
@@ -391,17 +387,17 @@ def _resampled(call: _Call) -> LayerCost:
 _RULES: dict[type, Callable[[_Call], LayerCost | list[LayerCost]]] = {
     keras_vit_layers.AddPositionEmbs: _positions,
     keras_vit_layers.AttentionPooling: _attention_pooling,
-    keras_vit_layers.ClassToken: _weights_only,
-    keras_vit_layers.GroupNorm: _group_norm,
+    keras_vit_layers.ClassToken: _storing(0),
+    keras_vit_layers.GroupNorm: _storing(2),  # and the ReLU after it
     keras_vit_layers.ImagePreprocessing: _resampled,
-    keras_vit_layers.LayerScale: _norm,
-    keras_vit_layers.MaskToken: _weights_only,
+    keras_vit_layers.LayerScale: _storing(1),
+    keras_vit_layers.MaskToken: _storing(0),
     keras_vit_layers.MlpBlock: _mlp,
     keras_vit_layers.MultiHeadAttention: _attention,
     keras_vit_layers.PatchEmbedding: _product,
-    keras_vit_layers.RelativePositionEmbs: _weights_only,
+    keras_vit_layers.RelativePositionEmbs: _storing(0),
     keras_vit_layers.ResidualUnit: _unit,
-    keras_vit_layers.RotaryPositionEmbs: _weights_only,
+    keras_vit_layers.RotaryPositionEmbs: _storing(0),
     keras_vit_layers.SimpleFeaturePyramid: _pyramid,
     keras_vit_layers.StdConv2D: _product,
     keras_vit_layers.TransformerBlock: _block,
@@ -409,11 +405,11 @@ _RULES: dict[type, Callable[[_Call], LayerCost | list[LayerCost]]] = {
     eomt.EoMTHead: _eomt_head,
     eomt.QueryMask: _resampled,
     eomt.Upscale: _upscale,
-    keras.layers.BatchNormalization: _norm,
+    keras.layers.BatchNormalization: _storing(1),
     keras.layers.Conv2D: _product,
     keras.layers.Conv2DTranspose: _product,
     keras.layers.Dense: _product,
     keras.layers.DepthwiseConv2D: _product,
-    keras.layers.LayerNormalization: _norm,
-    keras.layers.RMSNormalization: _norm,
+    keras.layers.LayerNormalization: _storing(1),
+    keras.layers.RMSNormalization: _storing(1),
 }

@@ -25,19 +25,33 @@ _EXIF_BYTES = 4096  # of a file, in which EXIF data must begin
 _FLIPPED = (3, 4, 7, 8), (2, 3, 6, 7)
 
 
-@functools.cache  # functions that tf.data traces call it, and cannot import
+@functools.cache
 def import_tensorflow() -> Any:
     """Imports TensorFlow. Under another backend it does not use the GPU."""
-    tf = require("tensorflow")
+    tensorflow = require("tensorflow")
     if keras.backend.backend() != "tensorflow":
         try:
-            tf.config.set_visible_devices([], "GPU")
+            tensorflow.config.set_visible_devices([], "GPU")
         except RuntimeError:
             pass  # TensorFlow's devices have been used before
-    return tf
+    return tensorflow
 
 
-def decode(encoded: Tensor, channels: int) -> Tensor:
+class _TensorFlow:
+    """TensorFlow, which is imported when it is first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_tensorflow(), name)
+
+
+tf: Any = _TensorFlow()
+
+
+def decode(
+    encoded: Tensor,
+    channels: int,
+    window: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
     """Decodes a string tensor of a JPEG, PNG, BMP or GIF image to uint8
     `(height, width, channels)`; pixels keep their type.
 
@@ -45,50 +59,45 @@ def decode(encoded: Tensor, channels: int) -> Tensor:
     upper 8 are kept, and of an animation the first frame. Alpha is ignored, but
     transparent pixels of a GIF are black. CMYK becomes RGB, and images are
     converted to 1 or 3 channels.
+
+    `window` returns the top, left, height and width of a crop for the image's
+    shape. Of a JPEG, only this crop is decoded.
     """
-    tf = import_tensorflow()
     encoded = tf.convert_to_tensor(encoded)
-    if encoded.dtype != tf.string:
-        return _with_channels(encoded, channels)
-    return tf.cond(
-        tf.io.is_jpeg(encoded),
-        lambda: _upright(
-            _of_jpeg(tf.io.decode_jpeg, encoded, channels), encoded
-        ),
-        lambda: _decode_other(encoded, channels),
-    )
-
-
-def decode_random_area(
-    encoded: Tensor,
-    channels: int,
-    seed: Tensor,
-    window: Callable[[Tensor, Tensor], Tensor] | None = None,
-) -> Tensor:
-    """Decodes a random crop; of a JPEG, only this crop is decoded.
-
-    `window` returns the top, left, height and width for the image's shape and
-    the seed.
-    """
-    tf = import_tensorflow()
-    encoded = tf.convert_to_tensor(encoded)
-    window_of = window or sample_crop_window
 
     def of_jpeg() -> Tensor:
-        window = window_of(tf.io.extract_jpeg_shape(encoded), seed)
-        crop = functools.partial(tf.io.decode_and_crop_jpeg, crop_window=window)
-        return _upright(_of_jpeg(crop, encoded, channels), encoded)
+        read = functools.partial(tf.io.decode_jpeg, encoded)
+        if window is not None:
+            crop = window(tf.io.extract_jpeg_shape(encoded))
+            read = functools.partial(
+                tf.io.decode_and_crop_jpeg, encoded, crop_window=crop
+            )
+        if channels != 1:
+            return _upright(read(channels=channels), encoded)
+        # TensorFlow cannot convert CMYK to gray.
+        found = tf.io.extract_jpeg_shape(encoded)[2]
+        pixels = tf.cond(
+            (found == 1) | (found == 3),
+            lambda: read(channels=1),
+            lambda: tf.image.rgb_to_grayscale(read(channels=3)),
+        )
+        return _upright(pixels, encoded)
 
-    def crop_pixels(pixels: Tensor) -> Tensor:
-        top, left, height, width = tf.unstack(window_of(tf.shape(pixels), seed))
+    def of_pixels(pixels: Tensor) -> Tensor:
+        pixels = _with_channels(pixels, channels)
+        if window is None:
+            return pixels
+        top, left, height, width = tf.unstack(window(tf.shape(pixels)))
         return pixels[top : top + height, left : left + width]
 
     if encoded.dtype != tf.string:
-        return crop_pixels(_with_channels(encoded, channels))
+        return of_pixels(encoded)
+    # TensorFlow refuses to convert some formats: a GIF, a BMP with alpha.
+    read_other = functools.partial(tf.io.decode_image, expand_animations=False)
     return tf.cond(
         tf.io.is_jpeg(encoded),
         of_jpeg,
-        lambda: crop_pixels(_decode_other(encoded, channels)),
+        lambda: of_pixels(read_other(encoded)),
     )
 
 
@@ -105,7 +114,6 @@ def _read_orientation(encoded: bytes | Array) -> np.int32:
 
 def _upright(pixels: Tensor, encoded: Tensor) -> Tensor:
     """Rotates and flips a decoded JPEG as its EXIF orientation says."""
-    tf = import_tensorflow()
     # Cameras write it at the beginning. Most other files have none.
     start = tf.strings.substr(encoded, 0, _EXIF_BYTES)
     # `\C` is a byte, and `.` a character of UTF-8.
@@ -129,7 +137,6 @@ def _upright(pixels: Tensor, encoded: Tensor) -> Tensor:
 
 def sample_crop_window(shape: Tensor, seed: Tensor) -> Tensor:
     """Returns the top, left, height and width of a random crop."""
-    tf = import_tensorflow()
     # The number of channels has no influence, and may be missing for CMYK.
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
         tf.concat([shape[:2], [3]], 0),
@@ -153,7 +160,6 @@ def sample_resized_crop_window(
     from 3/4 to 4/3. If no crop fits the image, it is the largest one at its
     center whose aspect ratio is in this range.
     """
-    tf = import_tensorflow()
     sides = tf.cast(shape[:2], tf.float32)
     low, high = 3 / 4, 4 / 3
     first, second = tf.unstack(
@@ -182,29 +188,7 @@ def sample_resized_crop_window(
     return tf.cast(tf.concat([at, part], 0), tf.int32)
 
 
-def _of_jpeg(
-    read: Callable[..., Tensor], encoded: Tensor, channels: int
-) -> Tensor:
-    tf = import_tensorflow()
-    if channels != 1:
-        return read(encoded, channels=channels)
-    # TensorFlow cannot convert CMYK to gray.
-    found = tf.io.extract_jpeg_shape(encoded)[2]
-    return tf.cond(
-        (found == 1) | (found == 3),
-        lambda: read(encoded, channels=1),
-        lambda: tf.image.rgb_to_grayscale(read(encoded, channels=3)),
-    )
-
-
-def _decode_other(encoded: Tensor, channels: int) -> Tensor:
-    # TensorFlow refuses to convert some formats: a GIF, a BMP with alpha.
-    read = import_tensorflow().io.decode_image
-    return _with_channels(read(encoded, expand_animations=False), channels)
-
-
 def _with_channels(pixels: Tensor, channels: int) -> Tensor:
-    tf = import_tensorflow()
     if pixels.shape.rank == 3 and pixels.shape[-1] == channels:
         return pixels
     has_colors = tf.shape(pixels)[-1] >= 3

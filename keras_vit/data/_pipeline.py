@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 import os
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from keras_vit._types import StrPath
 from keras_vit._types import Tensor
 from keras_vit.data import mixing
 from keras_vit.data._decode import decode
-from keras_vit.data._decode import import_tensorflow
+from keras_vit.data._decode import tf
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.dataset import PipelineOptions
 from keras_vit.data.dataset import local_evaluation_rows
@@ -52,23 +51,22 @@ class ImageSource:
 
     def train(self, data: ImageDataset, options: PipelineOptions) -> Dataset:
         """Returns endless batches `(images, labels)`."""
-        tf = import_tensorflow()
-        images = map_with_names(
+        batches = map_with_names(
             self.train_stream(options), self._preparation(data, options)
         )
         size = options.micro_batch_size
-        if not options.uses_mixing:
-            batches = images.batch(size, drop_remainder=True)
-        else:
-            batches = images.batch(len(options.local_rows), drop_remainder=True)
-            numbers = tf.data.Dataset.range(options.start, FOREVER)
-            mix = functools.partial(apply_mixing, options=options)
-            batches = tf.data.Dataset.zip(numbers, batches).map(
-                lambda number, batch: mix(number, *batch)
+        if options.uses_mixing:  # of the whole batch
+            size *= options.micro_batches
+        batches = batches.batch(size, drop_remainder=True)
+        if options.uses_mixing:
+            batches = batches.enumerate(options.start).map(
+                lambda number, batch: apply_mixing(
+                    number, batch[0], batch[1], options
+                )
             )
             if options.micro_batches > 1:
-                batches = batches.unbatch()
-                batches = batches.batch(size, drop_remainder=True)
+                size = options.micro_batch_size
+                batches = batches.unbatch().batch(size, drop_remainder=True)
         if options.patch_sizes is not None:
             batches = options.patch_sizes.map(batches, options)
         return without_autotune(batches.prefetch(2))
@@ -77,19 +75,16 @@ class ImageSource:
         self, data: ImageDataset, options: PipelineOptions
     ) -> Callable[..., Any]:
         """Returns the function that reads and augments an image."""
-        tf = import_tensorflow()
         options.refuse(self.refuses, repr(data.name))
-        size, channels = options.image_size, data.channels
-        protocol = PROTOCOLS[options.protocol]
-        cut = protocol.for_training(data.image_size)(size, channels)
-        augment = None
-        if AUGREG[options.augment][0]:
-            if channels != 3:
-                raise ValueError(
-                    f"--augment {options.augment} is for images of 3 channels. "
-                    f"{data.name!r} has {channels}: use --augment none."
-                )
-            augment = rand_augment(options.augment, size)
+        form = options.image_size, data.channels
+        cut = PROTOCOLS[options.protocol].for_training(data.image_size)
+        augments = AUGREG[options.augment][0] > 0
+        if augments and data.channels != 3:
+            raise ValueError(
+                f"--augment {options.augment} is for images of 3 channels. "
+                f"{data.name!r} has {data.channels}: use --augment none."
+            )
+        augment = rand_augment(options.augment, options.image_size)
 
         def prepare(
             position: Tensor, name: Tensor, content: Tensor, label: Tensor
@@ -97,24 +92,24 @@ class ImageSource:
             seed = tf.stack([tf.constant(options.seed, tf.int64), position])
             content = self.read(content)
             if options.crops is not None:
-                form = size, channels, options.mode, options.flip
-                return options.crops(content, seed, *form), label
+                how = options.mode, options.flip
+                return options.crops(content, seed, *form, *how), label
             seeds = tf.random.experimental.stateless_split(seed, 3)
-            x = cut(content, seeds[0])
+            x = cut(content, seeds[0], *form)
             if options.flip:
                 x = tf.image.stateless_random_flip_left_right(x, seeds[1])
-            if augment:
+            if augments:
                 # big_vision's protocols return integers. The results of others,
                 # for which no RandAugment is published, are rounded.
                 x = tf.cast(tf.round(tf.clip_by_value(x, 0, 255)), tf.uint8)
                 x = tf.cast(augment(x, seeds[2]), tf.float32)
+            index = label
             x, label = normalize_and_encode(x, label, data, options)
             if options.erase.probability:
                 fold_in = tf.random.experimental.stateless_fold_in
                 x = options.erase(x, fold_in(seed, 3))
             if options.class_weights is None:
                 return x, label
-            index = tf.argmax(label) if label.shape.rank else label
             weights = tf.constant(options.class_weights, tf.float32)
             return x, label, weights[index]
 
@@ -132,16 +127,15 @@ class ImageSource:
         All batches are full, with padding, if `options.pads`; see
         `local_evaluation_rows`.
         """
-        tf = import_tensorflow()
-        test = PROTOCOLS[options.protocol].test
-        cut = test(options.image_size, data.channels)
+        cut = PROTOCOLS[options.protocol].test
+        form = options.image_size, data.channels
         rows, count, weight = local_evaluation_rows(total, options)
 
         def prepare(
             position: Tensor, name: Tensor, content: Tensor, label: Tensor
         ) -> tuple[Tensor, Tensor, Tensor]:
             label, label_weight = self.label(label)
-            image = cut(self.read(content), tf.zeros(2, tf.int64))
+            image = cut(self.read(content), tf.zeros(2, tf.int64), *form)
             image, label = normalize_and_encode(image, label, data, options)
             return image, label, weight * label_weight
 
@@ -182,7 +176,6 @@ class ImageSource:
         def stream(name: str, rows: range) -> Dataset:
             if name != split:
                 return self.evaluation_stream(name, rows)
-            tf = import_tensorflow()
             pairs = tf.data.Dataset.zip(
                 tf.data.Dataset.from_tensor_slices(is_chosen),
                 self.evaluation_stream(split, range(total)),
@@ -221,26 +214,16 @@ def listed_dataset(
     is_multi_label = labels.ndim == 2
     labels = labels.astype("float32" if is_multi_label else "int32")
 
-    def columns(index: Array | slice) -> tuple[Tensor, Tensor, Tensor]:
-        tf = import_tensorflow()
+    def table(index: Array) -> tuple[Tensor, Tensor, Tensor]:
         # The type of an empty list cannot be inferred.
         column = tf.constant(encoded[index].tolist(), tf.string)
         content = column if contents is None else tf.constant(contents[index])
         return column, content, tf.constant(labels[index])
 
-    def train_stream(options: PipelineOptions) -> Dataset:
-        table = columns(splits["train"])
-
-        def look_up(position: Tensor, row: Tensor) -> tuple[Tensor, ...]:
-            return position, *(column[row] for column in table)
-
-        return shuffled_indices(len(splits["train"]), options).map(look_up)
-
     def evaluation_stream(split: str, rows: range) -> Dataset:
-        tf = import_tensorflow()
-        table = columns(splits[split][rows.start : rows.stop])
+        columns = table(splits[split][rows.start : rows.stop])
         positions = np.arange(len(rows))
-        return tf.data.Dataset.from_tensor_slices((positions, *table))
+        return tf.data.Dataset.from_tensor_slices((positions, *columns))
 
     return ImageDataset(
         name=name,
@@ -251,7 +234,11 @@ def listed_dataset(
         num_test=len(splits["test"]),
         num_validation=len(splits["validation"]),
         multi_label=is_multi_label,
-        source=ImageSource(train_stream, evaluation_stream, read),
+        source=ImageSource(
+            lambda options: shuffled_table(table(splits["train"]), options),
+            evaluation_stream,
+            read,
+        ),
         **fields,
     )
 
@@ -260,7 +247,6 @@ def normalize_and_encode(
     image: Tensor, label: Tensor, data: ImageDataset, options: PipelineOptions
 ) -> tuple[Tensor, Tensor]:
     """Normalizes pixels in [0, 255], and makes the label one-hot if needed."""
-    tf = import_tensorflow()
     image = tf.ensure_shape(image, (*options.image_size, data.channels))
     image = preprocess_input(tf.clip_by_value(image, 0, 255), mode=options.mode)
     if (options.one_hot or options.uses_mixing) and label.shape.rank == 0:
@@ -295,20 +281,19 @@ def map_with_names(examples: Dataset, prepare: Callable[..., Any]) -> Dataset:
     next element raises an error with the name, which travels with the content.
     This costs about 0.1 ms an image.
     """
-    tf = import_tensorflow()
 
     def one(*example: Tensor) -> Dataset:
         whole = tf.data.Dataset.from_tensors(example).map(prepare)
         spec = whole.element_spec
-        types = [part.dtype for part in tf.nest.flatten(spec)]
 
         def fail(name: Tensor) -> Any:
-            parts = tf.numpy_function(unreadable, [name], types)
-            shaped = [
-                tf.ensure_shape(x, part.shape)
-                for x, part in zip(parts, tf.nest.flatten(spec), strict=True)
-            ]
-            return tf.nest.pack_sequence_as(spec, shaped)
+            return tf.nest.map_structure(
+                lambda part: tf.ensure_shape(
+                    tf.numpy_function(unreadable, [name], part.dtype),
+                    part.shape,
+                ),
+                spec,
+            )
 
         wrong = tf.data.Dataset.from_tensors(example[1]).map(fail)
         return whole.ignore_errors().concatenate(wrong).take(1)
@@ -346,7 +331,6 @@ def check_label(
     images without labels, which are stored as -1: their metrics would be
     meaningless.
     """
-    tf = import_tensorflow()
 
     def fail(label: Array) -> None:
         _fail(
@@ -368,33 +352,33 @@ def apply_mixing(
     number: Tensor, images: Tensor, labels: Tensor, options: PipelineOptions
 ) -> tuple[Tensor, Tensor]:
     """Applies mixup or cutmix to batch `number`."""
-    tf = import_tensorflow()
     names = ("mixup", "cutmix", "which", "top", "left")
+    # Negative, because the seeds of images are their positions from 0 on.
+    seed = tf.stack([tf.constant(options.seed, tf.int64), -1 - number])
+    seeds = tf.random.experimental.stateless_split(seed, 2 * len(names))
 
     def sample(name: str, p: float | None) -> Tensor:
-        # Negative, because the seeds of images are their positions from 0 on.
-        seed = tf.stack([tf.constant(options.seed, tf.int64), -1 - number])
-        seeds = tf.random.experimental.stateless_split(seed, 2 * len(names))
-        first = seeds[names.index(name)]
-        second = seeds[names.index(name) + len(names)]
+        pair = seeds[names.index(name) :: len(names)]
         if p is None:
-            return tf.random.stateless_uniform((), first)
+            return tf.random.stateless_uniform((), pair[0])
         # A Gamma variable divided by the sum of two has distribution
         # Beta(p, p). With a small p both may be 0 in float32.
         one, other = (
-            tf.random.stateless_gamma((), seed, p, dtype=tf.float64)
-            for seed in (first, second)
+            tf.random.stateless_gamma((), pair[i], p, dtype=tf.float64)
+            for i in (0, 1)
         )
         return tf.cast(tf.math.divide_no_nan(one, one + other), tf.float32)
 
     return mixing.mix(tf, images, labels, options, sample)
 
 
-def shuffled_indices(count: int, options: PipelineOptions) -> Dataset:
-    """Returns a `tf.data.Dataset` of `(position, index)` of endless
-    permutations of `range(count)`: this process's rows of each batch from
+def shuffled_table(
+    table: Sequence[Tensor], options: PipelineOptions
+) -> Dataset:
+    """Returns a `tf.data.Dataset` of `(position, *row)` of endless permutations
+    of the rows of columns: this process's part of each batch from
     `options.start` on."""
-    tf = import_tensorflow()
+    count = len(table[0])
     first = options.start * options.batch_size
     epoch, done = divmod(first, count)
 
@@ -407,7 +391,9 @@ def shuffled_indices(count: int, options: PipelineOptions) -> Dataset:
         return tf.data.Dataset.from_tensor_slices(rest)
 
     passes = tf.data.Dataset.range(epoch, FOREVER).flat_map(one_pass)
-    return keep_local_rows(passes.enumerate(first), options)
+    return keep_local_rows(passes.enumerate(first), options).map(
+        lambda position, row: (position, *(column[row] for column in table))
+    )
 
 
 def keep_local_rows(images: Dataset, options: PipelineOptions) -> Dataset:

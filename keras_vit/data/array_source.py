@@ -1,6 +1,7 @@
 """Batches that NumPy makes, without TensorFlow: of digits, and of masks."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -27,10 +28,10 @@ class ArraySource:
 
     # Returns an image and its label, of a split and an index.
     example: Callable[[str, int], _Pair]
-    # Returns the function that makes batches to train on.
-    augmented: Callable[[PipelineOptions], _MakeBatch]
-    # Returns the function of indices that makes batches of a split.
-    plain: Callable[[str, PipelineOptions], Callable[[Array], _Pair]]
+    # Does what `_MakeBatch` does, with the options as its first argument.
+    augmented: Callable[..., _Pair]
+    # Returns the images and labels of a split, the options and indices.
+    plain: Callable[[str, PipelineOptions, Array], _Pair]
     # The options that must have their defaults.
     refuses: tuple[str, ...]
     # The classes of the training images; None for masks.
@@ -46,7 +47,8 @@ class ArraySource:
         if options.crops is not None and self.crops is not None:
             enlarged = self.crops()
             return enlarged.source.train(enlarged, options)
-        return TrainBatches(self.augmented(options), data.num_train, options)
+        make = functools.partial(self.augmented, options)
+        return TrainBatches(make, data.num_train, options)
 
     def evaluation_batches(
         self,
@@ -57,9 +59,8 @@ class ArraySource:
     ) -> keras.utils.PyDataset:
         """Returns batches of the images of a split, each image once."""
         options.refuse(self.refuses, repr(data.name))
-        return _EvaluationBatches(
-            self.plain(split, options), total, options, data
-        )
+        make = functools.partial(self.plain, split, options)
+        return _EvaluationBatches(make, total, options, data)
 
     def class_counts(self, data: ImageDataset) -> Array:
         if self.labels is None:
@@ -72,11 +73,9 @@ class ArraySource:
     def sample(self, split: str, total: int, chosen: Array) -> "ArraySource":
         """Returns a source to evaluate on, of which a split has some images."""
 
-        def plain(
-            name: str, options: PipelineOptions
-        ) -> Callable[[Array], _Pair]:
-            make = self.plain(name, options)
-            return (lambda rows: make(chosen[rows])) if name == split else make
+        def plain(name: str, options: PipelineOptions, rows: Array) -> _Pair:
+            rows = chosen[rows] if name == split else rows
+            return self.plain(name, options, rows)
 
         labels = self.labels
         if split == "train" and labels is not None:
@@ -103,10 +102,10 @@ class TrainBatches(keras.utils.PyDataset):
 
     def __getitem__(self, index: int) -> tuple[Array, ...]:
         number, micro_batch = divmod(index, self.options.micro_batches)
-        last, batch = self._last
+        last, batch = self._last  # once, as Keras may read in several threads
         if last != number:
             batch = self._batch(self.options.start + number)
-            self._last = (number, batch)
+            self._last = number, batch
         size = self.options.micro_batch_size
         rows = slice(micro_batch * size, (micro_batch + 1) * size)
         return tuple(x[rows] for x in batch)
@@ -124,7 +123,16 @@ class TrainBatches(keras.utils.PyDataset):
         options = self.options
         first = number * options.batch_size
         rng = np.random.default_rng((options.seed, 1, number))
-        chosen = batch_indices(self.count, first, options)
+        positions = np.arange(first, first + options.batch_size)
+        orders = {
+            epoch: np.random.default_rng((options.seed, 0, epoch)).permutation(
+                self.count
+            )
+            for epoch in np.unique(positions // self.count)
+        }
+        chosen = np.array(
+            [orders[p // self.count][p % self.count] for p in positions]
+        )
         images, labels = self.make(chosen, first, rng)
         others = [labels]
         if options.class_weights is not None:
@@ -141,22 +149,6 @@ class TrainBatches(keras.utils.PyDataset):
             size = options.patch_sizes.choose(options.seed, number)
             images = options.patch_sizes.resize(images, size)
         return images, *others
-
-
-def batch_indices(count: int, first: int, options: PipelineOptions) -> Array:
-    """Returns the indices of the images of one batch, of which the first is the
-    image `first` of the run."""
-    positions = np.arange(first, first + options.batch_size)
-    epochs = positions // count
-    orders = {
-        epoch: np.random.default_rng((options.seed, 0, epoch)).permutation(
-            count
-        )
-        for epoch in np.unique(epochs)
-    }
-    return np.array(
-        [orders[e][p % count] for e, p in zip(epochs, positions, strict=True)]
-    )
 
 
 class _EvaluationBatches(keras.utils.PyDataset):
@@ -183,19 +175,17 @@ class _EvaluationBatches(keras.utils.PyDataset):
         images, labels = self.make(rows)
         if images.shape[-1] < self.data.channels:  # gray, for a model of colors
             images = np.repeat(images, self.data.channels, axis=-1)
-        weights = np.full(len(rows), self.weight, "float32")
         missing = self.batch_size - len(rows) if self.pads else 0
         ignore = self.data.ignore
-        images, labels, weights = (
-            np.pad(
-                x,
-                ((0, missing), *((0, 0),) * (x.ndim - 1)),
-                constant_values=fill,
-            )
-            for x, fill in ((images, 0), (labels, ignore or 0), (weights, 0))
-        )
+
+        def padded(x: Array, fill: int) -> Array:
+            widths = ((0, missing), *((0, 0),) * (x.ndim - 1))
+            return np.pad(x, widths, constant_values=fill)
+
+        images, labels = padded(images, 0), padded(labels, ignore or 0)
         if ignore is None:
-            return images, labels, weights
+            weights = np.full(len(rows), self.weight, "float32")
+            return images, labels, padded(weights, 0)
         if not self.pads:
             return images, labels
         # Keras averages a batch over the pixels that are not ignored, and

@@ -2,7 +2,9 @@
 
 import pathlib
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
+from collections.abc import Sized
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from keras_vit._types import Array
 from keras_vit._types import ArrayLike
 from keras_vit._types import Tensor
 from keras_vit._warnings import warn
-from keras_vit.data._decode import import_tensorflow
+from keras_vit.data._decode import tf
 from keras_vit.data._pipeline import listed_dataset
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.splits import make_splits
@@ -76,48 +78,69 @@ def from_arrays(
             "as many numbers for each label. Received (channels, numbers): "
             f"{kinds}"
         )
-    all_labels, count = np.concatenate(found), len(arrays[0])
-    names = _class_names(all_labels, class_names)
-    indices = np.arange(len(all_labels))
-    paths = [pathlib.PurePath(str(i)) for i in indices]
+    all_labels = np.concatenate(found)
     sizes = {x.shape[1:3] for x in arrays}
     height, width = next(iter(sizes))
-    channels = arrays[0].shape[-1]
     is_uint8 = all(x.dtype == np.uint8 for x in arrays)
-    dtype = np.dtype("uint8" if is_uint8 else "float32")
-
-    def image(index: int) -> Array:
-        if index < count:
-            return np.asarray(arrays[0][index], dtype)
-        return np.asarray(arrays[1][index - count], dtype)
-
-    return listed_dataset(
+    return indexed_dataset(
         name,
-        names,
-        [f"{key}[{i}]" for key, x in parts.items() for i in range(len(x))],
+        _class_names(all_labels, class_names),
         all_labels,
-        make_splits(
-            paths, all_labels, indices[:count], indices[count:], holdout
-        ),
-        image_reader(image, dtype, channels),
-        contents=indices,
-        channels=channels,
+        parts,
+        "images",
+        lambda key, index: parts[key][index],
+        holdout,
+        dtype=np.dtype("uint8" if is_uint8 else "float32"),
+        channels=arrays[0].shape[-1],
         image_size=height if len(sizes) == 1 and height == width else None,
     )
 
 
-def image_reader(
-    image: Callable[[int], Array], dtype: np.dtype, channels: int
-) -> Callable[[Tensor], Tensor]:
-    """Returns a function of an index, a tensor, that returns the pixels of the
-    array `(height, width, channels)` that `image` returns."""
+def indexed_dataset(
+    name: str,
+    class_names: tuple[str, ...],
+    labels: Array,
+    parts: Mapping[str, Sized],
+    train: str,
+    pixels: Callable[[str, int], Any],
+    holdout: float,
+    *,
+    dtype: np.dtype,
+    channels: int,
+    image_size: int | None,
+) -> ImageDataset:
+    """Returns the `ImageDataset` of images that `pixels` returns, of the name
+    of a part and an index; the part named `train` is trained on, and the others
+    are evaluated on."""
+    rows = [(key, i) for key, part in parts.items() for i in range(len(part))]
+    indices = np.arange(len(rows))
+    is_train = np.array([key == train for key, _ in rows])
+    splits = make_splits(
+        [pathlib.PurePath(str(i)) for i in indices],
+        labels,
+        indices[is_train],
+        indices[~is_train],
+        holdout,
+    )
+
+    def image(index: int) -> Array:
+        return np.asarray(pixels(*rows[index]), dtype)
 
     def read(index: Tensor) -> Tensor:
-        tf = import_tensorflow()
-        pixels = tf.numpy_function(image, [index], tf.as_dtype(dtype))
-        return tf.ensure_shape(pixels, (None, None, channels))
+        found = tf.numpy_function(image, [index], tf.as_dtype(dtype))
+        return tf.ensure_shape(found, (None, None, channels))
 
-    return read
+    return listed_dataset(
+        name,
+        class_names,
+        [f"{key}[{i}]" for key, i in rows],
+        labels,
+        splits,
+        read,
+        contents=indices,
+        channels=channels,
+        image_size=image_size,
+    )
 
 
 def _check_images(name: str, images: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from keras_vit._types import Tensor
 from keras_vit.data._decode import decode
-from keras_vit.data._decode import import_tensorflow
+from keras_vit.data._decode import tf
 from keras_vit.data.protocols import height_and_width
 from keras_vit.data.protocols import random_resized_crop
 from keras_vit.preprocessing import preprocess_input
@@ -81,24 +81,26 @@ class MultiCrop:
         flip: bool = True,
     ) -> dict[str, Tensor]:
         """Returns the crops of an image, in a function that `tf.data` maps."""
-        tf = import_tensorflow()
+        size = height_and_width(size)
         pixels = decode(content, channels)
         fold_in = tf.random.experimental.stateless_fold_in
 
         def crop(
             number: Any,
-            size: int | tuple[int, int],
+            size: tuple[int, int],
             scale: tuple[float, float],
             blur: float,
             solarize: float,
         ) -> Tensor:
-            cut = random_resized_crop(
-                size, channels, scale=scale, method=self.resizing
-            )
             seeds = tf.random.experimental.stateless_split(
                 fold_in(seed, number), 10
             )
-            x = tf.cast(cut(pixels, seeds[0]), tf.float32)
+            x = random_resized_crop(
+                *(pixels, seeds[0], size, channels),
+                scale=scale,
+                method=self.resizing,
+            )
+            x = tf.cast(x, tf.float32)
             if flip:
                 x = tf.image.stateless_random_flip_left_right(x, seeds[1])
             x = _sometimes(self.jitter_probability, self._jitter, x, seeds[2:4])
@@ -106,27 +108,23 @@ class MultiCrop:
                 x = _sometimes(self.grey_probability, _gray, x, seeds[4:6])
             x = _sometimes(blur, self._blur, x, seeds[6:8])
             x = _sometimes(solarize, _solarized, x, seeds[8:10])
-            shape = (*height_and_width(size), channels)
-            return preprocess_input(tf.ensure_shape(x, shape), mode=mode)
+            x = tf.ensure_shape(x, (*size, channels))
+            return preprocess_input(x, mode=mode)
 
+        solarize = 0.0, self.solarize_probability
         views = [
-            crop(0, size, self.global_scale, self.blur_probabilities[0], 0.0),
-            crop(
-                1,
-                size,
-                self.global_scale,
-                self.blur_probabilities[1],
-                self.solarize_probability,
-            ),
+            crop(i, size, self.global_scale, self.blur_probabilities[i], part)
+            for i, part in enumerate(solarize)
         ]
         crops = {"global": tf.stack(views)}
         if self.num_local:
             # A loop in the graph, which is traced once for all local crops.
-            shape = (*height_and_width(self.local_size), channels)
+            local_size = height_and_width(self.local_size)
+            shape = (*local_size, channels)
             crops["local"] = tf.map_fn(
                 lambda number: crop(
                     number,
-                    self.local_size,
+                    local_size,
                     self.local_scale,
                     self.blur_probabilities[2],
                     0.0,
@@ -138,7 +136,6 @@ class MultiCrop:
 
     def _jitter(self, x: Tensor, seed: Tensor) -> Tensor:
         """torchvision's `ColorJitter`: four operations in a random order."""
-        tf = import_tensorflow()
         seeds = tf.random.experimental.stateless_split(seed, 5)
         brightness, contrast, saturation, hue = self.jitter
 
@@ -171,7 +168,6 @@ class MultiCrop:
         return x
 
     def _blur(self, x: Tensor, seed: Tensor) -> Tensor:
-        tf = import_tensorflow()
         sigma = tf.random.stateless_uniform((), seed, *self.blur_sigma)
         return gaussian_blur(x, sigma, self.blur_sigma[1])
 
@@ -180,7 +176,6 @@ def gaussian_blur(x: Tensor, sigma: Tensor, largest: float) -> Tensor:
     """Blurs an image `(height, width, channels)` by a Gaussian of standard
     deviation `sigma`, in pixels, with a filter whose radius is four times the
     `largest` one; pixels at the edges are repeated outwards."""
-    tf = import_tensorflow()
     radius = max(1, round(4 * largest))
     for axis in (0, 1):
         length = x.shape[axis]
@@ -204,7 +199,6 @@ def _sometimes(
     seeds: Tensor,
 ) -> Tensor:
     """Applies a function of an image and a seed with a probability."""
-    tf = import_tensorflow()
     if not probability:
         return x
     chosen = tf.random.stateless_uniform((), seeds[0]) < probability
@@ -213,7 +207,6 @@ def _sometimes(
 
 def _gray(x: Tensor, seed: Tensor | None = None) -> Tensor:
     """Returns the image in gray, with the same number of channels."""
-    tf = import_tensorflow()
     if x.shape[-1] == 1:
         return x
     luma = tf.reduce_sum(x * tf.constant(_LUMA), axis=-1, keepdims=True)
@@ -221,7 +214,7 @@ def _gray(x: Tensor, seed: Tensor | None = None) -> Tensor:
 
 
 def _solarized(x: Tensor, seed: Tensor) -> Tensor:
-    return import_tensorflow().where(x < 128, x, 255 - x)
+    return tf.where(x < 128, x, 255 - x)
 
 
 CROPS = {

@@ -6,7 +6,7 @@ import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,9 +22,11 @@ from keras_vit.data.splits import make_splits
 from keras_vit.data.splits import parse_holdout
 
 # What the columns may be called, in the order in which they are looked for.
-IMAGE_COLUMNS = ("image", "path", "file", "file_name", "filename")
-LABEL_COLUMNS = ("label", "labels", "class")
-SPLIT_COLUMNS = ("split",)
+COLUMNS = {
+    "image": ("image", "path", "file", "file_name", "filename"),
+    "label": ("label", "labels", "class"),
+    "split": ("split",),
+}
 SPLITS = {
     "train": "train",
     "test": "test",
@@ -33,8 +35,6 @@ SPLITS = {
     "val": "validation",
     "dev": "validation",
 }
-# Lines of the file: their numbers, and their cells by column.
-_Rows: TypeAlias = list[tuple[int, dict[str, str]]]
 SEPARATOR = ";"  # of the classes of an image that has several
 
 
@@ -96,23 +96,36 @@ def from_csv(
     """
     path = pathlib.Path(path).expanduser()
     holdout = parse_holdout(path.stem, holdout)
-    rows, columns = _read(path, image_column, label_column, split_column)
-    files = _files(path, rows, columns["image"])
-    good, bad = validate_images(list(dict.fromkeys(files)), skip_bad_images)
-    kept = [i for i, file in enumerate(files) if file in good]
-    rows, files = [rows[i] for i in kept], [files[i] for i in kept]
-    names = _names(path.parent, rows, columns["image"])
-    values, is_multi_label = _values(path, rows, columns["label"], multi_label)
-    labels, class_names = encode_labels(values)
-    if len(class_names) < (1 if is_multi_label else 2):
+    lines, columns = _read(path, image_column, label_column, split_column)
+    if missing := [
+        f"{str(line.file)!r} (line {line.number})"
+        for line in lines
+        if not line.file.is_file()
+    ]:
+        raise ValueError(
+            f"{str(path)!r} names {len(missing)} files that do not exist: "
+            f"{summarize(missing)}. Paths are relative to the folder of the "
+            "CSV file."
+        )
+    files = list(dict.fromkeys(line.file for line in lines))
+    good, bad = validate_images(files, skip_bad_images)
+    lines = [line for line in lines if line.file in good]
+    splits = {"train": np.arange(len(lines)), "validation": [], "test": []}
+    if columns["split"]:
+        splits = _splits(path, lines, columns["split"])
+    if multi_label is None:
+        multi_label = any(SEPARATOR in line.label for line in lines)
+    classes = _classes(path, lines, columns["label"], multi_label)
+    labels, class_names = encode_labels(
+        classes if multi_label else [x for (x,) in classes]
+    )
+    if len(class_names) < (1 if multi_label else 2):
         raise ValueError(
             f"{str(path)!r} must have two classes or more in its column "
             f"{columns['label']!r}. Received: "
             f"{', '.join(class_names) or 'none'}"
         )
-    splits = {"train": np.arange(len(labels)), "validation": [], "test": []}
-    if columns["split"]:
-        splits = _given_splits(path, rows, names, columns["split"])
+    names = [line.name for line in lines]
     if not len(splits["validation"]):
         splits = make_splits(
             names, labels, splits["train"], splits["test"], holdout
@@ -122,7 +135,6 @@ def from_csv(
             f"{str(path)!r} has {len(splits['validation'])} validation images, "
             f"which are those held out: --holdout {holdout:g} is not used."
         )
-    _raise_if_contradictory(path, rows, names, values)
     for part in ("validation", "test"):
         repeated = len(splits[part]) - len({names[i] for i in splits[part]})
         if repeated:
@@ -134,7 +146,7 @@ def from_csv(
     return files_dataset(
         path.stem,
         class_names,
-        files,
+        [line.file for line in lines],
         labels,
         splits,
         num_skipped=bad,
@@ -142,13 +154,22 @@ def from_csv(
     )
 
 
+class _Line(NamedTuple):
+    """A line of the file."""
+
+    number: int
+    file: pathlib.Path
+    # Decides on the split, and does not depend on how the CSV file is named.
+    name: pathlib.Path
+    label: str
+    split: str
+
+
 def _read(
-    path: pathlib.Path,
-    image_column: str | None,
-    label_column: str | None,
-    split_column: str | None,
-) -> tuple[_Rows, dict[str, Any]]:
-    """Returns the rows as `(line, dict)`, and the names of the columns."""
+    path: pathlib.Path, *given: str | None
+) -> tuple[list[_Line], dict[str, Any]]:
+    """Returns the lines, and the names of the columns, some of which are
+    given."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
@@ -159,112 +180,99 @@ def _read(
             f"{str(path)!r} is no CSV file in UTF-8: {error}. Save it as 'CSV "
             "UTF-8'."
         ) from error
-    columns = {}
-    for kind, given, known in (
-        ("image", image_column, IMAGE_COLUMNS),
-        ("label", label_column, LABEL_COLUMNS),
-        ("split", split_column, SPLIT_COLUMNS),
-    ):
-        wanted = known if given is None else (given,)
-        columns[kind] = next((name for name in wanted if name in found), None)
-        if columns[kind] is None and (kind != "split" or given is not None):
+    chosen = {}
+    for kind, column in zip(COLUMNS, given, strict=True):
+        wanted = COLUMNS[kind] if column is None else (column,)
+        chosen[kind] = next((name for name in wanted if name in found), None)
+        if chosen[kind] is None and (kind != "split" or column is not None):
             raise ValueError(
                 f"{str(path)!r} must have a column "
                 f"{' or '.join(map(repr, wanted))}, or give {kind}_column to "
                 "`from_csv`. Received the columns "
                 f"{', '.join(map(repr, found)) or 'none'}, from its first line"
             )
-        if found.count(columns[kind]) > 1:
+        if found.count(chosen[kind]) > 1:
             raise ValueError(
-                f"{str(path)!r} must have one column {columns[kind]!r}. "
-                f"Received: {found.count(columns[kind])} of that name"
+                f"{str(path)!r} must have one column {chosen[kind]!r}. "
+                f"Received: {found.count(chosen[kind])} of that name"
             )
     if not rows:
         raise ValueError(f"{str(path)!r} has no rows below its first line.")
-    for line, row in rows:
+    folder, lines = path.parent.resolve(), []
+    resolve = functools.cache(pathlib.Path.resolve)
+
+    def name_of(cell: str) -> pathlib.Path:
+        # An absolute path within the folder of the file, also through links, is
+        # that of the relative one.
+        image = pathlib.Path(os.path.normpath(cell))
+        if image.is_absolute():
+            for parent in image.parents:
+                if resolve(parent) == folder:
+                    return image.relative_to(parent)
+        return image
+
+    for number, row in rows:
         # Names without a value have None, and values without a name the key
         # None.
         if None in row or None in row.values():
             raise ValueError(
-                f"Line {line} of {str(path)!r} must have {len(found)} values, "
-                "as the first line has names, with quotation marks around "
-                f"values with commas. Received: {list(row.values())}"
+                f"Line {number} of {str(path)!r} must have {len(found)} "
+                "values, as the first line has names, with quotation marks "
+                f"around values with commas. Received: {list(row.values())}"
             )
-    return rows, columns
-
-
-def _files(path: pathlib.Path, rows: _Rows, column: str) -> list[pathlib.Path]:
-    files = [path.parent / row[column].strip() for _, row in rows]
-    missing = [
-        f"{str(file)!r} (line {line})"
-        for (line, _), file in zip(rows, files, strict=True)
-        if not file.is_file()
-    ]
-    if missing:
-        raise ValueError(
-            f"{str(path)!r} names {len(missing)} files that do not exist: "
-            f"{summarize(missing)}. Paths are relative to the folder of the "
-            "CSV file."
+        image, label, split = (row.get(x, "").strip() for x in chosen.values())
+        lines.append(
+            _Line(number, path.parent / image, name_of(image), label, split)
         )
-    return files
+    return lines, chosen
 
 
-def _values(
-    path: pathlib.Path, rows: _Rows, column: str, multi_label: bool | None
-) -> tuple[list[str] | list[list[str]], bool]:
-    """Returns the classes of each image, and whether they are lists."""
-    cells = [row[column].strip() for _, row in rows]
-    if multi_label is None:
-        multi_label = any(SEPARATOR in cell for cell in cells)
-    if multi_label:
-        lists = [map(str.strip, cell.split(SEPARATOR)) for cell in cells]
-        return [list(filter(None, names)) for names in lists], True
-    for (line, _), cell in zip(rows, cells, strict=True):
-        if not cell:
+def _classes(
+    path: pathlib.Path, lines: Sequence[_Line], column: str, multi_label: bool
+) -> list[list[str]]:
+    """Returns the classes of each line; raises an error if an image has none,
+    or others in another line."""
+    found, first = [], {}
+    for line in lines:
+        cells = line.label.split(SEPARATOR) if multi_label else [line.label]
+        classes = list(filter(None, map(str.strip, cells)))
+        if not classes and not multi_label:
             raise ValueError(
-                f"Line {line} of {str(path)!r} has no class in the column "
-                f"{column!r}. Remove the line, or, if images may have no "
-                "class, use `from_csv(..., multi_label=True)`."
+                f"Line {line.number} of {str(path)!r} has no class in the "
+                f"column {column!r}. Remove the line, or, if images may have "
+                "no class, use `from_csv(..., multi_label=True)`."
             )
-    return cells, False
-
-
-def _raise_if_contradictory(
-    path: pathlib.Path,
-    rows: _Rows,
-    names: Sequence[pathlib.Path],
-    values: Sequence[Any],
-) -> None:
-    """Raises an error if two lines give an image different classes."""
-    first = {}
-    for (line, _), name, value in zip(rows, names, values, strict=True):
-        classes = sorted(value) if isinstance(value, list) else [value]
-        other, known = first.setdefault(name, (line, classes))
-        if known != classes:
+        other, known = first.setdefault(
+            line.name, (line.number, sorted(classes))
+        )
+        if known != sorted(classes):
             raise ValueError(
                 f"Lines of {str(path)!r} with the same image must have the "
-                f"same classes. Received: {str(name)!r} is "
+                f"same classes. Received: {str(line.name)!r} is "
                 f"{SEPARATOR.join(known)!r} in line {other} and "
-                f"{SEPARATOR.join(classes)!r} in line {line}. An image of "
-                f"several classes has one line with "
+                f"{SEPARATOR.join(sorted(classes))!r} in line {line.number}. "
+                "An image of several classes has one line with "
                 f"{SEPARATOR.join(sorted({*known, *classes}))!r}"
             )
+        found.append(classes)
+    return found
 
 
-def _given_splits(
-    path: pathlib.Path, rows: _Rows, names: Sequence[pathlib.Path], column: str
+def _splits(
+    path: pathlib.Path, lines: Sequence[_Line], column: str
 ) -> dict[str, Array]:
-    """Returns the indices of the images of each split."""
+    """Returns the indices of the lines of each split."""
     splits, split_of = {"train": [], "validation": [], "test": []}, {}
-    for i, ((line, row), name) in enumerate(zip(rows, names, strict=True)):
-        split = SPLITS.get(row[column].strip().lower())
-        other = split_of.setdefault(name, split)
+    for i, line in enumerate(lines):
+        split = SPLITS.get(line.split.lower())
+        other = split_of.setdefault(line.name, split)
         if split is None or split != other:
             raise ValueError(
-                f"Line {line} of {str(path)!r} must have one of "
+                f"Line {line.number} of {str(path)!r} must have one of "
                 f"{', '.join(SPLITS)} in the column {column!r}, the same one "
                 "in each line of an image, or the accuracy would be wrong. "
-                f"Received: {row[column]!r} for {str(name)!r}, before {other!r}"
+                f"Received: {line.split!r} for {str(line.name)!r}, before "
+                f"{other!r}"
             )
         splits[split].append(i)
     if not splits["test"]:
@@ -276,25 +284,3 @@ def _given_splits(
             "a fifth of the images is the test set."
         )
     return {name: np.array(rows, int) for name, rows in splits.items()}
-
-
-def _names(
-    folder: pathlib.Path, rows: _Rows, column: str
-) -> list[pathlib.Path]:
-    """Returns the paths that decide on the splits.
-
-    They do not depend on how the CSV file is named. Absolute paths within its
-    folder, also through links, are those of relative ones.
-    """
-    folder = folder.resolve()
-    resolve = functools.cache(pathlib.Path.resolve)
-
-    def name(cell: str) -> pathlib.Path:
-        path = pathlib.Path(os.path.normpath(cell.strip()))
-        if path.is_absolute():
-            for parent in path.parents:
-                if resolve(parent) == folder:
-                    return path.relative_to(parent)
-        return path
-
-    return [name(row[column]) for _, row in rows]

@@ -1,6 +1,6 @@
 """Handwritten digits, in NumPy: they do not need TensorFlow."""
 
-from collections.abc import Callable
+import functools
 
 import numpy as np
 
@@ -34,18 +34,25 @@ def digits(holdout: float = 0.0) -> ImageDataset:
     train, validation = train[kept], train[held_out]
     splits = {"train": train, "validation": validation, "test": test}
 
-    def arrays(split: str, options: PipelineOptions) -> tuple[Array, Array]:
-        index = splits[split]
-        classes = labels[index]
-        if options.one_hot or options.uses_mixing:
-            classes = np.eye(10, dtype="float32")[classes]
-        return resize(images[index], options.image_size), classes
+    @functools.cache
+    def resized(split: str, size: tuple[int, int]) -> Array:
+        return resize(images[splits[split]], size)
 
     def plain(
-        split: str, options: PipelineOptions
-    ) -> Callable[[Array], tuple[Array, Array]]:
-        pixels, classes = arrays(split, options)
-        return lambda rows: (pixels[rows], classes[rows])
+        split: str, options: PipelineOptions, rows: Array
+    ) -> tuple[Array, Array]:
+        classes = labels[splits[split][rows]]
+        if options.one_hot or options.uses_mixing:
+            classes = np.eye(10, dtype="float32")[classes]
+        return resized(split, options.image_size)[rows], classes
+
+    def augmented(
+        options: PipelineOptions,
+        chosen: Array,
+        first: int,
+        rng: np.random.Generator,
+    ) -> tuple[Array, Array]:
+        return _distorted(plain("train", options, chosen), options, rng)
 
     def crops() -> ImageDataset:
         # A crop begins and ends with whole pixels: of 8 x 8 there are few.
@@ -69,9 +76,7 @@ def digits(holdout: float = 0.0) -> ImageDataset:
                 images[splits[split][i]],
                 labels[splits[split][i]],
             ),
-            augmented=lambda options: _distorting(
-                *arrays("train", options), options
-            ),
+            augmented=augmented,
             plain=plain,
             refuses=("protocol", "mode", "augment", "erase", "scale"),
             labels=labels[train],
@@ -95,24 +100,27 @@ def train_batches(
     Returns:
         A `keras.utils.PyDataset`, which can be read several times.
     """
-    make = _distorting(images, labels, options)
-    return TrainBatches(make, len(images), options)
+    return TrainBatches(
+        lambda chosen, first, rng: _distorted(
+            (images[chosen], labels[chosen]), options, rng
+        ),
+        len(images),
+        options,
+    )
 
 
-def _distorting(
-    images: Array, labels: Array, options: PipelineOptions
-) -> Callable[[Array, int, np.random.Generator], tuple[Array, Array]]:
-    """Returns the function that makes batches of distorted images."""
+def _distorted(
+    pair: tuple[Array, Array],
+    options: PipelineOptions,
+    rng: np.random.Generator,
+) -> tuple[Array, Array]:
+    """Returns this process's rows of a batch, distorted.
+
+    The whole batch is distorted, so that an image is the same on any number of
+    processes.
+    """
     rows = slice(options.local_rows.start, options.local_rows.stop)
-
-    def make(
-        chosen: Array, first: int, rng: np.random.Generator
-    ) -> tuple[Array, Array]:
-        # The whole batch is distorted, so that an image is the same on any
-        # number of processes.
-        return random_affine(images[chosen], rng)[rows], labels[chosen][rows]
-
-    return make
+    return random_affine(pair[0], rng)[rows], pair[1][rows]
 
 
 def random_affine(images: Array, rng: np.random.Generator) -> Array:

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from keras_vit._types import Tensor
-from keras_vit.data._decode import import_tensorflow
+from keras_vit.data._decode import tf
 
 ATTEMPTS = 10  # to find a rectangle that fits the image, as in timm
 
@@ -60,7 +60,6 @@ class RandomErasing:
 
     def __call__(self, image: Tensor, seed: Any) -> Tensor:
         """Returns the image with or without a rectangle erased."""
-        tf = import_tensorflow()
         height, width, _ = image.shape
         seeds = tf.unstack(
             tf.random.experimental.stateless_split(seed, 3), num=3

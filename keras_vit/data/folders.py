@@ -15,7 +15,7 @@ from keras_vit._types import Array
 from keras_vit._types import StrPath
 from keras_vit._warnings import warn
 from keras_vit.data._decode import decode
-from keras_vit.data._decode import import_tensorflow
+from keras_vit.data._decode import tf
 from keras_vit.data._pipeline import listed_dataset
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.image_files import EXTENSIONS
@@ -36,7 +36,7 @@ def load_thumbnail(path: pathlib.Path) -> Array:
 
     Of a large image, every n-th pixel is taken, to save memory.
     """
-    pixels = decode(import_tensorflow().io.read_file(os.fsencode(path)), 3)
+    pixels = decode(tf.io.read_file(os.fsencode(path)), 3)
     step = -(-max(pixels.shape) // _THUMBNAIL_SIDE)
     return pixels[::step, ::step].numpy() / 255
 
@@ -153,7 +153,7 @@ def files_dataset(
         files,
         labels,
         splits,
-        lambda path: import_tensorflow().io.read_file(path),
+        lambda path: tf.io.read_file(path),
         median_side=median_side([files[i] for i in splits["train"]]),
         num_skipped=num_skipped,
         num_unverified=0 if verified else len(files),

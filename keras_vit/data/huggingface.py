@@ -5,8 +5,6 @@ indexed by integers and by the names of columns.
 """
 
 import io
-import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +12,10 @@ import numpy as np
 from keras_vit._checks import check_image_mode
 from keras_vit._images import open_image
 from keras_vit._types import Array
-from keras_vit.data._pipeline import listed_dataset
-from keras_vit.data.arrays import image_reader
+from keras_vit.data.arrays import indexed_dataset
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.labels import encode_labels
 from keras_vit.data.splits import TEST_SPLITS
-from keras_vit.data.splits import make_splits
 from keras_vit.data.splits import parse_holdout
 
 
@@ -66,32 +62,24 @@ def from_huggingface(
         ValueError: if a split or a column is missing, or is of another type.
     """
     holdout = parse_holdout(name, holdout)
-    splits = _choose_splits(_named_splits(dataset), label_column, test_split)
+    splits = _choose_splits(dataset, label_column, test_split)
     labels, class_names = _labels(splits, label_column)
-    # The split of each image, and its index in this split.
-    rows = [(key, i) for key in splits for i in range(len(splits[key]))]
-    indices = np.arange(len(rows))
-    is_train = np.array([key == "train" for key, _ in rows])
-    paths = [pathlib.PurePath(str(i)) for i in indices]
-    indices_of = make_splits(
-        paths, labels, indices[is_train], indices[~is_train], holdout
-    )
 
-    def image(index: int) -> Array:
-        key, i = rows[index]
-        return to_pixels(splits[key][i][image_column], channels)
+    def pixels(key: str, index: int) -> Array:
+        return to_pixels(splits[key][index][image_column], channels)
 
     for key, split in splits.items():
         _check_column(key, split, image_column)
-        image(rows.index((key, 0)))  # an error now, before the first batch
-    return listed_dataset(
+        pixels(key, 0)  # an error now, before the first batch
+    return indexed_dataset(
         name,
         class_names,
-        [f"{key}[{i}]" for key, i in rows],
         labels,
-        indices_of,
-        image_reader(image, np.dtype("uint8"), channels),
-        contents=indices,
+        splits,
+        "train",
+        pixels,
+        holdout,
+        dtype=np.dtype("uint8"),
         channels=channels,
         image_size=image_size,
     )
@@ -140,8 +128,10 @@ def _check_column(key: str, split: Any, column: str) -> None:
         )
 
 
-def _named_splits(dataset: Any) -> dict[str, Any]:
-    """Returns a dict of the names of splits to their datasets."""
+def _choose_splits(
+    dataset: Any, label_column: str, test_split: str | None
+) -> dict[str, Any]:
+    """Returns "train", if it is there, and the split to evaluate on, if any."""
     splits = dict(dataset) if hasattr(dataset, "keys") else {"train": dataset}
     for key, split in splits.items():
         if not hasattr(split, "__len__") or not len(split):
@@ -150,13 +140,6 @@ def _named_splits(dataset: Any) -> dict[str, Any]:
                 "loaded without `streaming=True`. Received for the split "
                 f"{key!r}: {split!r}"
             )
-    return splits
-
-
-def _choose_splits(
-    splits: dict[str, Any], label_column: str, test_split: str | None
-) -> dict[str, Any]:
-    """Returns "train", if it is there, and the split to evaluate on, if any."""
     wanted = TEST_SPLITS if test_split is None else (test_split,)
     chosen = {"train": splits["train"]} if "train" in splits else {}
     for key in wanted:
@@ -181,10 +164,16 @@ def _labels(
     names, values = {}, []
     for key, split in splits.items():
         _check_column(key, split, column)
-        names[key] = _class_names(split.features[column])
-        values += [
-            (f"{key}[{i}]", _plain(x)) for i, x in enumerate(split[column])
-        ]
+        feature = split.features[column]
+        if isinstance(feature, list):
+            (feature,) = feature
+        # A `ClassLabel` has names, and so has that of the members of a list.
+        found = getattr(getattr(feature, "feature", feature), "names", None)
+        names[key] = found and tuple(found)
+        for i, value in enumerate(split[column]):
+            value = value.tolist() if hasattr(value, "tolist") else value
+            value = list(value) if isinstance(value, tuple) else value
+            values.append((f"{key}[{i}]", value))
     class_names, *others = names.values()
     if others and others != [class_names]:
         raise ValueError(
@@ -192,10 +181,12 @@ def _labels(
             f"splits {' and '.join(map(repr, names))}. Received: {names}"
         )
     is_multi_label = isinstance(values[0][1], list)
+    known = range(len(class_names)) if class_names else None
     for where, value in values:
         members = value if is_multi_label else [value]
         if not isinstance(members, list) or not all(
-            _is_class(member, class_names) for member in members
+            isinstance(x, int | str) and (known is None or x in known)
+            for x in members
         ):
             raise ValueError(
                 f"The column {column!r} must hold classes, integers or names, "
@@ -204,26 +195,3 @@ def _labels(
                 "label, for example by `dataset.filter`."
             )
     return encode_labels([value for _, value in values], class_names)
-
-
-def _class_names(feature: Any) -> tuple[str, ...] | None:
-    """Returns the names of a `ClassLabel`, or of a list of it, or None."""
-    if isinstance(feature, list):
-        (feature,) = feature
-    feature = getattr(feature, "feature", feature)
-    names = getattr(feature, "names", None)
-    return names and tuple(names)
-
-
-def _plain(value: Any) -> Any:
-    """Returns a label without NumPy's types."""
-    if isinstance(value, str):
-        return value
-    value = value.tolist() if hasattr(value, "tolist") else value
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _is_class(value: Any, class_names: Sequence[str] | None) -> bool:
-    if class_names is None:
-        return isinstance(value, int | str)
-    return isinstance(value, int) and 0 <= value < len(class_names)

@@ -11,7 +11,7 @@ from keras_vit._program import require
 from keras_vit._types import StrPath
 from keras_vit._warnings import warn
 from keras_vit.data._decode import decode
-from keras_vit.data._decode import import_tensorflow
+from keras_vit.data._decode import tf
 from keras_vit.data.labels import summarize
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
@@ -130,7 +130,6 @@ def find_defect(path: StrPath, thorough: bool = True) -> str | None:
         ends = length >= int.from_bytes(start[2:6], "little")
     if ends and not thorough:
         return None
-    tf = import_tensorflow()
     try:
         decode(tf.io.read_file(os.fsencode(path)), 3)
     except tf.errors.OpError:

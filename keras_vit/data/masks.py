@@ -6,15 +6,14 @@ the indices of a palette by its colors.
 
 import collections
 import concurrent.futures
+import functools
 import io
 import os
 import pathlib
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import TypeAlias
-from typing import TypeVar
 
 import numpy as np
 
@@ -37,7 +36,6 @@ _THREADS = min(8, os.cpu_count() or 1)
 _CLASSES_FILE = "classes.txt"
 _MOST_CLASSES = 256  # without this file
 _Paths: TypeAlias = tuple[pathlib.Path, pathlib.Path]  # an image, its mask
-T = TypeVar("T")
 # Datasets of TFDS with masks: feature of the mask, names of the classes (None
 # for numbers), number of classes, and the value of the first class. Lower
 # values are ignored.
@@ -144,18 +142,26 @@ def read_mask(file: Any) -> Array:
 
 def _from_folder(folder: pathlib.Path, ignore: int) -> ImageDataset:
     parts = _find_parts(folder)
-    names = _class_names(folder, ignore)
-    counts = {
-        part: _check_pairs(pairs, ignore, names)
-        for part, pairs in parts.items()
-    }
-
-    def read(part: str, index: int) -> tuple[Array, Array]:
-        image, mask = parts[part][index]
-        return _named(read_image, image), _named(read_mask, mask)
-
+    path = folder / _CLASSES_FILE
+    names: tuple[str, ...] = ()
+    if path.is_file():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        names = tuple(x.strip() for x in lines if x.strip())
+    if 0 < ignore < len(names):
+        raise ValueError(
+            f"{path} names the classes 0 to {len(names) - 1}: `ignore` "
+            "(--ignore-value), the value of pixels without a class, must be "
+            "another number, such as -1 if there are none. Received: "
+            f"ignore={ignore}, which is {names[ignore]!r}"
+        )
+    check = functools.partial(_count_classes, ignore=ignore, names=names)
+    counts = {part: collections.Counter() for part in parts}
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+        for part, pairs in parts.items():
+            for found in threads.map(check, pairs):
+                counts[part].update(found)
     return masked_dataset(
-        read,
+        lambda part, index: _read_pair(parts[part][index]),
         channels=3,
         ignore=ignore,
         name=folder.resolve().name or "folder",
@@ -173,14 +179,12 @@ def _find_parts(folder: pathlib.Path) -> dict[str, list[_Paths]]:
         for part in ("train", "test")
         if (folder / part).is_dir()
     }
-    if not parts:
-        pairs = _find_pairs(folder)
+    if not parts and (pairs := _find_pairs(folder)):
         names = [
             image.relative_to(folder / "images").with_suffix("")
             for image, _ in pairs
         ]
-        labels = np.zeros(len(names), int)
-        split = split_by_path(names, labels) if names else ((), ())
+        split = split_by_path(names, np.zeros(len(names), int))
         parts = {
             part: [pairs[i] for i in indices]
             for part, indices in zip(("train", "test"), split, strict=True)
@@ -191,27 +195,17 @@ def _find_parts(folder: pathlib.Path) -> dict[str, list[_Paths]]:
             f"{str(folder)!r} must hold FOLDER/train/images/*, "
             "FOLDER/train/masks/*, FOLDER/test/images/* and "
             "FOLDER/test/masks/*, or two or more of FOLDER/images/* and "
-            f"FOLDER/masks/*. Received: {found}"
+            f"FOLDER/masks/*. Received: {found or 'no images'}"
         )
     return parts
 
 
 def _find_pairs(folder: pathlib.Path) -> list[_Paths]:
     """Returns pairs of paths of images and masks."""
-    images, masks = {}, {}
-    for found, kind, suffixes in (
-        (images, "images", _SUFFIXES),
-        (masks, "masks", (".png",)),
-    ):
-        place = folder / kind
-        for path in image_files([place], suffixes)[place]:
-            name = path.relative_to(place).with_suffix("").as_posix()
-            other = found.setdefault(name, path)
-            if other is not path:
-                raise ValueError(
-                    f"{path} has the same mask as {other.name}: rename it, and "
-                    "give it a mask"
-                )
+    images, masks = (
+        _by_name(folder / kind, suffixes)
+        for kind, suffixes in (("images", _SUFFIXES), ("masks", (".png",)))
+    )
     if single := sorted(images.keys() ^ masks.keys()):
         raise ValueError(
             f"Images and masks, PNG files, of {str(folder)!r} must have the "
@@ -221,62 +215,55 @@ def _find_pairs(folder: pathlib.Path) -> list[_Paths]:
     return [(images[name], masks[name]) for name in sorted(images)]
 
 
-def _class_names(folder: pathlib.Path, ignore: int) -> tuple[str, ...]:
-    """Returns the names in `classes.txt`; none if there is no such file."""
-    path = folder / _CLASSES_FILE
-    if not path.is_file():
-        return ()
-    lines = path.read_text(encoding="utf-8").splitlines()
-    names = tuple(x.strip() for x in lines if x.strip())
-    if 0 < ignore < len(names):
+def _by_name(
+    place: pathlib.Path, suffixes: tuple[str, ...]
+) -> dict[str, pathlib.Path]:
+    """Returns the image files of a folder by their names without a suffix."""
+    found = {}
+    for path in image_files([place], suffixes)[place]:
+        name = path.relative_to(place).with_suffix("").as_posix()
+        other = found.setdefault(name, path)
+        if other is not path:
+            raise ValueError(
+                f"{path} has the same mask as {other.name}: rename it, and "
+                "give it a mask"
+            )
+    return found
+
+
+def _read_pair(pair: _Paths) -> tuple[Array, Array]:
+    """Returns an image and its mask; an error names the file."""
+    found = []
+    for path, read in zip(pair, (read_image, read_mask), strict=True):
+        try:
+            found.append(read(path))
+        except Exception as error:  # Pillow raises many types
+            raise ValueError(f"{path}: {error}") from error
+    return found[0], found[1]
+
+
+def _count_classes(
+    pair: _Paths, ignore: int, names: Sequence[str]
+) -> dict[int, int]:
+    """Returns the number of pixels of each value of a mask; raises an error if
+    it or its image cannot be used."""
+    image, mask = _read_pair(pair)
+    if mask.shape != image.shape[:2]:
         raise ValueError(
-            f"{path} names the classes 0 to {len(names) - 1}: `ignore` "
-            "(--ignore-value), the value of pixels without a class, must be "
-            "another number, such as -1 if there are none. Received: "
-            f"ignore={ignore}, which is {names[ignore]!r}"
+            f"{pair[1]} is of {mask.shape[0]} x {mask.shape[1]} pixels, and "
+            f"its image {pair[0].name} of {image.shape[0]} x "
+            f"{image.shape[1]}: resize one of them, a mask to the nearest pixel"
         )
-    return names
-
-
-def _check_pairs(
-    pairs: Sequence[_Paths], ignore: int, names: Sequence[str]
-) -> collections.Counter[int]:
-    """Reads every image and mask, raises an error for a file that cannot be
-    used, and returns the number of pixels of each value."""
-
-    def check(pair: _Paths) -> dict[int, int]:
-        shape = _named(read_image, pair[0]).shape[:2]
-        mask = _named(read_mask, pair[1])
-        if mask.shape != shape:
-            raise ValueError(
-                f"{pair[1]} is of {mask.shape[0]} x {mask.shape[1]} pixels, "
-                f"and its image {pair[0].name} of {shape[0]} x {shape[1]}: "
-                "resize one of them, a mask to the nearest pixel"
-            )
-        values, pixels = np.unique(mask, return_counts=True)
-        found = dict(zip(values.tolist(), pixels.tolist(), strict=True))
-        highest = max(found.keys() - {ignore}, default=-1)
-        if names and highest >= len(names):
-            raise ValueError(
-                f"{pair[1]} has the class {highest}, and classes.txt names "
-                f"{len(names)}: 0 to {len(names) - 1}. Pixels without a class "
-                f"have the value {ignore}"
-            )
-        return found
-
-    counts = collections.Counter()
-    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
-        for pixels in threads.map(check, pairs):
-            counts.update(pixels)
-    return counts
-
-
-def _named(read: Callable[[pathlib.Path], T], path: pathlib.Path) -> T:
-    """Returns what `read` returns; an error names the file."""
-    try:
-        return read(path)
-    except Exception as error:  # Pillow raises many types
-        raise ValueError(f"{path}: {error}") from error
+    values, pixels = np.unique(mask, return_counts=True)
+    found = dict(zip(values.tolist(), pixels.tolist(), strict=True))
+    highest = max(found.keys() - {ignore}, default=-1)
+    if names and highest >= len(names):
+        raise ValueError(
+            f"{pair[1]} has the class {highest}, and classes.txt names "
+            f"{len(names)}: 0 to {len(names) - 1}. Pixels without a class "
+            f"have the value {ignore}"
+        )
+    return found
 
 
 def _check_classes(

@@ -8,7 +8,7 @@ import numpy as np
 from keras_vit import _checks
 from keras_vit._types import Dataset
 from keras_vit._types import Tensor
-from keras_vit.data._decode import import_tensorflow
+from keras_vit.data._decode import tf
 from keras_vit.layers.resampling import resampling_matrix
 
 
@@ -104,7 +104,6 @@ class RandomPatchSizes:
     def map(self, batches: Dataset, options: Any) -> Dataset:
         """Resizes the patches of a `tf.data.Dataset` of `(images, ...)`,
         micro-batches of a known size."""
-        tf = import_tensorflow()
 
         def choose(number: int) -> np.int32:
             size = self.choose(options.seed, number)

@@ -1,10 +1,9 @@
 """How the published code crops and resizes an image.
 
-Each function here takes the final size, an integer or `(height, width)`, and
-the number of channels, and returns a function of an encoded image and a seed
-(two integers, unused where nothing is random). That function returns float
-pixels in [0, 255] of shape `(height, width, channels)`. The pipeline flips and
-normalizes them afterwards. TensorFlow is imported when a function is made.
+Each function here takes an encoded image, a seed (two integers, unused where
+nothing is random), the final size, `(height, width)`, and the number of
+channels. It returns float pixels in [0, 255] of shape `(height, width,
+channels)`. The pipeline flips and normalizes them afterwards.
 
 The published code makes squares. For other rectangles each side of an
 intermediate size is scaled like the side of a square, and an image of which a
@@ -20,13 +19,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
+from keras_vit import _checks
 from keras_vit._types import Tensor
 from keras_vit.data._decode import decode
-from keras_vit.data._decode import decode_random_area
-from keras_vit.data._decode import import_tensorflow
+from keras_vit.data._decode import sample_crop_window
 from keras_vit.data._decode import sample_resized_crop_window
+from keras_vit.data._decode import tf
 
 # Data sets of images smaller than this are treated like CIFAR. The limit of
 # 96 x 96 pixels is that of BiT-HyperRule.
@@ -38,166 +36,137 @@ def height_and_width(
 ) -> tuple[int, int]:
     """Returns an image size, an integer or `(height, width)`, as a pair of
     positive integers; raises a `ValueError` for others."""
-    pair = tuple(size) if isinstance(size, tuple | list) else (size, size)
-    if len(pair) != 2 or not all(
-        isinstance(side, int | np.integer) and side >= 1 for side in pair
-    ):
-        raise ValueError(
-            "`image_size` must be an integer of 1 or more, or a pair of them, "
-            f"(height, width). Received: {size!r}"
-        )
-    return int(pair[0]), int(pair[1])
+    return _checks.positive_pair("image_size", size)
 
 
 def as_integers(pixels: Tensor) -> Tensor:
     """Returns float pixels after a cast to uint8, as floats."""
-    tf = import_tensorflow()
     return tf.floor(tf.clip_by_value(pixels, 0, 255))
 
 
 def inception_crop(
-    size: int | tuple[int, int], channels: int, *, integers: bool = False
-) -> Callable[..., Tensor]:
+    encoded: Tensor,
+    seed: Tensor,
+    size: tuple[int, int],
+    channels: int,
+    *,
+    integers: bool = False,
+) -> Tensor:
     """A random crop of 5% to 100% of the area, resized without antialiasing."""
-    tf = import_tensorflow()
-    size = height_and_width(size)
-
-    def train(encoded: Tensor, seed: Tensor) -> Tensor:
-        part = decode_random_area(encoded, channels, seed)
-        pixels = tf.image.resize(part, size)
-        return as_integers(pixels) if integers else pixels
-
-    return train
+    window = functools.partial(sample_crop_window, seed=seed)
+    pixels = tf.image.resize(decode(encoded, channels, window), size)
+    return as_integers(pixels) if integers else pixels
 
 
 def resize_and_crop(
-    size: int | tuple[int, int],
+    encoded: Tensor,
+    seed: Tensor,
+    size: tuple[int, int],
     channels: int,
     *,
     ratio: float,
     shorter_side: bool,
     random: bool,
-) -> Callable[..., Tensor]:
+) -> Tensor:
     """Resized to `ratio` times the size, either to a square or by its shorter
     side, and cropped at random or at the center."""
-    tf = import_tensorflow()
-    size = height_and_width(size)
     larger = round(size[0] * ratio), round(size[1] * ratio)
-
-    def apply(encoded: Tensor, seed: Tensor | None = None) -> Tensor:
-        pixels = decode(encoded, channels)
-        if shorter_side:
-            pixels = resize_shorter_side(pixels, larger)
-        else:
-            pixels = tf.image.resize(pixels, larger)
-        if random:
-            shape = (*size, channels)
-            return tf.image.stateless_random_crop(pixels, shape, seed)
-        top, left = tf.unstack((tf.shape(pixels)[:2] - size) // 2)
-        # big_vision crops integers.
-        return as_integers(pixels)[top : top + size[0], left : left + size[1]]
-
-    return apply
+    pixels = decode(encoded, channels)
+    if shorter_side:
+        pixels = resize_shorter_side(pixels, larger)
+    else:
+        pixels = tf.image.resize(pixels, larger)
+    if random:
+        shape = (*size, channels)
+        return tf.image.stateless_random_crop(pixels, shape, seed)
+    top, left = tf.unstack((tf.shape(pixels)[:2] - size) // 2)
+    # big_vision crops integers.
+    return as_integers(pixels)[top : top + size[0], left : left + size[1]]
 
 
-def resize_shorter_side(pixels: Tensor, size: int | tuple[int, int]) -> Tensor:
+def resize_shorter_side(pixels: Tensor, size: tuple[int, int]) -> Tensor:
     """Resizes the smaller side to `size` as big_vision's `resize_small` does.
 
     By area, keeping the aspect, to integers in [0, 255]. An image covers a
     `size` of `(height, width)`, and one of its sides has this length.
     """
-    tf = import_tensorflow()
     sides = tf.cast(tf.shape(pixels)[:2], tf.float32)
-    sides = tf.round(sides * tf.reduce_max(height_and_width(size) / sides))
+    sides = tf.round(sides * tf.reduce_max(size / sides))
     sides = tf.cast(sides, tf.int32)
     return as_integers(tf.image.resize(pixels, sides, method="area"))
 
 
 def resize(
-    size: int | tuple[int, int], channels: int, *, antialias: bool = False
-) -> Callable[..., Tensor]:
+    encoded: Tensor,
+    seed: Tensor,
+    size: tuple[int, int],
+    channels: int,
+    *,
+    antialias: bool = False,
+) -> Tensor:
     """The whole image, without keeping its aspect ratio."""
-    tf = import_tensorflow()
-    size = height_and_width(size)
-
-    def test(encoded: Tensor, seed: Tensor | None = None) -> Tensor:
-        pixels = decode(encoded, channels)
-        return tf.image.resize(pixels, size, antialias=antialias)
-
-    return test
+    return tf.image.resize(decode(encoded, channels), size, antialias=antialias)
 
 
 def random_translation(
-    size: int | tuple[int, int], channels: int
-) -> Callable[..., Tensor]:
+    encoded: Tensor, seed: Tensor, size: tuple[int, int], channels: int
+) -> Tensor:
     """The whole image, translated by up to an eighth, with reflected edges."""
-    tf = import_tensorflow()
-    size = height_and_width(size)
     padding = (*((side // 8, side // 8) for side in size), (0, 0))
-    whole = resize(size, channels, antialias=True)
-
-    def train(encoded: Tensor, seed: Tensor) -> Tensor:
-        pixels = tf.pad(whole(encoded), padding, mode="REFLECT")
-        return tf.image.stateless_random_crop(pixels, (*size, channels), seed)
-
-    return train
+    pixels = resize(encoded, seed, size, channels, antialias=True)
+    pixels = tf.pad(pixels, padding, mode="REFLECT")
+    return tf.image.stateless_random_crop(pixels, (*size, channels), seed)
 
 
 def random_resized_crop(
-    size: int | tuple[int, int],
+    encoded: Tensor,
+    seed: Tensor,
+    size: tuple[int, int],
     channels: int,
     *,
     scale: tuple[float, float],
     method: str,
-) -> Callable[..., Tensor]:
+) -> Tensor:
     """torchvision's `RandomResizedCrop` of a Pillow image."""
-    window = functools.partial(sample_resized_crop_window, scale=scale)
-    size = height_and_width(size)
-
-    def train(encoded: Tensor, seed: Tensor) -> Tensor:
-        part = decode_random_area(encoded, channels, seed, window)
-        return resize_like_pillow(part, size, method)
-
-    return train
+    window = functools.partial(
+        sample_resized_crop_window, seed=seed, scale=scale
+    )
+    return resize_like_pillow(decode(encoded, channels, window), size, method)
 
 
 def bicubic_center_crop(
-    size: int | tuple[int, int],
+    encoded: Tensor,
+    seed: Tensor,
+    size: tuple[int, int],
     channels: int,
     *,
     ratio_above_224: float = 256 / 224,
-) -> Callable[..., Tensor]:
+) -> Tensor:
     """torchvision's `Resize` of the smaller side, bicubic, and `CenterCrop`.
 
     The smaller side gets 256 pixels for 224; above 224 pixels,
     `ratio_above_224` times the size.
     """
-    tf = import_tensorflow()
-    height, width = height_and_width(size)
+    height, width = size
     small = [
         side * 256 // 224 if side <= 224 else int(side * ratio_above_224)
-        for side in (height, width)
+        for side in size
     ]
-
-    def test(encoded: Tensor, seed: Tensor | None = None) -> Tensor:
-        pixels = decode(encoded, channels)
-        sides = tf.shape(pixels)[:2]
-        # The image covers `small`, and one of its sides has this length.
-        i = tf.where(small[0] * sides[1] >= small[1] * sides[0], 0, 1)
-        sides = tf.constant(small)[i] * sides // sides[i]
-        larger = resize_like_pillow(pixels, sides, "bicubic")
-        # `tf.round` and Python's `round` take halves to the even integer.
-        start = tf.round(tf.cast(sides - (height, width), tf.float32) / 2)
-        top, left = tf.unstack(tf.cast(start, tf.int32))
-        return larger[top : top + height, left : left + width]
-
-    return test
+    pixels = decode(encoded, channels)
+    sides = tf.shape(pixels)[:2]
+    # The image covers `small`, and one of its sides has this length.
+    i = tf.where(small[0] * sides[1] >= small[1] * sides[0], 0, 1)
+    sides = tf.constant(small)[i] * sides // sides[i]
+    larger = resize_like_pillow(pixels, sides, "bicubic")
+    # `tf.round` and Python's `round` take halves to the even integer.
+    start = tf.round(tf.cast(sides - size, tf.float32) / 2)
+    top, left = tf.unstack(tf.cast(start, tf.int32))
+    return larger[top : top + height, left : left + width]
 
 
 def resize_like_pillow(pixels: Tensor, sides: Any, method: str) -> Tensor:
     """Resizes with antialiasing, within one gray level of Pillow, which
     rounds to uint8 after the columns and after the rows."""
-    tf = import_tensorflow()
     for sides_of_pass in ((tf.shape(pixels)[0], sides[1]), sides):
         pixels = tf.image.resize(pixels, sides_of_pass, method, antialias=True)
         pixels = tf.round(tf.clip_by_value(pixels, 0, 255))
@@ -210,9 +179,7 @@ class Protocol:
     test: Callable
     train_small: Callable | None = None  # if it differs for small images
 
-    def for_training(
-        self, image_size: int | None
-    ) -> Callable[..., Callable[..., Tensor]]:
+    def for_training(self, image_size: int | None) -> Callable[..., Tensor]:
         """Returns the function for training on a dataset of this image size,
         None if images differ."""
         small = image_size is not None and image_size < SMALL

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._types import Tensor
-from keras_vit.data._decode import import_tensorflow
+from keras_vit.data._decode import tf
 from keras_vit.data.protocols import height_and_width
 
 # Level: number of operations per image, their magnitude, and the p of mixup's
@@ -60,7 +60,6 @@ def rand_augment(
         an integer tensor of shape `(2,)`; it returns a tensor like the first.
         Only the operations that are sampled are computed.
     """
-    tf = import_tensorflow()
     size = height_and_width(size)
     count, magnitude, _ = AUGREG[level]
     known = []
@@ -94,7 +93,6 @@ def operations(
     `scaled`, cutout and translation scale with `size`, from the published
     numbers of pixels at 224.
     """
-    tf = import_tensorflow()
     size = height_and_width(size)
     level = magnitude / 10
     # Of vertical and of horizontal distances.
@@ -191,7 +189,6 @@ def _affine_op(
     indices of the source pixels are computed in advance, which takes a third of
     the time of `ImageProjectiveTransform`.
     """
-    tf = import_tensorflow()
     height, width = size
     y, x = np.indices(size)
     sources = []
@@ -223,7 +220,6 @@ def _cutout(
     size: tuple[int, int],
 ) -> Tensor:
     """Grays a rectangle of twice `half_sides`, cut off at the edges."""
-    tf = import_tensorflow()
     # Which positions are near a random one, of rows and of columns.
     near = []
     for i, (side, half) in enumerate(zip(size, half_sides, strict=True)):
@@ -236,20 +232,17 @@ def _cutout(
 
 def _blend(degenerate: Tensor | float, image: Tensor, factor: float) -> Tensor:
     """Blends: 0 returns `degenerate`, 1 the image, more extrapolates."""
-    tf = import_tensorflow()
     degenerate = tf.cast(degenerate, tf.float32)
     image = tf.cast(image, tf.float32)
     return _uint8(degenerate + factor * (image - degenerate))
 
 
 def _uint8(x: Tensor) -> Tensor:
-    tf = import_tensorflow()
     return tf.cast(tf.clip_by_value(x, 0, 255), tf.uint8)
 
 
 def _blur(image: Tensor) -> Tensor:
     """Returns weighted means with the 8 neighbors; edges do not change."""
-    tf = import_tensorflow()
     x = tf.cast(image, tf.float32)
     rows = x[:-2] + x[1:-1] + x[2:]
     square = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
@@ -259,7 +252,6 @@ def _blur(image: Tensor) -> Tensor:
 
 
 def _autocontrast(image: Tensor) -> Tensor:
-    tf = import_tensorflow()
     low, high = (
         tf.cast(end(image, (0, 1)), tf.float32)
         for end in (tf.reduce_min, tf.reduce_max)
@@ -274,7 +266,6 @@ def _autocontrast(image: Tensor) -> Tensor:
 
 def _equalize(image: Tensor) -> Tensor:
     """Equalizes the histogram of each channel, as Pillow does."""
-    tf = import_tensorflow()
     values = _lut_indices(image)
     counts = tf.math.bincount(
         tf.reshape(values, [-1]), minlength=768, maxlength=768
@@ -291,10 +282,8 @@ def _equalize(image: Tensor) -> Tensor:
 
 def _lut_indices(image: Tensor) -> Tensor:
     """Returns the index of each value in a table of 256 for each channel."""
-    tf = import_tensorflow()
     return tf.cast(image, tf.int32) + [0, 256, 512]
 
 
 def _apply_lut(table: Tensor, values: Tensor) -> Tensor:
-    tf = import_tensorflow()
     return tf.gather(tf.reshape(table, [-1]), values)

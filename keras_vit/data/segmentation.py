@@ -3,7 +3,6 @@
 import concurrent.futures
 import os
 from collections.abc import Callable
-from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -57,62 +56,54 @@ def cropped_dataset(
     image and a `Crop`.
     """
 
-    def stack(
-        one: Callable[[int], tuple[Array, Array]],
-        indices: Sequence[int] | Array,
+    def batch(
+        split: str,
         options: PipelineOptions,
+        indices: Array,
+        draw: Callable[[int, tuple[int, ...]], Crop] | None = None,
     ) -> tuple[Array, Array]:
-        shape = (len(indices), *options.image_size, channels)
-        images, labels = np.zeros(shape, "float32"), []
+        """Returns images and labels, whole or of a `Crop`, which `draw` returns
+        for the place in `indices` and the height and width."""
+        size, count = options.image_size, len(indices)
+        whole = Crop(size, ((0, 0), (0, 0)), (0, 0), False)
+
+        def one(place: int, index: int) -> tuple[Array, Array]:
+            image, label = read(split, index)
+            crop = whole if draw is None else draw(place, image.shape[:2])
+            image = cut(resize_image(image, crop.scaled), crop, size, 127)
+            return image, change(label, crop, size)
+
+        # A process may have no images in the last batch: one gives the shapes.
+        some = list(map(int, indices)) or [0]
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
-            for i, pair in enumerate(threads.map(one, map(int, indices))):
-                images[i] = pair[0]
-                labels.append(pair[1])
-        images = np.asarray(preprocess_input(images, options.mode))
-        # A process may have no images in the last batch.
-        return images, np.stack(labels or [one(0)[1]])[: len(labels)]
+            pairs = threads.map(one, range(len(some)), some)
+            images, labels = map(np.stack, zip(*pairs, strict=True))
+        images = preprocess_input(images[:count], options.mode)
+        return np.asarray(images), labels[:count]
 
     def augmented(
         options: PipelineOptions,
-    ) -> Callable[[Array, int, np.random.Generator], tuple[Array, Array]]:
-        size = options.image_size
-        scale = 2.0 if options.scale is None else options.scale
+        chosen: Array,
+        first: int,
+        rng: np.random.Generator,
+    ) -> tuple[Array, Array]:
+        rows = options.local_rows
+        how = 2.0 if options.scale is None else options.scale, options.flip
 
-        def make(
-            chosen: Array, first: int, rng: np.random.Generator
-        ) -> tuple[Array, Array]:
-            def one(row: int) -> tuple[Array, Array]:
-                image, label = read("train", int(chosen[row]))
-                # An image is the same on any number of processes.
-                rng = np.random.default_rng((options.seed, 1, first + row))
-                crop = draw_crop(
-                    image.shape[:2], size, rng, scale, options.flip
-                )
-                image = cut(resize_image(image, crop.scaled), crop, size, 127)
-                return image, change(label, crop, size)
+        def draw(place: int, shape: tuple[int, ...]) -> Crop:
+            # An image is the same on any number of processes.
+            key = (options.seed, 1, first + rows[place])
+            rng = np.random.default_rng(key)
+            return draw_crop(shape, options.image_size, rng, *how)
 
-            return stack(one, options.local_rows, options)
-
-        return make
-
-    def plain(
-        split: str, options: PipelineOptions
-    ) -> Callable[[Array], tuple[Array, Array]]:
-        size = options.image_size
-        whole = Crop(size, ((0, 0), (0, 0)), (0, 0), False)
-
-        def one(index: int) -> tuple[Array, Array]:
-            image, label = read(split, index)
-            return resize_image(image, size), change(label, whole, size)
-
-        return lambda rows: stack(one, rows, options)
+        return batch("train", options, chosen[rows.start : rows.stop], draw)
 
     return ImageDataset(
         channels=channels,
         source=ArraySource(
             example=read,
             augmented=augmented,
-            plain=plain,
+            plain=batch,
             refuses=(
                 *("protocol", "augment", "mixup", "cutmix", "erase"),
                 *("one_hot", "class_weights", "crops", "patch_sizes"),

@@ -85,7 +85,13 @@ def split_by_path(
     labels = np.asarray(labels)
     if not fraction:
         return np.arange(len(labels)), np.empty(0, int)
-    hashes = np.array([_hash(path, salt) for path in paths])
+    # Numbers in [0, 1) that depend on the path and the salt alone.
+    names = [os.fsencode(path.as_posix()) for path in paths]
+    digests = [
+        hashlib.sha256(salt.encode() + b"\0" + name).digest()[:8]
+        for name in names
+    ]
+    hashes = np.array([int.from_bytes(x, "big") / 2**64 for x in digests])
     second = hashes < fraction
     # Sorted by label, and by hash within a label.
     order = np.lexsort((hashes, labels))
@@ -96,13 +102,6 @@ def split_by_path(
         second[hashes == hashes[~is_largest].min()] = True
     second[is_largest] = False
     return np.flatnonzero(~second), np.flatnonzero(second)
-
-
-def _hash(path: pathlib.PurePath, salt: str) -> float:
-    """Returns a number in [0, 1) that depends on the path alone."""
-    name = os.fsencode(path.as_posix())
-    digest = hashlib.sha256(salt.encode() + b"\0" + name).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
 
 
 def make_splits(

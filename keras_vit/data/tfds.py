@@ -14,6 +14,7 @@ from keras_vit._program import require
 from keras_vit._types import Dataset
 from keras_vit._types import Tensor
 from keras_vit.data._decode import import_tensorflow
+from keras_vit.data._decode import tf
 from keras_vit.data._pipeline import FOREVER
 from keras_vit.data._pipeline import ImageSource
 from keras_vit.data._pipeline import check_label
@@ -41,7 +42,6 @@ def _train_stream(
     Therefore a process reads only the slices of its rows, if the split has
     enough files.
     """
-    tf = import_tensorflow()
     files = builder.info.splits[split].num_shards
     many = files >= MANY_FILES and len(indices) >= max(
         options.batch_size, NUM_READERS
@@ -85,7 +85,6 @@ def _epochs(
     images: Dataset, count: int, buffer: int, key: tuple[int, int], first: int
 ) -> Dataset:
     """Endless shuffled passes, as `(index, example)` from index `first` on."""
-    tf = import_tensorflow()
     epoch, done = divmod(first, count)
     seed, reader = key
     uniform = tf.random.stateless_uniform
@@ -168,7 +167,6 @@ def read_examples(
 def _multi_label_row(classes: int, members: Tensor) -> tuple[Tensor, Tensor]:
     """Returns classes as a row of zeros and ones, and weight 0 if there are
     none."""
-    tf = import_tensorflow()
     # -1 becomes a row of zeros, so that the maximum is defined without classes.
     rows = tf.one_hot(tf.concat([members, [-1]], 0), classes)
     weight = tf.cast(tf.size(members) > 0, tf.float32)

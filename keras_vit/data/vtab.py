@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from keras_vit._program import require
 from keras_vit._types import Dataset
 from keras_vit._types import Tensor
 from keras_vit.data._decode import import_tensorflow
+from keras_vit.data._decode import tf
 from keras_vit.data._pipeline import ImageSource
-from keras_vit.data._pipeline import shuffled_indices
+from keras_vit.data._pipeline import shuffled_table
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.dataset import PipelineOptions
 from keras_vit.data.tfds import download
@@ -186,7 +185,7 @@ def load_vtab(name: str, validate: bool = False) -> ImageDataset:
             f"{', '.join(VTAB_TASKS)}."
         )
     task = VTAB_TASKS[name]
-    tf = import_tensorflow()
+    import_tensorflow()  # without its GPU, before TFDS uses it
     tfds = require("tensorflow_datasets")
     builder = open_builder(tfds, task.tfds)
     download(builder, task.tfds)
@@ -208,6 +207,13 @@ def load_vtab(name: str, validate: bool = False) -> ImageDataset:
         task.classes,
     )
     stream = functools.partial(evaluation_stream, read, parts)
+
+    def train_stream(options: PipelineOptions) -> Dataset:
+        # All thousand images are kept in memory, encoded.
+        images = stream("train", range(num_train)).as_numpy_iterator()
+        columns = list(zip(*images, strict=True))[1:]
+        return shuffled_table([tf.constant(x) for x in columns], options)
+
     num_train, num_test = (
         sum(len(images) for _, images in part) for part in parts.values()
     )
@@ -219,9 +225,7 @@ def load_vtab(name: str, validate: bool = False) -> ImageDataset:
         num_train=num_train,
         num_test=num_test,
         source=ImageSource(
-            train_stream=lambda options: _train_stream(
-                stream("train", range(num_train)), options
-            ),
+            train_stream=train_stream,
             evaluation_stream=stream,
             read=functools.partial(_rescale_png, task.scale),
         ),
@@ -242,21 +246,8 @@ def split_ranges(task: Task, splits: Any) -> dict[str, tuple[str, range]]:
     return found
 
 
-def _train_stream(images: Dataset, options: PipelineOptions) -> Dataset:
-    """Returns shuffled images; all thousand are kept in memory, encoded."""
-    tf = import_tensorflow()
-    columns = zip(*images.as_numpy_iterator(), strict=True)
-    table = [tf.constant(np.array(column)) for column in columns][1:]
-
-    def look_up(position: Tensor, index: Tensor) -> tuple[Tensor, ...]:
-        return position, *(column[index] for column in table)
-
-    return shuffled_indices(len(table[0]), options).map(look_up)
-
-
 def _rescale_png(scale: int, encoded: Tensor) -> Tensor:
     """Multiplies pixels: those of dSprites are 0 and 1."""
     if scale == 1:
         return encoded
-    tf = import_tensorflow()
     return tf.io.encode_png(tf.io.decode_png(encoded) * scale)

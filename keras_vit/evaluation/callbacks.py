@@ -66,16 +66,14 @@ class NearestNeighbours(keras.callbacks.Callback):
             split, **self._options
         ):
             keep = np.asarray(weights) > 0
-            pooled = self._pooled(np.asarray(images))
-            features.append(pooled[keep])
+            # Of padding as well, as other sizes of batches would be compiled.
+            encoder = self.model.pretrained_encoder
+            tokens = encoder.predict_on_batch(np.asarray(images))
+            tokens = keras.ops.convert_to_numpy(tokens).astype("float32")[keep]
+            if self.model.stages.has_class_token:
+                features.append(tokens[:, 0])
+            else:  # the means of the patches
+                patches = tokens[:, self.model.stages.num_prefix :]
+                features.append(patches.mean(axis=1))
             labels.append(np.asarray(classes)[keep])
         return np.concatenate(features), np.concatenate(labels)
-
-    def _pooled(self, images: Array) -> Array:
-        """Returns the class tokens, or the means of the patches."""
-        encoder = self.model.pretrained_encoder
-        tokens = keras.ops.convert_to_numpy(encoder.predict_on_batch(images))
-        stages = self.model.stages
-        if stages.has_class_token:
-            return tokens[:, 0].astype("float32")
-        return tokens[:, stages.num_prefix :].astype("float32").mean(axis=1)

@@ -365,6 +365,11 @@ def match_class_names(
     """
     count, wanted = num_classes_of(trained), data.class_names
     known = trained.class_names
+    remedy = (
+        "Name the classes as in training, evaluate on what the model was "
+        "trained on, or train a head: recipes/finetune_cifar.py --dataset "
+        f"{data.name} --weights ..."
+    )
     # WordNet identifiers, as ImageNet's folders have.
     are_ids = all(re.fullmatch(r"n\d{8}", name) for name in wanted)
     if known is None and count == len(wanted):
@@ -383,7 +388,7 @@ def match_class_names(
         named = "no names" if known is None else f"{len(known)} names"
         raise ValueError(
             f"The model has {count} classes with {named}, and {data.name!r} "
-            f"has {len(wanted)}. {_train(data)}"
+            f"has {len(wanted)}. {remedy}"
         )
     strange = [name for name in wanted if name not in known]
     if strange:
@@ -391,18 +396,9 @@ def match_class_names(
             f"The model knows {len(known)} classes by name, such as "
             f"{known[0]!r}, and {len(strange)} of the {len(wanted)} classes of "
             f"{data.name!r} are not among them: "
-            f"{', '.join(map(repr, strange[:_SHOWN]))}. {_train(data)}"
+            f"{', '.join(map(repr, strange[:_SHOWN]))}. {remedy}"
         )
     return np.array([known.index(name) for name in wanted]), known
-
-
-def _train(data: ImageDataset) -> str:
-    """Returns what to do if classes differ."""
-    return (
-        "Name the classes as in training, evaluate on what the model was "
-        "trained on, or train a head: recipes/finetune_cifar.py --dataset "
-        f"{data.name} --weights ..."
-    )
 
 
 def fitted(data: ImageDataset, trained: LoadedClassifier) -> ImageDataset:

@@ -263,22 +263,23 @@ def reliability(
     edges = np.arange(bins + 1) / bins
     # Intervals are closed on the right; the first also on the left.
     bin_index = np.clip(np.searchsorted(edges, confidence) - 1, 0, bins - 1)
-    rows = []
-    for index in range(bins):
-        inside = bin_index == index
-        row = {
+    counts = np.bincount(bin_index, minlength=bins)
+
+    def mean(values: Array, index: int) -> float | None:
+        return (
+            float(values[bin_index == index].mean()) if counts[index] else None
+        )
+
+    return [
+        {
             "lower": float(edges[index]),
             "upper": float(edges[index + 1]),
-            "images": int(inside.sum()),
-            "confidence": _mean(confidence[inside]),
-            "accuracy": _mean(correct[inside]),
+            "images": int(counts[index]),
+            "confidence": mean(confidence, index),
+            "accuracy": mean(correct, index),
         }
-        rows.append(row)
-    return rows
-
-
-def _mean(values: Array) -> float | None:
-    return float(values.mean()) if values.size else None
+        for index in range(bins)
+    ]
 
 
 def calibration_error(

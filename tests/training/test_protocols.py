@@ -1,5 +1,6 @@
 """Each protocol against a definition in NumPy."""
 
+import functools
 import io
 
 import numpy as np
@@ -24,6 +25,11 @@ def positions_in(small, large):
     errors = np.abs(windows[:, :, 0] - small).max((2, 3, 4))
     assert windows.shape[:2] == tuple(n - size + 1 for n in large.shape[:2])
     return np.argwhere(errors < 1e-2)
+
+
+def random_area(encoded, channels, seed):
+    window = functools.partial(_decode.sample_crop_window, seed=seed)
+    return _decode.decode(encoded, channels, window)
 
 
 def window(image, seed):
@@ -52,7 +58,7 @@ MASKED = {
 @pytest.mark.parametrize("name", MASKED)
 def test_random_resized_crops_match_pillow(name):
     scale, resampling = MASKED[name]
-    train = PROTOCOLS[name].for_training(None)(32, 3)
+    train = PROTOCOLS[name].for_training(None)
     for i, shape in enumerate([(61, 83), (20, 90), (300, 200)]):
         pixels = noise(*shape)
         window = _decode.sample_resized_crop_window((*shape, 3), (0, i), scale)
@@ -61,7 +67,7 @@ def test_random_resized_crops_match_pillow(name):
             (left, top, left + width, top + height)
         )
         expected = np.asarray(part.resize((32, 32), resampling)).astype(int)
-        found = train(encode(pixels), (0, i)).numpy()
+        found = train(encode(pixels), (0, i), (32, 32), 3).numpy()
         assert np.abs(found - expected).max() <= 1
         np.testing.assert_array_equal(found, np.round(found))
 
@@ -115,7 +121,7 @@ def test_masked_protocols_evaluate_the_center_crop(name):
     for shape in ((90, 150), (150, 91), (40, 51)):
         pixels = noise(*shape)
         expected = np.asarray(both(Image.fromarray(pixels))).astype(int)
-        found = PROTOCOLS[name].test(56, 3)(encode(pixels)).numpy()
+        found = PROTOCOLS[name].test(encode(pixels), SEED, (56, 56), 3).numpy()
         assert np.abs(found - expected).max() <= 1
 
 
@@ -123,23 +129,23 @@ def test_masked_protocols_evaluate_the_center_crop(name):
 def test_bit_hyperrule_size_depends_on_the_image_area(image_size, larger):
     """The sizes are 160 and 128, or 512 and 480, scaled to 32."""
     pixels = noise(50, 60)
-    train = PROTOCOLS["bit-hyperrule"].for_training(image_size)(32, 3)
+    train = PROTOCOLS["bit-hyperrule"].for_training(image_size)
     whole = bilinear(pixels.astype(float), larger)
     for i in range(5):
-        found = train(encode(pixels), (0, i)).numpy()
+        found = train(encode(pixels), (0, i), (32, 32), 3).numpy()
         assert len(positions_in(found, whole)) == 1
 
 
 def test_simple_protocol_shifts_the_whole_image():
     pixels = noise(16, 16)
-    train = PROTOCOLS["simple"].for_training(None)(16, 3)
+    protocol = PROTOCOLS["simple"]
     padded = np.pad(
         pixels.astype(float), ((2, 2), (2, 2), (0, 0)), mode="reflect"
     )
     for i in range(5):
-        found = train(encode(pixels), (0, i)).numpy()
+        found = protocol.train(encode(pixels), (0, i), (16, 16), 3).numpy()
         assert len(positions_in(found, padded)) == 1
-    whole = PROTOCOLS["simple"].test(16, 3)(encode(pixels)).numpy()
+    whole = protocol.test(encode(pixels), SEED, (16, 16), 3).numpy()
     np.testing.assert_array_equal(whole, pixels)
 
 
@@ -147,7 +153,7 @@ def test_simple_protocol_shifts_the_whole_image():
 def test_protocols_keep_one_channel(name):
     encoded = encode(noise(40, 40, 1))
     for make in (PROTOCOLS[name].for_training(40), PROTOCOLS[name].test):
-        assert make(16, 1)(encoded, SEED).shape == (16, 16, 1)
+        assert make(encoded, SEED, (16, 16), 1).shape == (16, 16, 1)
 
 
 def formats():
@@ -183,9 +189,9 @@ def test_image_formats_are_decoded(kind, encoded, expected):
     grey = np.asarray(Image.fromarray(found).convert("L")).astype(int)
     found_grey = _decode.decode(encoded, 1).numpy()
     assert np.abs(found_grey[..., 0] - grey).max() <= (1 if exact else 4)
-    part = _decode.decode_random_area(encoded, 1, SEED)
+    part = random_area(encoded, 1, SEED)
     assert part.shape[-1] == 1
-    part = _decode.decode_random_area(encoded, 3, SEED).numpy()
+    part = random_area(encoded, 3, SEED).numpy()
     top, left, height, width = _decode.sample_crop_window(
         found.shape, SEED
     ).numpy()
@@ -206,7 +212,7 @@ def test_exif_orientation_is_applied(endian):
         found = _decode.decode(encoded, 3).numpy()
         assert found.shape == expected.shape
         assert np.abs(found - expected).max() < 8, how
-        part = _decode.decode_random_area(encoded, 3, SEED).numpy()
+        part = random_area(encoded, 3, SEED).numpy()
         stored = _decode.sample_crop_window((24, 40, 3), SEED).numpy()[2:]
         assert part.shape[:2] == tuple(stored[::-1] if 4 < how < 9 else stored)
 
@@ -229,11 +235,12 @@ def test_inception_crop_of_vit_jax_matches_the_definition(kind):
     """It keeps fractions; test_published_pictures.py has the others."""
     encoded = encode(noise(61, 83), kind)
     pixels = tf.io.decode_image(encoded).numpy()
-    train = PROTOCOLS["vit_jax"].for_training(None)(24, 3)
+    train = PROTOCOLS["vit_jax"].for_training(None)
     for seed in (SEED, (0, 1), (0, 2)):
         rows, columns = window(pixels, seed)
         expected = bilinear(pixels[rows, columns].astype(float), 24)
-        error = np.abs(train(encoded, seed).numpy() - expected)
+        found = train(encoded, seed, (24, 24), 3).numpy()
+        error = np.abs(found - expected)
         # libjpeg upsamples colors in another way at a window's edge.
         inside = error[1:-1, 1:-1] if kind == "JPEG" else error
         assert inside.max() < (1.6 if kind == "JPEG" else 1e-3)

@@ -65,32 +65,33 @@ def test_randaugment_operations_match_big_vision(case):
     ],
 )
 def test_evaluation_matches_big_vision(name, size, expected):
-    found = PROTOCOLS[name].test(size, 3)(PNG).numpy()
+    found = PROTOCOLS[name].test(PNG, (0, 0), (size, size), 3).numpy()
     # The area of a pixel is summed in float32 in either code.
     compare(found, ARRAYS[f"pp/{expected}"])
 
 
 @pytest.mark.parametrize("name", ["big_vision", "pretrain"])
 def test_training_crops_match_big_vision(name):
-    train = PROTOCOLS[name].for_training(None)(48, 3)
+    train = PROTOCOLS[name].for_training(None)
     for seed in SEEDS:
-        compare(train(PNG, (0, seed)).numpy(), ARRAYS[f"pp/inception_{seed}"])
+        found = train(PNG, (0, seed), (48, 48), 3).numpy()
+        compare(found, ARRAYS[f"pp/inception_{seed}"])
 
 
 def test_small_image_crops_match_big_vision():
-    train = PROTOCOLS["big_vision"].for_training(32)(48, 3)
+    train = PROTOCOLS["big_vision"].for_training(32)
     larger = ARRAYS["pp/transfer_before_crop"]
     windows = np.lib.stride_tricks.sliding_window_view(larger, (48, 48, 3))
     for seed in SEEDS:
-        found = train(PNG, (0, seed)).numpy()
+        found = train(PNG, (0, seed), (48, 48), 3).numpy()
         assert (windows[:, :, 0] == found).all((2, 3, 4)).any()
 
 
 @pytest.mark.parametrize("name", ["vit_jax", "bit-hyperrule"])
 def test_other_protocols_do_not_cast_to_uint8(name):
-    found = PROTOCOLS[name].test(24, 3)(PNG).numpy()
+    found = PROTOCOLS[name].test(PNG, (0, 0), (24, 24), 3).numpy()
     pixels = tf.image.resize(_decode.decode(PNG, 3), (24, 24)).numpy()
     assert (pixels % 1).any()
     np.testing.assert_array_equal(found, pixels)
-    found = protocols.inception_crop(24, 3)(PNG, (0, 0)).numpy()
+    found = protocols.inception_crop(PNG, (0, 0), (24, 24), 3).numpy()
     assert (found % 1).any()

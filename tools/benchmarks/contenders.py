@@ -40,37 +40,33 @@ class Contender:
     arguments: dict = dataclasses.field(default_factory=dict)
 
 
+def _keras(function, library="keras_vit", **more):
+    return Contender("keras_models", function, (library,), **more)
+
+
+def _changed(suffix, contenders, **changes):
+    """Returns contenders with other fields, and names that say so."""
+    return {
+        f"{name}, {suffix}": dataclasses.replace(contender, **changes)
+        for name, contender in contenders.items()
+    }
+
+
 _KERAS = {
-    OURS: Contender("keras_models", "keras_vit", ("keras_vit",)),
-    # keras_vit of another clone.
-    BEFORE: Contender(
-        "keras_models", "keras_vit", ("keras_vit",), option="before"
-    ),
+    OURS: _keras("keras_vit"),
+    BEFORE: _keras("keras_vit", option="before"),  # of another clone
     # As PyTorch's packages compute it: the tanh form is Google's.
-    "keras_vit, exact GELU": Contender(
-        "keras_models", "keras_vit_erf", ("keras_vit",)
-    ),
-    "keras-hub": Contender("keras_models", "keras_hub", ("keras_hub",)),
+    "keras_vit, exact GELU": _keras("keras_vit_erf"),
+    "keras-hub": _keras("keras_hub", "keras_hub"),
 }
+_MAIN = {name: _KERAS[name] for name in (OURS, BEFORE, "keras-hub")}
 # Without Keras's trainer.
-_DIRECT = {
-    f"{name}, direct call": dataclasses.replace(
-        _KERAS[name], of=("inference",), arguments={"direct": True}
-    )
-    for name in (OURS, BEFORE, "keras-hub")
-}
-_LIMIT = {
-    LIMIT: Contender(
-        "keras_models", "products", ("keras",), arguments={"direct": True}
-    )
-}
+_DIRECT = _changed(
+    "direct call", _MAIN, of=("inference",), arguments={"direct": True}
+)
+_LIMIT = {LIMIT: _keras("products", "keras", arguments={"direct": True})}
 # Keras compiles with XLA by itself under JAX, not under TensorFlow on a CPU.
-_XLA = {
-    f"{name}, XLA": dataclasses.replace(
-        _KERAS[name], arguments={"jit_compile": True}
-    )
-    for name in (OURS, BEFORE, "keras-hub")
-}
+_XLA = _changed("XLA", _MAIN, arguments={"jit_compile": True})
 _TORCH = {
     OURS: _KERAS[OURS],
     "keras-hub": _KERAS["keras-hub"],
@@ -79,17 +75,12 @@ _TORCH = {
         "torch_models", "transformers", ("transformers",)
     ),
 }
-_COMPILED = {
-    f"{name}, torch.compile": dataclasses.replace(
-        contender, option="compile", arguments={"jit_compile": True}
-    )
-    for name, contender in _TORCH.items()
-}
+_COMPILED = _changed(
+    "torch.compile", _TORCH, option="compile", arguments={"jit_compile": True}
+)
 # A training step of DINO, measured if it is named by `--only`.
 _DINO = {
-    "DINO": Contender(
-        "keras_models", "dino", ("keras_vit",), option="only", of=("step",)
-    ),
+    "DINO": _keras("dino", option="only", of=("step",)),
     "DINO, lightly": Contender(
         "torch_models", "dino", ("lightly", "timm"), option="only", of=("step",)
     ),
@@ -97,14 +88,13 @@ _DINO = {
 
 
 def _exported(*names):
+    exported = Contender(
+        *("exported_models", "", ("keras_vit",)),
+        option="export",
+        of=("inference",),
+    )
     return {
-        f"keras_vit, {name}": Contender(
-            "exported_models",
-            name,
-            ("keras_vit",),
-            option="export",
-            of=("inference",),
-        )
+        f"keras_vit, {name}": dataclasses.replace(exported, function=name)
         for name in names
     }
 

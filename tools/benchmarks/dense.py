@@ -18,17 +18,10 @@ EPOCHS = 60
 
 def read(data: object, split: str, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns images, preprocessed as for DINOv2, and masks of a split."""
-    import keras_vit
-    from keras_vit.data import segmentation
-
-    pairs = [data.read(split, i) for i in range(getattr(data, f"num_{split}"))]
-    shape = (size, size)
-    images = [segmentation.resize_image(image, shape) for image, _ in pairs]
-    masks = [segmentation.resize_mask(mask, shape) for _, mask in pairs]
-    images = keras_vit.preprocess_input(
-        np.stack(images).astype("float32"), mode="torch"
-    )
-    return images, np.stack(masks).astype("int32")
+    count = getattr(data, f"num_{split}")
+    return data.batches(split, image_size=size, batch_size=count, mode="torch")[
+        0
+    ]
 
 
 def linear_iou(
