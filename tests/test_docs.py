@@ -102,8 +102,8 @@ def options_of(program):
         fields = dataclasses.fields(programs.load(program).Config)
         return {"--" + field.name.replace("_", "-") for field in fields}
     texts = [(ROOT / path).read_text() for path in SOURCES[program]]
-    if program == "benchmark":  # "rounds": {...}
-        return {"--" + x for x in re.findall(r'"([\w-]+)": {', texts[0])}
+    if program == "benchmark":  # "rounds": number(...)
+        return {"--" + x for x in re.findall(r'"([\w-]+)": [\w{]', texts[0])}
     return set(re.findall(r'"(--[\w-]+)"', "\n".join(texts)))
 
 
