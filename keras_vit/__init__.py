@@ -58,6 +58,7 @@ from keras_vit.models import ViTTi16 as ViTTi16
 from keras_vit.models import config_of as config_of
 from keras_vit.models import dense_features as dense_features
 from keras_vit.models import feature_extractor as feature_extractor
+from keras_vit.models import mixed_sizes as mixed_sizes
 from keras_vit.preprocessing import decode_predictions as decode_predictions
 from keras_vit.preprocessing import preprocess_input as preprocess_input
 from keras_vit.weights import list_weights as list_weights

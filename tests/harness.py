@@ -136,10 +136,11 @@ def _shapes(outputs):
 
 
 def _dtypes(outputs):
-    return {
+    found = {
         keras.backend.standardize_dtype(x.dtype)
         for x in keras.tree.flatten(outputs)
     }
+    return found - {"int32", "bool"}  # of coordinates and masks
 
 
 def _arrays(outputs):

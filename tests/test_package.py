@@ -14,6 +14,7 @@ import keras_vit
 from tests.small import tiny
 
 PUBLIC = """
+mixed_sizes
 BiT BiT_R101x1 BiT_R101x3 BiT_R152x2 BiT_R152x4 BiT_R50x1 BiT_R50x3
 HybridVisionTransformer R26ViTB32 R26ViTS32 R50ViTB16 R50ViTL32 R_ViTTi16 ViTB14
 ViTB16 ViTB32 ViTB8 ViTG14 ViTH14 ViTL14 ViTL16 ViTL32 ViTS14 ViTS16 ViTS32

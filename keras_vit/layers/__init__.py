@@ -9,6 +9,7 @@ from keras_vit.layers.maps import FeatureMap as FeatureMap
 from keras_vit.layers.maps import SimpleFeaturePyramid as SimpleFeaturePyramid
 from keras_vit.layers.maps import UpsampleMap as UpsampleMap
 from keras_vit.layers.mlp import MlpBlock as MlpBlock
+from keras_vit.layers.patches import MixedSizes as MixedSizes
 from keras_vit.layers.patches import PatchEmbedding as PatchEmbedding
 from keras_vit.layers.patches import Patches as Patches
 from keras_vit.layers.positions import AddPositionEmbs as AddPositionEmbs

@@ -318,6 +318,9 @@ class AttentionPooling(CompositeLayer):
 
     Call arguments:
         inputs: Tokens of shape `(batch, length, hidden_size)`.
+        valid: Boolean tensor of shape `(batch, number of patches)`, False for
+            patches that are padding, or None. The query does not attend to
+            them.
 
     Output shape:
         `(batch, hidden_size)`
@@ -353,32 +356,37 @@ class AttentionPooling(CompositeLayer):
             mlp_dim, activation=activation, dtype=dtype, name="mlp"
         )
 
-    def build(self, input_shape: Shape) -> None:
-        _checks.check_rank(self, input_shape, "(batch, length, channels)")
-        batch, _, hidden_size = input_shape
+    def build(
+        self, inputs_shape: Shape, valid_shape: Shape | None = None
+    ) -> None:
+        _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
+        batch, _, hidden_size = inputs_shape
         self.probe = self.add_weight(
             shape=(1, 1, hidden_size),
             initializer=initializers.glorot_uniform(1, hidden_size),
             name="probe",
         )
         probe_shape = (batch, 1, hidden_size)
-        self.attention.build(probe_shape, input_shape)
+        self.attention.build(probe_shape, inputs_shape)
         self.norm.build(probe_shape)
         self.mlp.build(probe_shape)
         self.restore_sublayers()
 
-    def call(self, inputs: Tensor) -> Tensor:
+    def call(self, inputs: Tensor, valid: Tensor | None = None) -> Tensor:
         inputs = cast_inputs(self, inputs)
         patches = inputs[:, self.num_prefix_tokens :]
         probe = ops.cast(self.probe, inputs.dtype)
         shape = (ops.shape(patches)[0], *self.probe.shape[1:])
         probe = ops.broadcast_to(probe, shape)
-        x = self.attention(probe, patches)
+        mask = None if valid is None else valid[:, None]
+        x = self.attention(probe, patches, mask=mask)
         x = x + self.mlp(self.norm(x))
         return x[:, 0]
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return (input_shape[0], input_shape[2])
+    def compute_output_shape(
+        self, inputs_shape: Shape, valid_shape: Shape | None = None
+    ) -> Shape:
+        return (inputs_shape[0], inputs_shape[2])
 
 
 def check_mask(layer: keras.Layer, mask: Tensor | None) -> None:

@@ -92,6 +92,128 @@ class Patches(Layer):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
+class MixedSizes(Layer):
+    """Prepares patches of images of several sizes for the layers of a model.
+
+    Each image is a sequence of its patches, which is padded to the length of
+    the batch anywhere. The outputs are what the layers of
+    `keras_vit.mixed_sizes` take. As in "Patch n' Pack: NaViT, a Vision
+    Transformer for any Aspect Ratio and Resolution"
+    (https://arxiv.org/abs/2307.06304), with one image per sequence, which is
+    NaFlex of "SigLIP 2", Section 2.4.2 (https://arxiv.org/abs/2502.14786).
+
+    Args:
+        patch_size: Integer or `(rows, columns)`, in pixels.
+        num_prefix_tokens: Integer. Number of tokens that the model inserts
+            before the patches.
+
+    Call arguments:
+        patches: Tensor of shape `(batch, length, patch_rows * patch_columns *
+            channels)`. The values of a patch are ordered as by `Patches`.
+        coordinates: Integers of shape `(batch, length, 2)`: the row and the
+            column of each patch in the grid of its image, from 0. The grid is
+            as large as the largest row and column require.
+        valid: Booleans of shape `(batch, length)`, False for padding, whose
+            values and coordinates are ignored.
+
+    Output shape:
+        A tuple: `(batch, length * patch_rows, patch_columns, channels)`, the
+        patches one below the other, zero where they are padding; `(batch,
+        length, 4)`, the row and the column of each patch, and the numbers of
+        rows and columns of its image; and `(batch, 1, num_prefix_tokens +
+        length)`, the mask of the attention.
+
+    Example:
+
+    >>> layer = keras_vit.layers.MixedSizes(16, num_prefix_tokens=1)
+    >>> images, places, mask = layer(*keras_vit.data.pack_images(photos, 16))
+    """
+
+    def __init__(
+        self,
+        patch_size: int | tuple[int, int],
+        num_prefix_tokens: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.patch_size = _checks.positive_pair("patch_size", patch_size)
+        self.num_prefix_tokens = _checks.non_negative_int(
+            "num_prefix_tokens", num_prefix_tokens
+        )
+
+    def build(
+        self,
+        patches_shape: Shape,
+        coordinates_shape: Shape,
+        valid_shape: Shape,
+    ) -> None:
+        self.compute_output_shape(patches_shape, coordinates_shape, valid_shape)
+
+    def call(
+        self, patches: Tensor, coordinates: Tensor, valid: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        patches = cast_inputs(self, patches)
+        valid = ops.cast(valid, "bool")
+        batch, length = ops.shape(patches)[:2]
+        rows, columns = self.patch_size
+        shape = (batch, length * rows, columns, self._channels(patches.shape))
+        # Also padding that is NaN has no effect, on gradients neither.
+        patches = ops.where(valid[..., None], patches, 0)
+        images = ops.reshape(ops.cast(patches, self.compute_dtype), shape)
+        places = ops.cast(coordinates, "int32")
+        places = ops.where(valid[..., None], places, 0)
+        sizes = ops.max(places, axis=1, keepdims=True, initial=0) + 1
+        sizes = ops.broadcast_to(sizes, ops.shape(places))
+        places = ops.concatenate([places, sizes], axis=-1)
+        prefix = ops.ones((batch, self.num_prefix_tokens), "bool")
+        mask = ops.concatenate([prefix, valid], axis=1)[:, None]
+        return images, places, mask
+
+    def _channels(self, patches_shape: Shape) -> int:
+        area = math.prod(self.patch_size)
+        if len(patches_shape) != 3 or patches_shape[-1] % area:
+            rows, columns = self.patch_size
+            raise ValueError(
+                f"MixedSizes expected patches of shape (batch, length, {rows} "
+                f"* {columns} * channels). Received: shape "
+                f"{tuple(patches_shape)}. `keras_vit.data.pack_images` makes "
+                "such patches of images."
+            )
+        return patches_shape[-1] // area
+
+    def compute_output_shape(
+        self,
+        patches_shape: Shape,
+        coordinates_shape: Shape,
+        valid_shape: Shape,
+    ) -> tuple[Shape, ...]:
+        channels = self._channels(patches_shape)
+        batch, length, _ = patches_shape
+        rows, columns = self.patch_size
+        height = total = None
+        if length is not None:
+            height, total = length * rows, length + self.num_prefix_tokens
+        return (
+            (batch, height, columns, channels),
+            (batch, length, 4),
+            (batch, 1, total),
+        )
+
+    def compute_output_spec(
+        self, patches: Tensor, coordinates: Tensor, valid: Tensor
+    ) -> tuple[keras.KerasTensor, ...]:
+        # Keras would give all outputs the layer's dtype.
+        shapes = self.compute_output_shape(
+            patches.shape, coordinates.shape, valid.shape
+        )
+        dtypes = (self.compute_dtype, "int32", "bool")
+        return tuple(
+            keras.KerasTensor(shape, dtype)
+            for shape, dtype in zip(shapes, dtypes, strict=True)
+        )
+
+
+@keras.saving.register_keras_serializable("keras_vit")
 class PatchEmbedding(NumberedLayer):
     """Projects each patch of an image to a vector with one convolution.
 

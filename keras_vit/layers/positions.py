@@ -23,6 +23,7 @@ from keras_vit.layers.resampling import resample
 from keras_vit.layers.resampling import resample_axis
 from keras_vit.layers.resampling import resample_embedding
 from keras_vit.layers.resampling import resample_offsets
+from keras_vit.layers.resampling import resampling_weights_of_places
 
 
 class _LearnedPositions(Layer):
@@ -108,7 +109,9 @@ class AddPositionEmbs(_LearnedPositions):
             num_skipped_tokens + rows * columns, hidden_size)`.
         grid: Tensor of shape `(batch, rows, columns, ...)` that the patches
             come from, such as the output of `PatchEmbedding`. Only its shape
-            is used. None for the grid that the layer was built with.
+            is used. None for the grid that the layer was built with. Or the
+            places of patches of images of several sizes, which `MixedSizes`
+            returns: each image then has the positions of its own grid.
 
     Output shape:
         That of `inputs`.
@@ -216,6 +219,9 @@ class AddPositionEmbs(_LearnedPositions):
         inputs = cast_inputs(self, inputs)
         if self.kind == "none":
             return inputs
+        if _are_places(grid):
+            positions = self._at_places(grid, inputs.shape[-1])
+            return inputs + ops.cast(positions, inputs.dtype)
         size = self.built_grid if grid is None else axis_sizes(grid, 1, 2)
         if not size:
             raise ValueError(
@@ -237,10 +243,12 @@ class AddPositionEmbs(_LearnedPositions):
         return inputs + ops.cast(positions, inputs.dtype)
 
     def _concatenate(self, prefix: Tensor | None, patches: Tensor) -> Tensor:
-        """Returns the embeddings of all tokens: (1, length, hidden_size)."""
+        """Returns the embeddings of all tokens: (1, length, hidden_size), or of
+        a batch."""
         parts = [] if prefix is None else [prefix]
         if self.num_skipped_tokens:
-            shape = (1, self.num_skipped_tokens, patches.shape[-1])
+            batch, _, hidden_size = ops.shape(patches)
+            shape = (batch, self.num_skipped_tokens, hidden_size)
             parts.append(ops.zeros(shape, patches.dtype))
         parts.append(patches)
         return ops.concatenate(parts, axis=1) if len(parts) > 1 else patches
@@ -277,6 +285,43 @@ class AddPositionEmbs(_LearnedPositions):
         if self.prefix is not None:
             prefix = ops.convert_to_tensor(self.prefix)
         return prefix, patches
+
+    def _at_places(self, places: Tensor, hidden_size: int) -> Tensor:
+        """Returns the embeddings of all tokens of images of several sizes:
+        (batch, length, hidden_size)."""
+        prefix = None
+        if self.kind == "sincos2d":
+            row, column = places[..., 0], places[..., 1]
+            patches = _sincos(row, column, hidden_size, True, ops)
+            if self.num_prefix_tokens:
+                shape = (1, self.num_prefix_tokens, hidden_size)
+                prefix = ops.zeros(shape, patches.dtype)
+        else:
+            rows, columns = resampling_weights_of_places(
+                places, self.built_grid, self.resampling
+            )
+            tables = {
+                name: ops.convert_to_tensor(table)
+                for name, table in self.embedding_variables().items()
+            }
+            prefix = tables.get("prefix")
+            if self.kind == "learned":
+                # One matrix product with a weight for each stored patch.
+                weights = rows[..., :, None] * columns[..., None, :]
+                shape = (*ops.shape(rows)[:2], math.prod(self.built_grid))
+                weights = ops.reshape(weights, shape)
+                embedding = tables["embedding"][0]
+                count = self.num_prefix_tokens
+                prefix = embedding[None, :count] if count else None
+                patches = _product(weights, embedding[count:])
+            else:
+                x = _product(columns, tables["columns"])
+                y = _product(rows, tables["rows"])
+                patches = ops.concatenate([x, y], axis=-1)
+        if prefix is not None:
+            shape = (ops.shape(patches)[0], *prefix.shape[1:])
+            prefix = ops.broadcast_to(prefix, shape)
+        return self._concatenate(prefix, patches)
 
     def _resample(self, patches: Tensor, size: tuple[Any, ...]) -> Tensor:
         hidden_size = patches.shape[-1]
@@ -344,17 +389,38 @@ def sincos_positions(
             f"multiple of 4. Received: hidden_size={hidden_size}"
         )
     xp, dtype = (np, "float64") if is_static(grid_size) else (ops, "float32")
-    exponents = np.linspace(0, 1, hidden_size // 4, endpoint=endpoint)
-    omega = 1e4 ** -exponents.astype(dtype)
     rows, columns = (xp.arange(n, dtype=dtype) for n in grid_size)
-    # (rows, columns, hidden_size / 4), x along the columns
-    x = xp.zeros_like(rows)[:, None, None] + columns[None, :, None] * omega
-    y = rows[:, None, None] * omega + xp.zeros_like(columns)[None, :, None]
-    parts = [xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)]
-    positions = xp.concatenate(parts, axis=-1)
+    y = rows[:, None] + xp.zeros_like(columns)
+    x = xp.zeros_like(rows)[:, None] + columns
+    positions = _sincos(y, x, hidden_size, endpoint, xp)
     positions = xp.reshape(positions, (1, -1, hidden_size))
     prefix = xp.zeros((1, num_prefix_tokens, hidden_size), dtype)
     return xp.concatenate([prefix, positions], axis=1)
+
+
+def _sincos(
+    row: Tensor, column: Tensor, hidden_size: int, endpoint: bool, xp: Any
+) -> Tensor:
+    """Returns the sines and cosines (..., hidden_size) of places (...)."""
+    dtype = "float64" if xp is np else "float32"
+    exponents = np.linspace(0, 1, hidden_size // 4, endpoint=endpoint)
+    omega = 1e4 ** -exponents.astype(dtype)
+    if xp is ops:
+        omega = ops.array(omega)
+        row, column = ops.cast(row, dtype), ops.cast(column, dtype)
+    x, y = column[..., None] * omega, row[..., None] * omega
+    parts = [xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)]
+    return xp.concatenate(parts, axis=-1)
+
+
+def _are_places(grid: Tensor | None) -> bool:
+    """Returns whether a `grid` is the output of `MixedSizes`."""
+    return grid is not None and len(grid.shape) == 3
+
+
+def _product(weights: Tensor, table: Tensor) -> Tensor:
+    """Computes the product with a table in the table's precision."""
+    return ops.matmul(ops.cast(weights, table.dtype), table)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -528,12 +594,13 @@ class RotaryPositionEmbs(Layer):
     Call arguments:
         grid: Tensor of shape `(batch, rows, columns, ...)` that the patches
             come from, such as the output of `PatchEmbedding`. Only its shape
-            is used.
+            is used. Or the places of patches of images of several sizes, which
+            `MixedSizes` returns.
         training: Boolean. Whether to change the coordinates.
 
     Output shape:
         `(batch, num_prefix_tokens + rows * columns, 2, head_size / 2)`, sines
-        and cosines, the same for all images.
+        and cosines, the same for all images of one size.
 
     Raises:
         ValueError: if `head_size` is no multiple of 4.
@@ -594,31 +661,32 @@ class RotaryPositionEmbs(Layer):
         )
 
     def call(self, grid: Tensor, training: bool = False) -> Tensor:
-        size = axis_sizes(grid, 1, 2)
         periods = ops.convert_to_tensor(self.periods)
         dtype = keras.backend.result_type(periods.dtype, "float32")
         periods = ops.cast(periods, dtype)
-        coordinates = [_centers(count, dtype) for count in size]
+        if _are_places(grid):  # (batch, length)
+            row, column, rows, columns = ops.unstack(grid, axis=-1)
+            y, x = _centers(row, rows, dtype), _centers(column, columns, dtype)
+        else:  # (1, rows * columns)
+            y, x = (
+                _centers(ops.arange(0, n, dtype=dtype), n, dtype)
+                for n in axis_sizes(grid, 1, 2)
+            )
+            y, x = ops.meshgrid(y, x, indexing="ij")
+            y, x = ops.reshape(y, (1, -1)), ops.reshape(x, (1, -1))
         if training and self._changes:
-            coordinates = self._change(*coordinates)
-        # (rows, 1, head_size / 4) and (1, columns, head_size / 4)
-        y, x = (
-            2 * math.pi * ops.expand_dims(centers, (axis, 2)) / periods
-            for centers, axis in zip(coordinates, (1, 0), strict=True)
+            y, x = self._change(y, x)
+        # (batch, length, head_size / 2)
+        angles = ops.concatenate(
+            [2 * math.pi * centers[..., None] / periods for centers in (y, x)],
+            axis=-1,
         )
-        shape = (*size, self.head_size // 4)
+        prefix = (ops.shape(angles)[0], self.num_prefix_tokens)
         tables = []
         for function, of_prefix in ((ops.sin, 0.0), (ops.cos, 1.0)):
-            table = ops.concatenate(
-                [ops.broadcast_to(function(axis), shape) for axis in (y, x)],
-                axis=-1,
-            )
-            half = self.head_size // 2
-            table = ops.reshape(table, (-1, half))
-            prefix = ops.full((self.num_prefix_tokens, half), of_prefix)
-            prefix = ops.cast(prefix, table.dtype)
-            tables.append(ops.concatenate([prefix, table], axis=0))
-        table = ops.cast(ops.stack(tables, axis=1), self.compute_dtype)[None]
+            first = ops.full((*prefix, self.head_size // 2), of_prefix, dtype)
+            tables.append(ops.concatenate([first, function(angles)], axis=1))
+        table = ops.cast(ops.stack(tables, axis=2), self.compute_dtype)
         shape = (ops.shape(grid)[0], *ops.shape(table)[1:])
         return ops.broadcast_to(table, shape)
 
@@ -635,10 +703,10 @@ class RotaryPositionEmbs(Layer):
         ]
 
     def compute_output_shape(self, grid_shape: Shape) -> Shape:
-        rows, columns = grid_shape[1:3]
+        sizes = grid_shape[1:-1]  # the rows and columns, or the length
         length = None
-        if None not in (rows, columns):
-            length = self.num_prefix_tokens + rows * columns
+        if None not in sizes:
+            length = self.num_prefix_tokens + math.prod(sizes)
         return (grid_shape[0], length, 2, self.head_size // 2)
 
     def embedding_variables(self) -> dict[str, keras.Variable]:
@@ -646,9 +714,9 @@ class RotaryPositionEmbs(Layer):
         return {}
 
 
-def _centers(count: Any, dtype: str) -> Tensor:
-    """Returns the coordinates of `count` patches, from -1 to 1."""
-    centers = ops.arange(0, count, dtype=dtype) + 0.5
+def _centers(index: Tensor, count: Any, dtype: str) -> Tensor:
+    """Returns the coordinates, from -1 to 1, of patches among `count`."""
+    centers = ops.cast(index, dtype) + 0.5
     return 2 * centers / ops.cast(count, dtype) - 1
 
 

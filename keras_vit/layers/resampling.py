@@ -201,34 +201,71 @@ def resampling_matrix(
     """Returns the matrix (new, old) that resamples one axis: a float64 NumPy
     array if both sizes are integers, else a float32 tensor. The scale is old /
     (new + offset)."""
-    kernel, align_corners, antialias, _ = RESAMPLINGS[method]
     if is_static((old, new)):
-        xp, dtype, length = np, "float64", np.float64(new)
+        index = np.arange(new, dtype="float64")
+        return resampling_weights(index, old, new, method, offset, np)
+    index = ops.arange(new, dtype="float32")
+    return resampling_weights(index, old, new, method, offset)
+
+
+def resampling_weights(
+    index: Any, old: Any, new: Any, method: str, offset: Any = 0, xp: Any = ops
+) -> Tensor:
+    """Returns the weights (..., old) that resample the positions of one axis to
+    those of the given `index` (...) among `new` ones, a number or a tensor
+    whose shape fits that of `index`."""
+    kernel, align_corners, antialias, _ = RESAMPLINGS[method]
+    if xp is np:
+        dtype, size, length = "float64", old, np.float64(new)
     else:
-        xp, dtype, length = ops, "float32", ops.cast(new, "float32")
-    index = xp.arange(new, dtype=dtype)
-    if align_corners:
-        scale = (old - 1) / xp.maximum(length - 1, 1)
-        center = index * scale
-    else:
+        dtype, length = "float32", ops.cast(new, "float32")
+        index = ops.cast(index, dtype)
         size = old if isinstance(old, int) else ops.cast(old, dtype)
-        scale = size / (length + offset)
-        center = (index + 0.5) * scale - 0.5
+    # The distance from tap t is |(i + s) * size - (t + s) * length| / length.
+    # Products of integers are exact in float32, unlike a difference of ratios.
+    shift = 0.5
+    if align_corners:
+        shift, size, length = 0, size - 1, xp.maximum(length - 1, 1)
+    else:
+        length = length + offset
     # With antialiasing, the kernel is wider when shrinking, and there are no
     # taps beyond the border. Without it, two taps beyond each border repeat the
     # value at the border.
-    width = xp.maximum(scale, 1) if antialias else 1
     num_border_taps = 0 if antialias else 2
     taps = xp.arange(-num_border_taps, old + num_border_taps, dtype=dtype)
-    distance = xp.abs(center[:, None] - taps[None, :]) / width
+    center = xp.expand_dims((index + shift) * size, -1)
+    step = xp.expand_dims(length, -1)
+    distance = xp.abs(center - (taps + shift) * step) / step
+    if antialias:
+        distance = distance / xp.maximum(size / step, 1)
     weights = _KERNELS[kernel](distance, -0.5 if antialias else -0.75, xp)
     if antialias:
-        return weights / xp.sum(weights, axis=1, keepdims=True)
-    if old == 1:
-        return xp.sum(weights, axis=1, keepdims=True)
-    first = xp.sum(weights[:, :3], axis=1, keepdims=True)
-    last = xp.sum(weights[:, -3:], axis=1, keepdims=True)
-    return xp.concatenate([first, weights[:, 3:-3], last], axis=1)
+        return weights / xp.sum(weights, axis=-1, keepdims=True)
+    if isinstance(old, int) and old == 1:
+        return xp.sum(weights, axis=-1, keepdims=True)
+    first = xp.sum(weights[..., :3], axis=-1, keepdims=True)
+    last = xp.sum(weights[..., -3:], axis=-1, keepdims=True)
+    return xp.concatenate([first, weights[..., 3:-3], last], axis=-1)
+
+
+def resampling_weights_of_places(
+    places: Tensor, grid_size: tuple[int, int], method: str
+) -> tuple[Tensor, Tensor]:
+    """Returns the weights of rows, `(batch, length, rows)`, and of columns with
+    which embeddings of a grid are resampled for patches of images of several
+    sizes: `places` are outputs of `MixedSizes`."""
+    sizes = places[..., 2:]
+    *_, offset = RESAMPLINGS[method]
+    if offset:
+        changes = ops.any(sizes != ops.array(grid_size, sizes.dtype), axis=-1)
+        offset = offset * ops.cast(changes, "float32")
+    rows, columns = (
+        resampling_weights(
+            places[..., axis], old, sizes[..., axis], method, offset
+        )
+        for axis, old in enumerate(grid_size)
+    )
+    return rows, columns
 
 
 def _grid_changes(old: Sequence[int], new: Sequence[Any]) -> Tensor:

@@ -136,6 +136,8 @@ class Pooling(NumberedLayer):
 
     Call arguments:
         inputs: Tokens of shape `(batch, length, hidden_size)`.
+        valid: Boolean tensor of shape `(batch, number of patches)`, False for
+            patches that are padding, or None. They are not pooled.
 
     Output shape:
         `(batch, hidden_size)`, or `(batch, 2 * hidden_size)` for "token_gap".
@@ -160,30 +162,46 @@ class Pooling(NumberedLayer):
             "num_prefix_tokens", num_prefix_tokens
         )
 
-    def build(self, input_shape: Shape) -> None:
-        self.compute_output_shape(input_shape)
+    def build(
+        self, inputs_shape: Shape, valid_shape: Shape | None = None
+    ) -> None:
+        self.compute_output_shape(inputs_shape)
 
-    def call(self, inputs: Tensor) -> Tensor:
+    def call(self, inputs: Tensor, valid: Tensor | None = None) -> Tensor:
         inputs = cast_inputs(self, inputs)
-        if self.mode == "first_patch":
-            return inputs[:, self.num_prefix_tokens]
         if self.mode == "token":
             return inputs[:, self.index]
-        mean = ops.mean(inputs[:, self.num_prefix_tokens :], axis=1)
+        patches = inputs[:, self.num_prefix_tokens :]
+        if self.mode == "first_patch":
+            if valid is None:
+                return patches[:, 0]
+            first = ops.argmax(ops.cast(valid, "int32"), axis=1)
+            first = first[:, None, None]
+            return ops.take_along_axis(patches, first, axis=1)[:, 0]
+        mean = ops.mean(patches, axis=1) if valid is None else None
+        if valid is not None:
+            # In float32, since a sum of float16 could overflow.
+            dtype = keras.backend.result_type(inputs.dtype, "float32")
+            valid = ops.cast(valid, dtype)[..., None]
+            total = ops.sum(ops.cast(patches, dtype) * valid, axis=1)
+            mean = total / ops.maximum(ops.sum(valid, axis=1), 1)
+            mean = ops.cast(mean, inputs.dtype)
         if self.mode == "gap":
             return mean
         return ops.concatenate([inputs[:, self.index], mean], axis=-1)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        _checks.check_rank(self, input_shape, "(batch, length, channels)")
-        batch, length, hidden_size = input_shape
+    def compute_output_shape(
+        self, inputs_shape: Shape, valid_shape: Shape | None = None
+    ) -> Shape:
+        _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
+        batch, length, hidden_size = inputs_shape
         needed = self.index
         if self.mode in ("gap", "first_patch"):
             needed = self.num_prefix_tokens
         if length is not None and length <= needed:
             raise ValueError(
                 f"Pooling({self.mode!r}) needs more than {needed} tokens. "
-                f"Received: shape {tuple(input_shape)}"
+                f"Received: shape {tuple(inputs_shape)}"
             )
         width = 2 if self.mode == "token_gap" else 1
         return (batch, width * hidden_size)

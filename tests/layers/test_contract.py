@@ -17,6 +17,11 @@ GRID = _rng.normal(size=(2, 3, 2, 12)).astype("float32")
 RELATIVE = _rng.normal(size=(2, 11, 4)).astype("float32")
 # Sines and cosines for 7 tokens.
 ROTARY = _rng.normal(size=(2, 7, 2, 2)).astype("float32")
+PATCHES = _rng.normal(size=(2, 7, 6)).astype("float32")
+# Rows and columns of patches, and those of their images, which differ.
+PLACES = np.array([[1, 0, 2, 3]] * 7 + [[3, 1, 4, 2]] * 7)
+PLACES = PLACES.reshape(2, 7, 4).astype("float32")
+COORDINATES = PLACES[..., :2]
 MASKED = np.array([[1, 0, 1, 0, 0, 1, 0], [0, 1, 1, 1, 0, 0, 0]], "float32")
 
 # softmax does not change when every score of a row moves by the same amount,
@@ -96,7 +101,15 @@ CALLS = {
     "TOKENS, ROTARY": ("TransformerBlock(3, 24, key_bias=False)",),
     "TOKENS, RELATIVE": ("TransformerBlock(3, 24)",),
     "GRID, IMAGES": ("UpsampleMap((4, 5))",),
-    "TOKENS, MASKED": ("MaskToken()",),
+    "TOKENS, MASKED": ("MaskToken()", "Pooling('gap')"),
+    "TOKENS, PLACES": (
+        "AddPositionEmbs(grid_size=(2, 3), resampling='bicubic_offset')",
+        "AddPositionEmbs('sincos2d')",
+    ),
+    "PLACES": ("RotaryPositionEmbs(8, num_prefix_tokens=1)",),
+    "PATCHES, COORDINATES, MASKED": (
+        "MixedSizes((1, 3), num_prefix_tokens=2)",
+    ),
 }
 CASES = {
     f"{call} of {inputs}": (call, *(globals()[x] for x in inputs.split(", ")))
