@@ -55,7 +55,8 @@ class ImageSource:
             self.train_stream(options), self._preparation(data, options)
         )
         size = options.micro_batch_size
-        if options.uses_mixing:  # of the whole batch
+        whole = options.uses_mixing or options.transform is not None
+        if whole:
             size *= options.micro_batches
         batches = batches.batch(size, drop_remainder=True)
         if options.uses_mixing:
@@ -64,9 +65,13 @@ class ImageSource:
                     number, batch[0], batch[1], options
                 )
             )
-            if options.micro_batches > 1:
-                size = options.micro_batch_size
-                batches = batches.unbatch().batch(size, drop_remainder=True)
+        if (transform := options.transform) is not None:
+            batches = batches.enumerate(options.start).map(
+                lambda number, batch: (transform(number, batch[0]), *batch[1:])
+            )
+        if whole and options.micro_batches > 1:
+            size = options.micro_batch_size
+            batches = batches.unbatch().batch(size, drop_remainder=True)
         if options.patch_sizes is not None:
             batches = options.patch_sizes.map(batches, options)
         return without_autotune(batches.prefetch(2))

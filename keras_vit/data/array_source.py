@@ -145,6 +145,8 @@ class TrainBatches(keras.utils.PyDataset):
                 return np.float32(rng.beta(p, p) if p else rng.uniform())
 
             images, *others = mixing.mix(np, images, labels, options, sample)
+        if options.transform is not None:
+            images = options.transform(number, images)
         if options.patch_sizes is not None:
             size = options.patch_sizes.choose(options.seed, number)
             images = options.patch_sizes.resize(images, size)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
 
@@ -52,6 +53,8 @@ class PipelineOptions:
     crops: MultiCrop | None = None
     # A random patch size in each step.
     patch_sizes: RandomPatchSizes | None = None
+    # A function of the number of a batch and its images, returning others.
+    transform: Callable[[Any, Any], Any] | None = None
     # The largest factor of the random scale of images with masks; None is 2.
     scale: float | None = None
 
@@ -286,6 +289,11 @@ class ImageDataset:
                 one image. `image_size` is that of the global crops.
             patch_sizes: A `RandomPatchSizes`: each batch is for another patch
                 size, and its images have another size.
+            transform: Function of the number of a batch and of its images,
+                already augmented and normalized, that returns others of their
+                shape. It takes and returns tensors of `tf.data`, or NumPy
+                arrays for digits and masks. For bit-exact resuming, its random
+                numbers must depend only on the seed and the number.
             scale: Float of 1 or more, 2 by default, for datasets with masks:
                 the short side of an image is scaled to `image_size` times a
                 random factor between `1 / scale` and `scale`. A crop is padded

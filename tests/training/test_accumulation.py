@@ -91,15 +91,37 @@ def rows(train, count, **options):
 )
 def test_micro_batches_equal_the_full_batch(kind, options):
     """Distortion, lambda and partners are those of the full batch."""
-    if kind == "digits":
-        train = keras_vit.data.load_dataset("digits").train
-    else:
-        images = [pictures.noise(12, 16, seed=i) for i in range(12)]
-        labels = np.arange(12) % 2
-        train = keras_vit.data.from_arrays(np.stack(images), labels).train
+    train = train_of(kind)
     whole = rows(train, 1, **options)
     for count in (2, 4):
         for found, expected in zip(
             rows(train, count, **options), whole, strict=True
         ):
             np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("digits", marks=pytest.mark.backends("torch")),
+        pytest.param("arrays", marks=pytest.mark.backends("tensorflow")),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 4])
+def test_transform_takes_the_number_of_the_batch(kind, count):
+    options = {"start": 5, "mixup": 0.5}
+    before = rows(train_of(kind), count, **options)
+    cast = np.asarray if kind == "digits" else keras.ops.cast
+    options["transform"] = lambda number, x: x * cast(number, "float32")
+    found = rows(train_of(kind), count, **options)
+    factors = np.repeat([5, 6], 8).reshape(-1, 1, 1, 1)
+    np.testing.assert_allclose(found[0], before[0] * factors, rtol=1e-6)
+    np.testing.assert_array_equal(found[1], before[1])
+
+
+def train_of(kind):
+    if kind == "digits":
+        return keras_vit.data.load_dataset("digits").train
+    images = [pictures.noise(12, 16, seed=i) for i in range(12)]
+    labels = np.arange(12) % 2
+    return keras_vit.data.from_arrays(np.stack(images), labels).train
