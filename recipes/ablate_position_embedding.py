@@ -76,7 +76,7 @@ FILES = ("table.txt", "results.json", "table.png")
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(training.StudyFlags):
+class Config(cli.StudyFlags):
     settings: str = cli.flag(
         "KIND or KIND/PLACEMENT, separated by commas; kinds: "
         f"{', '.join(GRID)}; placements: {', '.join(PLACEMENTS)}",

@@ -54,7 +54,7 @@ LOW_LEARNING_RATE = 3e-4
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.ModelFlags, training.SweepFlags):
+class Config(cli.ModelFlags, cli.SweepFlags):
     preset: str | None = cli.preset_flag(training.FINE_TUNING)
     keep_head: bool = cli.flag(
         "do not replace the classification head of --weights, to train further "

@@ -158,7 +158,7 @@ def train(config, data, strategy, output, summary):
 
 def resolve_config(given, data):
     """Returns the config with values for all settings that are None."""
-    config = training.resolve_pretraining(given, data)
+    config = cli.resolve_pretraining(given, data)
     spec = training.resolve_model_spec(config.model, None, given.patch_size)
     mixup = config.mixup
     if mixup is None and config.augment in keras_vit.data.AUGREG:

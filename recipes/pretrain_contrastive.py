@@ -51,7 +51,7 @@ from keras_vit.training.presets import MOMENTUM
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(pretraining.LabelFreeFlags):
+class Config(cli.LabelFreeFlags):
     method: str = cli.flag(
         f"one of {', '.join(MOMENTUM)}", "dino", choices=tuple(MOMENTUM)
     )
@@ -189,9 +189,9 @@ def attention_pictures(config, data, output):
 
 def resolve_config(given, data):
     """Returns the config with values for all settings that are None."""
-    training.check_is_vit(given.model)
+    cli.check_is_vit(given.model)
     # Digits of 8 x 8 pixels are enlarged, so that crops have several patches.
-    config = training.resolve_pretraining(
+    config = cli.resolve_pretraining(
         given, data, share=10, min_size=16, small_patch=4
     )
     if config.method == "dino":

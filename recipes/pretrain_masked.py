@@ -46,7 +46,7 @@ from keras_vit.training.presets import MASKED
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(pretraining.LabelFreeFlags):
+class Config(cli.LabelFreeFlags):
     method: str = cli.flag(
         f"one of {', '.join(MASKED)}", "mae", choices=tuple(MASKED)
     )
@@ -137,8 +137,8 @@ def reconstructions(config, data, output):
 
 def resolve_config(given, data):
     """Returns the config with values for all settings that are None."""
-    training.check_is_vit(given.model)
-    config = training.resolve_pretraining(given, data)
+    cli.check_is_vit(given.model)
+    config = cli.resolve_pretraining(given, data)
     if given.masking == "block" and given.mask_patch_size is None:
         config = dataclasses.replace(config, mask_patch_size=None)
     unit, patch = config.mask_patch_size, config.patch_size

@@ -94,7 +94,7 @@ GRID = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(training.StudyFlags):
+class Config(cli.StudyFlags):
     study: str = cli.flag(
         f"studies, separated by commas: {', '.join(STUDIES)}; or all",
         ",".join(FIRST),

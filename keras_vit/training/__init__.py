@@ -27,10 +27,6 @@ from keras_vit.training.models import resolve_sizes as resolve_sizes
 from keras_vit.training.models import set_trainable as set_trainable
 from keras_vit.training.presets import FINE_TUNING as FINE_TUNING
 from keras_vit.training.presets import PRE_TRAINING as PRE_TRAINING
-from keras_vit.training.pretraining import check_is_vit as check_is_vit
-from keras_vit.training.pretraining import (
-    resolve_pretraining as resolve_pretraining,
-)
 from keras_vit.training.run_folder import COMPARISON as COMPARISON
 from keras_vit.training.run_folder import save_json as save_json
 from keras_vit.training.setup import begin as begin
@@ -38,14 +34,9 @@ from keras_vit.training.setup import build_optimizer as build_optimizer
 from keras_vit.training.setup import jit_compile as jit_compile
 from keras_vit.training.setup import launch as launch
 from keras_vit.training.setup import warmup_decay as warmup_decay
-from keras_vit.training.study import StudyFlags as StudyFlags
-from keras_vit.training.study import SweepFlags as SweepFlags
 from keras_vit.training.study import begin_study as begin_study
 from keras_vit.training.study import measure_once as measure_once
 from keras_vit.training.study import open_study as open_study
-from keras_vit.training.study import (
-    parse_learning_rates as parse_learning_rates,
-)
 from keras_vit.training.study import read_finished as read_finished
 from keras_vit.training.study import sweep as sweep
 from keras_vit.training.study import train_classifier as train_classifier

@@ -1,4 +1,4 @@
-"""Command lines of the recipes, generated from dataclasses."""
+"""Command lines of the recipes: flags, generated from dataclasses."""
 
 import argparse
 import dataclasses
@@ -26,6 +26,7 @@ from keras_vit._program import nearest_flag
 from keras_vit._program import printable as printable
 from keras_vit._program import require as require
 from keras_vit._program import user_errors as user_errors
+from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.data.protocols import height_and_width
 from keras_vit.data.randaugment import AUGREG
@@ -34,6 +35,7 @@ from keras_vit.training.checkpoint import Diverged
 from keras_vit.training.checkpoint import Preempted
 from keras_vit.training.models import MODEL_NAMES
 from keras_vit.training.models import parse_image_size as parse_image_size
+from keras_vit.training.models import resolve_model_spec
 from keras_vit.training.models import resolve_sizes
 from keras_vit.training.presets import Published
 
@@ -661,3 +663,176 @@ class SupervisedFlags(PresetFlags):
         if self.teacher and self.distill == "token":
             arguments |= {"distillation": True, "pooling": "token"}
         return arguments
+
+
+# "An Image is Worth 16x16 Words", Table 4
+_RATES = (0.001, 0.003, 0.01, 0.03)
+_RATES_OF = {"imagenet2012": (0.003, 0.01, 0.03, 0.06)}
+
+
+def parse_learning_rates(text: str, dataset: str = "") -> tuple[float, ...]:
+    """Returns the learning rates of `--sweep`, from low to high: numbers with
+    commas between them, or for "paper" those of Table 4 for a dataset. It
+    raises a `ValueError` if they are not two or more different rates above 0.
+    """
+    if text == "paper":
+        return _RATES_OF.get(dataset.split(":")[0], _RATES)
+    try:
+        rates = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        rates = []
+    if len(rates) < 2 or not 0 < rates[0] <= rates[-1] < float("inf"):
+        raise ValueError(
+            "--sweep must be 'paper', or two or more learning rates above 0 "
+            f"such as 0.003,0.01,0.03. Received: {text!r}"
+        )
+    return tuple(rates)
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepFlags(SupervisedFlags):
+    """Flags of training with labels and of a sweep."""
+
+    sweep: str | None = flag(
+        "learning rates to compare, such as 0.003,0.01,0.03, or 'paper' for "
+        "those of the paper's Table 4; each trains without the images of "
+        "--holdout (default here: paper) and is evaluated on them; the best "
+        "one then trains on all images",
+        metavar="X,Y,...",
+    )
+    keep: str | None = flag(
+        "which weights to save: last, those of the last step, or best, those "
+        "of the evaluation with the highest accuracy, or mean average "
+        "precision; default: best with a validation split (--holdout, or that "
+        "of a CSV file), but last with --preset or --sweep and where test "
+        "images are evaluated, whose accuracy would be optimistic if it chose "
+        "the weights",
+        choices=("last", "best"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sweep is None:
+            return
+        parse_learning_rates(self.sweep)
+        if self.holdout == 0:
+            raise ValueError(
+                "--sweep measures learning rates on a validation split: give "
+                "--holdout a fraction above 0, or leave it out."
+            )
+        object.__setattr__(self, "holdout", self.holdout or "paper")
+        object.__setattr__(self, "keep", self.keep or "last")
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyFlags(TrainingFlags):
+    """Flags of studies."""
+
+    shots: int = flag(
+        "training images per class in the few-shot evaluation", 5, minimum=1
+    )
+    weight_decay: float | None = flag("weight decay of AdamW", 0.05, minimum=0)
+    output: str | None = flag(
+        "output folder; default: runs/ followed by the name of the study and "
+        "that of the dataset",
+        metavar="DIR",
+    )
+    warmup: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.keep != "last" or self.holdout is not None:
+            raise ValueError(
+                "Models are compared on the test images after their last step: "
+                "leave out --keep best and --holdout."
+            )
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Dict. The arguments of `ImageDataset.batches` in evaluations."""
+        options = {"one_hot": False, "batch_size": self.batch_size}
+        return {**self.batches(), **options}
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelFreeFlags(PresetFlags):
+    """Flags of pre-training without labels, by a method."""
+
+    picture_every: int | None = flag(
+        "steps between two pictures; default: --evaluate-every", minimum=1
+    )
+    method: str = ""  # each recipe has a flag of its own methods
+    encoder: dict | None = None  # arguments of the encoder
+    initialize: str | None = None  # name of its initial weights
+    not_decayed: tuple | None = None  # names of variables
+
+    @property
+    def published(self) -> Published:
+        """Published settings of the method."""
+        return self.presets[self.method]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse(
+            self,
+            *("mixup", "cutmix", "erase"),
+            reason="is for training with labels, which are not read here",
+        )
+
+
+def check_is_vit(model: str | None) -> None:
+    """Raises a `ValueError` if a model is no Vision Transformer."""
+    if resolve_model_spec(model, None)["stride"] != 1:
+        raise ValueError(
+            f"{model} is no Vision Transformer: give one, such as ViTB16."
+        )
+
+
+def resolve_pretraining(
+    given: Any,
+    data: ImageDataset,
+    share: int = 20,
+    min_size: int = 0,
+    small_patch: int | None = None,
+) -> Any:
+    """Returns a config whose settings that are None have values.
+
+    Published values that are not given are reduced for small datasets: the
+    batch to a `share` of the images, and the warm-up to a fifth of the steps.
+    Small images are enlarged to `min_size`, and have patches of `small_patch`.
+    """
+    config = given.published.fill(given)
+    spec = resolve_model_spec(config.model, None, config.patch_size)
+    small = data.image_size is not None and data.image_size < 96
+    spec["patch_size"] = spec["patch_size"] or (small_patch if small else None)
+    enlarged = data.image_size and max(min_size, data.image_size)
+    config = config.with_sizes(spec, spec["image_size"], enlarged, 64)
+    batch = config.batch_size
+    if given.batch_size is None:
+        power_of_two = 2 ** max(0, (data.num_train // share).bit_length() - 1)
+        batch = max(min(batch, power_of_two), config.accumulate)
+    batch = config.whole_batch(batch, data.num_train)
+    epoch = data.num_train / batch
+    steps = config.steps or max(1, round(config.epochs * epoch))
+    warmup = given.warmup_steps
+    if warmup is None:
+        published = config.warmup_steps or round(config.warmup_epochs * epoch)
+        warmup = min(published, steps // 5)
+    protocol, mode = config.protocol, config.mode
+    if given.protocol is None and small:
+        protocol = "simple"
+    if given.mode is None and data.channels != 3:
+        mode = "tf"
+    every = given.evaluate_every or max(1, min(steps // 10, round(10 * epoch)))
+    return dataclasses.replace(
+        config,
+        steps=steps,
+        epochs=None,  # converted to steps
+        evaluate_every=every,
+        batch_size=batch,
+        learning_rate=given.learning_rate
+        or config.scaled_rate(config.learning_rate, batch),
+        warmup_steps=warmup,
+        mode=mode,
+        protocol=protocol,
+    )

@@ -1,6 +1,5 @@
-"""Pre-training without labels: flags, models, initial weights, callbacks."""
+"""Pre-training without labels: models, initial weights, callbacks."""
 
-import dataclasses
 import math
 import pathlib
 from typing import Any
@@ -14,111 +13,21 @@ from keras_vit._logging import logger
 from keras_vit._types import Array
 from keras_vit.converters import save
 from keras_vit.converters import write_keras
-from keras_vit.data.dataset import ImageDataset
 from keras_vit.models import weights_by_path
 from keras_vit.schedules import CosineSchedule
 from keras_vit.training.callbacks import Logs
 from keras_vit.training.callbacks import completed_steps
-from keras_vit.training.command_line import PresetFlags
-from keras_vit.training.command_line import flag
-from keras_vit.training.command_line import refuse
 from keras_vit.training.models import COMPACT
 from keras_vit.training.models import build_model
 from keras_vit.training.models import lossless_layout
-from keras_vit.training.models import resolve_model_spec
 from keras_vit.training.plots import pixel_range
 from keras_vit.training.plots import plot_grid
 from keras_vit.training.plots import unit_range
-from keras_vit.training.presets import Published
 from keras_vit.training.run_folder import atomic_write
 
 # Mean of the metric `teacher_diversity` over an interval, below which the
 # outputs hardly depend on the image.
 COLLAPSED = 0.01
-
-
-@dataclasses.dataclass(frozen=True)
-class LabelFreeFlags(PresetFlags):
-    """Flags of pre-training without labels, by a method."""
-
-    picture_every: int | None = flag(
-        "steps between two pictures; default: --evaluate-every", minimum=1
-    )
-    method: str = ""  # each recipe has a flag of its own methods
-    encoder: dict | None = None  # arguments of the encoder
-    initialize: str | None = None  # name of its initial weights
-    not_decayed: tuple | None = None  # names of variables
-
-    @property
-    def published(self) -> Published:
-        """Published settings of the method."""
-        return self.presets[self.method]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        refuse(
-            self,
-            *("mixup", "cutmix", "erase"),
-            reason="is for training with labels, which are not read here",
-        )
-
-
-def check_is_vit(model: str | None) -> None:
-    """Raises a `ValueError` if a model is no Vision Transformer."""
-    if resolve_model_spec(model, None)["stride"] != 1:
-        raise ValueError(
-            f"{model} is no Vision Transformer: give one, such as ViTB16."
-        )
-
-
-def resolve_pretraining(
-    given: Any,
-    data: ImageDataset,
-    share: int = 20,
-    min_size: int = 0,
-    small_patch: int | None = None,
-) -> Any:
-    """Returns a config whose settings that are None have values.
-
-    Published values that are not given are reduced for small datasets: the
-    batch to a `share` of the images, and the warm-up to a fifth of the steps.
-    Small images are enlarged to `min_size`, and have patches of `small_patch`.
-    """
-    config = given.published.fill(given)
-    spec = resolve_model_spec(config.model, None, config.patch_size)
-    small = data.image_size is not None and data.image_size < 96
-    spec["patch_size"] = spec["patch_size"] or (small_patch if small else None)
-    enlarged = data.image_size and max(min_size, data.image_size)
-    config = config.with_sizes(spec, spec["image_size"], enlarged, 64)
-    batch = config.batch_size
-    if given.batch_size is None:
-        power_of_two = 2 ** max(0, (data.num_train // share).bit_length() - 1)
-        batch = max(min(batch, power_of_two), config.accumulate)
-    batch = config.whole_batch(batch, data.num_train)
-    epoch = data.num_train / batch
-    steps = config.steps or max(1, round(config.epochs * epoch))
-    warmup = given.warmup_steps
-    if warmup is None:
-        published = config.warmup_steps or round(config.warmup_epochs * epoch)
-        warmup = min(published, steps // 5)
-    protocol, mode = config.protocol, config.mode
-    if given.protocol is None and small:
-        protocol = "simple"
-    if given.mode is None and data.channels != 3:
-        mode = "tf"
-    every = given.evaluate_every or max(1, min(steps // 10, round(10 * epoch)))
-    return dataclasses.replace(
-        config,
-        steps=steps,
-        epochs=None,  # converted to steps
-        evaluate_every=every,
-        batch_size=batch,
-        learning_rate=given.learning_rate
-        or config.scaled_rate(config.learning_rate, batch),
-        warmup_steps=warmup,
-        mode=mode,
-        protocol=protocol,
-    )
 
 
 # Initial weights as in published code: functions of a random generator, the

@@ -18,9 +18,7 @@ from keras_vit.distribution.strategy import Strategy
 from keras_vit.schedules import warmup_cosine
 from keras_vit.training.checkpoint import Diverged
 from keras_vit.training.checkpoint import check_same_run
-from keras_vit.training.command_line import SupervisedFlags
-from keras_vit.training.command_line import TrainingFlags
-from keras_vit.training.command_line import flag
+from keras_vit.training.command_line import parse_learning_rates
 from keras_vit.training.plots import plot_sweep
 from keras_vit.training.run_folder import DONE
 from keras_vit.training.run_folder import SWEEP
@@ -35,64 +33,7 @@ from keras_vit.training.training_run import Run
 from keras_vit.training.training_run import fingerprint
 from keras_vit.training.training_run import metric_of
 
-# "An Image is Worth 16x16 Words", Table 4
-_RATES = (0.001, 0.003, 0.01, 0.03)
-_RATES_OF = {"imagenet2012": (0.003, 0.01, 0.03, 0.06)}
 FILES = ("sweep.json", "sweep.png")
-
-
-@dataclasses.dataclass(frozen=True)
-class SweepFlags(SupervisedFlags):
-    """Flags of training with labels and of a sweep."""
-
-    sweep: str | None = flag(
-        "learning rates to compare, such as 0.003,0.01,0.03, or 'paper' for "
-        "those of the paper's Table 4; each trains without the images of "
-        "--holdout (default here: paper) and is evaluated on them; the best "
-        "one then trains on all images",
-        metavar="X,Y,...",
-    )
-    keep: str | None = flag(
-        "which weights to save: last, those of the last step, or best, those "
-        "of the evaluation with the highest accuracy, or mean average "
-        "precision; default: best with a validation split (--holdout, or that "
-        "of a CSV file), but last with --preset or --sweep and where test "
-        "images are evaluated, whose accuracy would be optimistic if it chose "
-        "the weights",
-        choices=("last", "best"),
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.sweep is None:
-            return
-        parse_learning_rates(self.sweep)
-        if self.holdout == 0:
-            raise ValueError(
-                "--sweep measures learning rates on a validation split: give "
-                "--holdout a fraction above 0, or leave it out."
-            )
-        object.__setattr__(self, "holdout", self.holdout or "paper")
-        object.__setattr__(self, "keep", self.keep or "last")
-
-
-def parse_learning_rates(text: str, dataset: str = "") -> tuple[float, ...]:
-    """Returns the learning rates of `--sweep`, from low to high: numbers with
-    commas between them, or for "paper" those of Table 4 for a dataset. It
-    raises a `ValueError` if they are not two or more different rates above 0.
-    """
-    if text == "paper":
-        return _RATES_OF.get(dataset.split(":")[0], _RATES)
-    try:
-        rates = sorted({float(part) for part in text.split(",")})
-    except ValueError:
-        rates = []
-    if len(rates) < 2 or not 0 < rates[0] <= rates[-1] < float("inf"):
-        raise ValueError(
-            "--sweep must be 'paper', or two or more learning rates above 0 "
-            f"such as 0.003,0.01,0.03. Received: {text!r}"
-        )
-    return tuple(rates)
 
 
 def sweep(
@@ -229,36 +170,6 @@ def _summarize(
         found, output / "sweep.png", f"{data.name}: sweep", f"validation {name}"
     )
     return best
-
-
-@dataclasses.dataclass(frozen=True)
-class StudyFlags(TrainingFlags):
-    """Flags of studies."""
-
-    shots: int = flag(
-        "training images per class in the few-shot evaluation", 5, minimum=1
-    )
-    weight_decay: float | None = flag("weight decay of AdamW", 0.05, minimum=0)
-    output: str | None = flag(
-        "output folder; default: runs/ followed by the name of the study and "
-        "that of the dataset",
-        metavar="DIR",
-    )
-    warmup: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.keep != "last" or self.holdout is not None:
-            raise ValueError(
-                "Models are compared on the test images after their last step: "
-                "leave out --keep best and --holdout."
-            )
-
-    @property
-    def reading(self) -> dict[str, Any]:
-        """Dict. The arguments of `ImageDataset.batches` in evaluations."""
-        options = {"one_hot": False, "batch_size": self.batch_size}
-        return {**self.batches(), **options}
 
 
 def begin_study(config: Any) -> Strategy:

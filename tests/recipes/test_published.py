@@ -142,7 +142,7 @@ def test_fine_tuning_settings_match_the_publications(command, datasets):
     source = published.FINE_TUNING[command]
     config = config_of(finetune, command)
     if config.sweep:
-        rates = training.parse_learning_rates(config.sweep, config.dataset)
+        rates = command_line.parse_learning_rates(config.sweep, config.dataset)
         assert rates == source["sweep"]
         _, data, _ = setup.begin(config)
         assert data.num_validation == size_of(

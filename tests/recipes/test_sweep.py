@@ -6,6 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import training
+from keras_vit.training import command_line
 from tests.recipes.test_finetune_cifar import read_metadata
 from tests.recipes.test_finetune_cifar import recipe
 from tests.recipes.test_finetune_cifar import refused
@@ -19,14 +20,14 @@ pytestmark = [
 
 
 def test_learning_rates_are_parsed():
-    assert training.parse_learning_rates("0.1,0.01,0.1") == (0.01, 0.1)
-    assert training.parse_learning_rates("paper", "cifar10") == (
+    assert command_line.parse_learning_rates("0.1,0.01,0.1") == (0.01, 0.1)
+    assert command_line.parse_learning_rates("paper", "cifar10") == (
         0.001,
         0.003,
         0.01,
         0.03,
     )
-    rates = training.parse_learning_rates("paper", "imagenet2012:5.1.0")
+    rates = command_line.parse_learning_rates("paper", "imagenet2012:5.1.0")
     assert rates == (0.003, 0.01, 0.03, 0.06)
 
 
