@@ -33,6 +33,7 @@ from keras_vit.training.setup import begin as begin
 from keras_vit.training.setup import build_optimizer as build_optimizer
 from keras_vit.training.setup import jit_compile as jit_compile
 from keras_vit.training.setup import launch as launch
+from keras_vit.training.setup import load_run_data as load_run_data
 from keras_vit.training.setup import warmup_decay as warmup_decay
 from keras_vit.training.study import begin_study as begin_study
 from keras_vit.training.study import measure_once as measure_once

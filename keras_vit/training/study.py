@@ -27,7 +27,6 @@ from keras_vit.training.run_folder import program_info
 from keras_vit.training.run_folder import save_json
 from keras_vit.training.setup import build_optimizer
 from keras_vit.training.setup import jit_compile
-from keras_vit.training.setup import load_run_data
 from keras_vit.training.setup import set_up
 from keras_vit.training.training_run import Run
 from keras_vit.training.training_run import fingerprint
@@ -39,6 +38,7 @@ FILES = ("sweep.json", "sweep.png")
 def sweep(
     train: Callable[..., dict[str, Any]],
     resolve_config: Callable[..., Any],
+    load: Callable[[Any], ImageDataset],
     config: Any,
     data: ImageDataset,
     strategy: Strategy,
@@ -55,6 +55,7 @@ def sweep(
             `config.json`.
         resolve_config: Function of a config and data that fills in all
             settings.
+        load: Function of a config that returns the data.
         config: `TrainingFlags` with a field `sweep`.
         data: `ImageDataset` with a validation split.
         strategy: `keras_vit.distribution.Strategy`.
@@ -105,7 +106,7 @@ def sweep(
         config, holdout=0.0, sweep=None, overwrite=False, learning_rate=best
     )
     with user_errors():
-        return config, load_run_data(config)
+        return config, load(config)
 
 
 def _folder(output: pathlib.Path, rate: float) -> pathlib.Path:

@@ -1,5 +1,6 @@
 """The sweep over learning rates and its validation split."""
 
+import dataclasses
 import json
 
 import pytest
@@ -172,14 +173,19 @@ def test_final_training_includes_the_validation_images(
     complete = recipe.resolve_config
 
     def recorded(config, data):
-        counts.append((data.num_train, data.num_validation))
+        counts.append((data.name, data.num_train, data.num_validation))
         return complete(config, data)
 
+    def load(config):
+        return dataclasses.replace(training.load_run_data(config), name="mine")
+
     monkeypatch.setattr(recipe, "resolve_config", recorded)
+    monkeypatch.setattr(recipe, "load", load)
     monkeypatch.setattr(recipe.Config, "published_holdout", lambda self: 0.2)
     output = str(tmp_path / "out")
     run(steps=1, batch_size=8, sweep="0.001,0.003", output=output)
-    assert counts == [(1295, 143), (1295, 143), (1438, 0)]
+    held_out = ("mine", 1295, 143)
+    assert counts == [held_out, held_out, ("mine", 1438, 0)]
 
 
 def test_sweep_raises_if_every_run_diverges(tmp_path, quick, monkeypatch):
