@@ -86,6 +86,7 @@ def test_notebook_runs(run, capsys):
     assert [path.name for path in displayed] == [
         "curves.png",
         "predictions.png",
+        "attention.png",
     ]
     for path in displayed:
         assert path.read_bytes().startswith(b"\x89PNG")
@@ -131,9 +132,9 @@ def test_accelerator_settings_match_the_presets(run, monkeypatch):
     presets and weights."""
     for name in SHORT:
         monkeypatch.delenv(name)
-    names, _ = run("out", count=3)
+    names, _ = run("out", count=4)
     names["on_cpu"] = False
-    exec(CELLS[3], names)
+    exec(CELLS[4], names)
     preset = training.FINE_TUNING["vit_jax-augreg"].settings
     assert names["STEPS"] == preset["steps"]
     assert names["WARMUP_STEPS"] == preset["warmup_steps"]

@@ -6,6 +6,7 @@ released.toml in this folder.
 """
 
 import pathlib
+import re
 import tomllib
 import urllib.parse
 
@@ -28,12 +29,30 @@ released, once, and loads them exactly. Each name has a card.
     equivalence](../numbers.md)). The accuracies on these cards are those of the
     publishers, not measurements of this package.
 
-| `weights=` | trained on | models |
-|---|---|---|"""
+The box above the table finds names, models and data, such as *dinov2* or *B16*.
+Top-1 is the accuracy on ImageNet's validation images that the publisher states,
+of a linear classifier for DINO and DINOv2; each card has its source.
+
+<div class="filtered" markdown>
+
+| `weights=` | model | million parameters | pixels | top-1, % | trained on |
+|---|---|---|---|---|---|"""
 # The epsilons of the norms, with the layers that have them.
 EPSILONS = {
     "norm_epsilon": "layer norm",
     "group_norm_epsilon": "group norm",
+}
+# Numbers of parameters by model, from the page of sizes, which tests check.
+PARAMETERS = {
+    name: int(count.replace(",", ""))
+    for line in (pathlib.Path(__file__).parents[2] / "docs" / "sizes.md")
+    .read_text()
+    .splitlines()
+    for name, count in zip(
+        re.findall(r"`(\w+)`", line),
+        re.findall(r"\d[\d,]{6,}", line),
+        strict=False,
+    )
 }
 MODES = {
     "tf": "[-1, 1]: `preprocess_input(images)`",
@@ -74,10 +93,20 @@ def _overview():
     for page in FACTS["pages"]:
         for tag, models in released_on(page).items():
             link = f"[`{tag}`]({page['name']}.md#{anchor(tag)})"
-            data = page["cards"][tag]["data"]
-            listed = ", ".join(models)
-            lines.append(f"| {link} | {data} | {listed} |")
-    lines += ["", ""]
+            facts = page["cards"][tag]
+            for model, released in models.items():
+                size = PARAMETERS.get(model)
+                accuracy = facts.get("accuracy", {}).get(model)
+                cells = (
+                    link,
+                    f"[`{model}`](../api/models.md#keras_vit.{model})",
+                    f"{size / 1e6:.1f}" if size else "",
+                    f"{released.image_size}",
+                    "" if accuracy is None else f"{accuracy:.1f}",
+                    facts["data"],
+                )
+                lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "</div>", "", ""]
     for alias, tag in ALIASES.items():
         lines += [f"`{alias}` is short for `{tag}`.", ""]
     lines.append(

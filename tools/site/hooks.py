@@ -54,8 +54,9 @@ def repository():
 
 
 def on_config(config):
-    config.repo_url = repository()
-    config.repo_name = "/".join(config.repo_url.split("/")[-2:])
+    if "OWNER/" not in repository():  # set by tools/set_repository.py
+        config.repo_url = repository()
+        config.repo_name = "/".join(config.repo_url.split("/")[-2:])
     return config
 
 
