@@ -61,8 +61,8 @@ def write_class_results(run: Run, model: keras.Model) -> None:
     worst = np.sort(wrong[np.argsort(-sure, kind="stable")[:_MISTAKES]])
     images = images_at(data.evaluation(**options), worst)[0]
     titles = [
-        f"{printable(names[guess])} {row[guess]:.0%}\n"
-        f"true: {printable(names[true])}"
+        f"{printable(names[guess])} {row[guess]:.0%}, not "
+        f"{printable(names[true])}"
         for guess, true, row in zip(
             predicted[worst], labels[worst], chances[worst], strict=True
         )
