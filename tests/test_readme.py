@@ -24,7 +24,7 @@ SMALLER = {
     'ViTB16(weights="imagenet")': 'ViTTi16(weights="Ti_16.npz")',
     'ViTB16(weights="imagenet21k"': 'ViTTi16(weights="Ti_16.npz"',
     "image_size=224, batch_size=32": "image_size=32, batch_size=4",
-    "steps_per_epoch=100, epochs=5": "steps_per_epoch=2, epochs=1",
+    "steps_per_epoch=500": "steps_per_epoch=2",
 }
 
 
