@@ -10,6 +10,8 @@
       for PyTorch without Keras, with probabilities as outputs
   export.py vit_b16.keras big.onnx --image-size 384
       for another image size; position embeddings are resampled
+  KERAS_BACKEND=torch export.py runs/digits page --to web
+      a page that runs in the browser, offline, from any static server
 
 The backend determines what can be written. A .keras file loads under each:
 
@@ -19,6 +21,7 @@ The backend determines what can be written. A .keras file loads under each:
   openvino     .xml      any batch           any batch (a)  any batch (b)
   litert       .tflite   any batch and size  -              -
   torch        .pt2      -                   -              any batch
+  web          (folder)  -                   -              one image
 
 Where "size" is missing, the image size is fixed. ONNX needs tf2onnx under
 TensorFlow, (a) jax2onnx, (b) onnxscript; in a clone: pip install ".[export]".
@@ -56,6 +59,7 @@ import numpy as np
 from keras_vit import _program
 from keras_vit import converters
 from keras_vit import downloads
+from keras_vit import web
 from keras_vit._checks import one_of
 from keras_vit._logging import logger
 from keras_vit._program import require
@@ -67,6 +71,7 @@ from keras_vit.inspection import tokens
 from keras_vit.models import Model
 from keras_vit.models import inference_model
 from keras_vit.models import load_keras_file
+from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.files import check_new
 from keras_vit.weights.files import resolve_run_folder
 
@@ -112,8 +117,9 @@ def export(
         path: String or path-like. File to write: `.onnx`, `.xml` (OpenVINO,
             with a second file `.bin`), `.tflite` or `.pt2`; without a suffix,
             the folder of a SavedModel. It is not changed if anything fails.
-        format: String. `"saved_model"`, `"onnx"`, `"openvino"`, `"litert"` or
-            `"torch"`; None to choose it by the suffix of `path`. The page
+        format: String. `"saved_model"`, `"onnx"`, `"openvino"`, `"litert"`,
+            `"torch"`, or `"web"` for a folder with a page that runs the model
+            in the browser; None to choose it by the suffix of `path`. The page
             "Export and serve" lists those of each backend.
         image_size: Integer, or `(height, width)`, in pixels. Defaults to the
             model's, which may be dynamic. The position embeddings of a
@@ -139,13 +145,42 @@ def export(
 
     >>> keras_vit.export("runs/digits", "digits.onnx", softmax=True)
     """
-    path = Path(path).expanduser()
-    form = _check_target(path, format, overwrite)
     size = image_size
     if isinstance(size, int):
         size = size, size
+    return _export(
+        model,
+        Path(path).expanduser(),
+        format,
+        size,
+        batch_size,
+        int8_weights,
+        softmax,
+        check,
+        overwrite,
+    )
+
+
+def _export(
+    model: keras.Model | StrPath,
+    path: Path,
+    format: str | None,
+    size: tuple[int, int] | None,
+    batch_size: int | None,
+    int8_weights: bool,
+    softmax: bool,
+    check: bool,
+    overwrite: bool,
+    layout: str | None = None,
+    settings: Config | None = None,
+) -> Path:
+    """Exports a model; `layout` and `settings` are those of
+    `converters.load`."""
+    form = _check_target(path, format, overwrite)
+    checkpoint = None
     if not isinstance(model, keras.Model):
-        model = _load(model, None, {}, size)
+        any_size = form.name == "web" and size is None
+        checkpoint, model = _load(model, layout, settings or {}, size, any_size)
     shape = (batch_size, *_image_shape(model, size))
     names = getattr(model, "class_names", None)
     if softmax:
@@ -156,7 +191,11 @@ def export(
         f"writing  {form.name} with {backend}, images "
         + " x ".join("any" if n is None else str(n) for n in shape)
     )
-    fast = inference_model(model)
+    if form.name == "web":
+        fast: Any = web.Page(model, checkpoint, size)
+        shape = (1, *fast.sizes[0], shape[3])
+    else:
+        fast = inference_model(model)
     source = fast
     if int8_weights and not form.converted:
         source = inference_model(_quantized(model))
@@ -185,9 +224,12 @@ def _check_target(path: Path, name: str | None, overwrite: bool) -> "Format":
     """Returns the format to write, which the suffix of the path decides if
     `name` is None, if the backend can write it, and nothing is lost by it."""
     by_suffix = {form.suffix: form for form in FORMATS.values()}
+    by_suffix[""] = FORMATS["saved_model"]
     if name is not None:
         one_of("format", name, FORMATS)
     form = by_suffix.get(path.suffix, FORMATS.get(name or ""))
+    if name == "web":
+        form = FORMATS[name]
     # Keras and PyTorch also choose the format by the suffix.
     if (
         form is None
@@ -208,10 +250,10 @@ def _check_target(path: Path, name: str | None, overwrite: bool) -> "Format":
         )
     for file in form.files(path):
         check_new(file, overwrite)
-    existing = path if form.suffix else path / "saved_model.pb"
+    existing = path if form.suffix else path / form.mark
     if path.exists() and not existing.is_file():
         raise ValueError(
-            f"{str(path)!r} is not a {form.suffix or 'SavedModel'}, and would "
+            f"{str(path)!r} is not a {form.suffix or form.name}, and would "
             "be deleted. Choose another name."
         )
     return form
@@ -222,21 +264,27 @@ def _load(
     layout: str | None,
     settings: Config,
     size: tuple[int, int] | None,
-) -> keras.Model:
-    """Returns the model of a checkpoint or of any .keras file, of this image
-    size if it is one of this package."""
+    any_size: bool,
+) -> tuple[Checkpoint | None, keras.Model]:
+    """Returns a checkpoint and its model, of this image size or of any, or the
+    model of another package's .keras file."""
     local = resolve_run_folder(downloads.fetch_if_remote(path))
     try:
-        model = converters.load(local, layout, **settings)
+        checkpoint = converters.open_checkpoint(
+            local, layout, settings.get("num_heads")
+        )
+        model = converters.load(checkpoint, layout, **settings)
     except ValueError:
         if layout or settings or not str(local).endswith(".keras"):
             raise
-        return load_keras_file(local)  # of another package
+        return None, load_keras_file(local)  # of another package
     sides = model.inputs[0].shape[1:3]
-    if size and None not in sides and size != sides:
-        settings = {**settings, "input_shape": (*size, model.input_shape[-1])}
-        model = converters.load(local, layout, **settings)
-    return model
+    wanted = (None, None) if any_size else size
+    if wanted and None not in sides and wanted != sides:
+        channels = model.input_shape[-1]
+        settings = {**settings, "input_shape": (*wanted, channels)}
+        model = converters.load(checkpoint, layout, **settings)
+    return checkpoint, model
 
 
 def _image_shape(
@@ -398,6 +446,7 @@ class Format:
             and whose files have a limit; otherwise Keras quantizes the model.
         second: Suffix of a second file, which the format writes next to the
             first one.
+        mark: Name of the file by which a folder of this format is known.
     """
 
     name: str
@@ -408,6 +457,7 @@ class Format:
     any_size: tuple[str, ...] = ()
     converted: bool = False
     second: str | None = None
+    mark: str = "saved_model.pb"
 
     def files(self, target: Path) -> list[Path]:
         """Returns the paths of the files or the folder of a target."""
@@ -768,6 +818,16 @@ FORMATS = {
         Format(
             "torch", ".pt2", ("torch",), write_torch_program, read_torch_program
         ),
+        Format(
+            "web",
+            "",
+            ("torch",),
+            web.write_page,
+            web.read_page,
+            any_size=("torch",),
+            converted=True,
+            mark=web.CONFIG,
+        ),
     )
 }
 
@@ -775,20 +835,19 @@ FORMATS = {
 def _run(a: argparse.Namespace) -> int:
     """Exports the model and returns the exit status."""
     size = a.image_size and (a.image_size[0], a.image_size[-1])
-    settings = dict(map(_program.parse_setting, a.set))
-    # Before the model, which may be large, is loaded.
-    _check_target(Path(a.target).expanduser(), a.format, a.overwrite)
     logger.info(f"reading  {a.model}")
-    export(
-        _load(a.model, a.layout, settings, size),
-        a.target,
+    _export(
+        a.model,
+        Path(a.target).expanduser(),
         a.format,
-        image_size=size,
-        batch_size=a.batch,
-        int8_weights=a.int8_weights,
-        softmax=a.softmax,
-        check=a.check,
-        overwrite=a.overwrite,
+        size,
+        a.batch,
+        a.int8_weights,
+        a.softmax,
+        a.check,
+        a.overwrite,
+        a.layout,
+        dict(map(_program.parse_setting, a.set)),
     )
     return 0
 
@@ -819,6 +878,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument(
         "--format",
+        "--to",
         choices=tuple(FORMATS),
         help="default: by the suffix of TARGET",
     )

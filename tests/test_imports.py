@@ -28,7 +28,7 @@ ORDER = (
     {"models"},
     {"converters", "preprocessing"},
     {"pretraining", "inspection", "segmentation", "hub"},
-    {"costs", "detection"},
+    {"costs", "detection", "web"},
     {"exporting", "distribution"},
     {"optimizers", "schedules", "losses", "metrics", "data"},
     {"training"},

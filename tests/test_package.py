@@ -28,7 +28,7 @@ optimizers preprocess_input pretraining save schedules segmentation training
 @pytest.mark.backends("torch")
 def test_public_names():
     internal = {"models", "preprocessing", "checkpoints", "downloads"}
-    internal |= {"convert", "exporting", "weights"}  # of tools
+    internal |= {"convert", "exporting", "web", "weights"}  # of tools
     found = {name for name in dir(keras_vit) if not name.startswith("_")}
     assert sorted(found - internal) == sorted(PUBLIC)
     assert not hasattr(keras_vit, "__wrapped__")

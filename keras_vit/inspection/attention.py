@@ -354,9 +354,22 @@ def pooling_weights(
 ) -> Array:
     """Returns the weight of each token in the pooled output, `(batch, tokens)`
     or `(1, tokens)`."""
+    return keras.ops.convert_to_numpy(pooling_tensor(model, images, layout))
+
+
+def pooling_tensor(
+    model: keras.Model, images: Tensor, layout: tokens.TokenLayout
+) -> Tensor:
+    """Returns `pooling_weights`; PyTorch can trace it."""
     pooling = tokens.find_layer(model, AttentionPooling)
     if pooling is not None:
-        return _attention_pooling_weights(model, pooling, images, layout)
+        tail = keras.Model(model.inputs[0], pooling.input)
+        patches = tail(images)[:, layout.num_prefix :]
+        probe = keras.ops.cast(pooling.probe, patches.dtype)
+        probe = keras.ops.repeat(probe, patches.shape[0], axis=0)
+        weights = pooling.attention.probabilities(probe, patches)
+        weights = keras.ops.mean(weights, axis=(1, 2))  # of (B, heads, 1, N)
+        return keras.ops.pad(weights, ((0, 0), (layout.num_prefix, 0)))
     poolings = [x for x in model.layers if isinstance(x, Pooling)]
     modes = [(layer.mode, layer.index) for layer in poolings]
     if not modes:
@@ -377,19 +390,3 @@ def pooling_weights(
         }
         weights.append(by_mode[mode])
     return np.mean(weights, axis=0)
-
-
-def _attention_pooling_weights(
-    model: keras.Model,
-    pooling: AttentionPooling,
-    images: Array,
-    layout: tokens.TokenLayout,
-) -> Array:
-    """Returns the attention of the pooling's probe, averaged over heads."""
-    (x,) = tokens.compute_tensors(model, [pooling.input], images)
-    patches = x[:, layout.num_prefix :]
-    probe = keras.ops.convert_to_numpy(pooling.probe)
-    probe = np.repeat(probe, len(images), axis=0).astype(x.dtype)
-    weights = pooling.attention.probabilities(probe, patches)
-    weights = keras.ops.convert_to_numpy(weights)  # (B, heads, 1, N)
-    return np.pad(weights.mean(axis=(1, 2)), ((0, 0), (layout.num_prefix, 0)))

@@ -119,7 +119,7 @@ def relevance(
     _checks.one_of("method", method, _METHODS)
     images = tokens.check_images(model, images).astype("float32")
     layout = tokens.token_layout(model, images.shape[1:3])
-    parts = _Parts(model, layers, "class_token" in layout.prefix)
+    parts = Parts(model, layers, layout)
     directions = _directions(parts, images, classes)
     maps = []
     for image, direction in zip(images, directions, strict=True):
@@ -131,14 +131,16 @@ def relevance(
         elif method == "legrad":
             found = _legrad(parts, image, direction)
         else:
-            products = _products(parts, image, direction)
-            rolled = _accumulate(products, method == "gradient_rollout")
-            found = (pooling_weights(model, image, layout) @ rolled)[0]
+            rollout = method == "gradient_rollout"
+            inputs = parts.block_inputs(image)
+            rolled = accumulated_products(parts, inputs, direction, rollout)
+            weights = pooling_weights(model, image, layout)
+            found = (weights @ ops.convert_to_numpy(rolled))[0]
         maps.append(found[-layout.grid[0] * layout.grid[1] :])
     return np.reshape(maps, (len(images), *layout.grid)).astype("float32")
 
 
-class _Parts:
+class Parts:
     """A model as two functions: from images to the inputs of its blocks, and
     from the tokens of any block to the outputs."""
 
@@ -146,8 +148,9 @@ class _Parts:
         self,
         model: keras.Model,
         layers: int | Sequence[int] | None,
-        has_class_token: bool,
+        layout: tokens.TokenLayout,
     ) -> None:
+        self.layout = layout
         self.blocks = tokens.find_blocks(model)
         chosen = tokens.find_blocks(model, layers)
         self.chosen = [block in chosen for block in self.blocks]
@@ -169,7 +172,6 @@ class _Parts:
         self._tail = keras.Model(
             self._last, {str(i): x for i, x in enumerate(outputs)}
         )
-        self._has_class_token = has_class_token
 
     def block_inputs(self, image: Tensor) -> list[Any]:
         """Returns the tensors that each block is called with."""
@@ -189,7 +191,8 @@ class _Parts:
             return sum(logits) / len(logits)
         (y,) = found
         if len(y.shape) == 3:
-            y = y[:, 0] if self._has_class_token else ops.mean(y, axis=1)
+            has_class_token = "class_token" in self.layout.prefix
+            y = y[:, 0] if has_class_token else ops.mean(y, axis=1)
         return y
 
     def score(self, x: Tensor, direction: Tensor) -> Tensor:
@@ -231,13 +234,15 @@ def _logits(head: keras.layers.Dense, x: Tensor) -> Tensor:
 
 
 def _directions(
-    parts: _Parts, images: Array, classes: int | Sequence[int] | Array | None
+    parts: Parts, images: Array, classes: int | Sequence[int] | Array | None
 ) -> Array:
     """Returns the direction of the output that is explained, for each image."""
     outputs = np.concatenate(
         [
             ops.convert_to_numpy(
-                parts.outputs(_last_tokens(parts, image[None]))
+                parts.outputs(
+                    last_tokens(parts, parts.block_inputs(image[None]))
+                )
             )
             for image in images
         ]
@@ -262,25 +267,22 @@ def _directions(
     return np.eye(count, dtype="float32")[np.broadcast_to(given, len(images))]
 
 
-def _last_tokens(parts: _Parts, image: Tensor) -> Tensor:
+def last_tokens(parts: Parts, inputs: Sequence[Sequence[Tensor]]) -> Tensor:
     """Returns the output of the last block for all tokens."""
-    return parts.blocks[-1](*parts.block_inputs(image)[-1])
+    return parts.blocks[-1](*inputs[-1])
 
 
 def _attend(
-    block: TransformerBlock, x: Tensor, change: Tensor | None, *relative: Tensor
-) -> tuple[Tensor, Tensor]:
+    block: TransformerBlock, x: Tensor, change: Tensor, *relative: Tensor
+) -> Tensor:
     """Returns a block's output if `change` is added to its attention
-    probabilities, and the probabilities."""
+    probabilities."""
     attention, y = block.attention, block.norm_1(x)
-    probabilities = attention.probabilities(y, None, *relative)
-    if change is not None:
-        probabilities = probabilities + change
+    probabilities = attention.probabilities(y, None, *relative) + change
     value = attention.value(y)
     weights = ops.cast(probabilities, value.dtype)
     y = ops.einsum("BHTS,BSHd->BTHd", weights, value)
-    y = block.after_attention(x, attention.attention_output(y))
-    return y, probabilities
+    return block.after_attention(x, attention.attention_output(y))
 
 
 def _block_gradients(
@@ -291,16 +293,18 @@ def _block_gradients(
     """Returns a block's attention probabilities, and the gradients of a score
     of its output with respect to them and to its input tokens."""
     x, *relative = inputs
-    _, probabilities = _attend(block, x, None, *relative)
+    probabilities = block.attention.probabilities(
+        block.norm_1(x), None, *relative
+    )
     of_attention, of_inputs = gradients(
-        lambda change, x: score(_attend(block, x, change, *relative)[0]),
+        lambda change, x: score(_attend(block, x, change, *relative)),
         ops.zeros_like(probabilities),
         x,
     )
     return probabilities, of_attention, of_inputs
 
 
-def _legrad(parts: _Parts, image: Tensor, direction: Tensor) -> Array:
+def _legrad(parts: Parts, image: Tensor, direction: Tensor) -> Array:
     """Returns the relevance of all tokens by LeGrad."""
     maps = []
     inputs = parts.block_inputs(image)
@@ -316,7 +320,30 @@ def _legrad(parts: _Parts, image: Tensor, direction: Tensor) -> Array:
     return np.mean(maps, axis=0)
 
 
-def _products(parts: _Parts, image: Tensor, direction: Tensor) -> list[Array]:
+def accumulated_products(
+    parts: Parts,
+    inputs: Sequence[Sequence[Tensor]],
+    direction: Tensor,
+    rollout: bool = True,
+) -> Tensor:
+    """Returns how much each token depends on each token of the first block, by
+    "gradient_rollout" or "attention_gradients". PyTorch can trace it."""
+    products = _products(parts, inputs, direction)
+    identity = ops.eye(products[0].shape[0])
+    rolled = identity
+    for product in products:
+        if rollout:
+            step = product + identity
+            step = step / ops.sum(step, axis=-1, keepdims=True)
+            rolled = ops.matmul(step, rolled)
+        else:
+            rolled = rolled + ops.matmul(product, rolled)
+    return rolled
+
+
+def _products(
+    parts: Parts, inputs: Sequence[Sequence[Tensor]], direction: Tensor
+) -> list[Tensor]:
     """Returns, for each block, the positive products of its attention and the
     gradient of the score, averaged over heads."""
     if parts.between:
@@ -325,8 +352,7 @@ def _products(parts: _Parts, image: Tensor, direction: Tensor) -> list[Array]:
             "position embeddings may be added. Received: a model with the "
             f"layers {parts.between}; use method='legrad'."
         )
-    inputs = parts.block_inputs(image)
-    outputs = _last_tokens(parts, image)
+    outputs = last_tokens(parts, inputs)
     (cotangent,) = gradients(lambda y: parts.score(y, direction), outputs)
     products = []
     for index in reversed(range(parts.chosen.index(True), len(inputs))):
@@ -336,8 +362,8 @@ def _products(parts: _Parts, image: Tensor, direction: Tensor) -> list[Array]:
             functools.partial(_weighted_sum, cotangent),
         )
         if parts.chosen[index]:
-            product = ops.convert_to_numpy(probabilities * of_attention)
-            products.append(np.maximum(product, 0).mean((0, 1)))
+            product = ops.maximum(probabilities * of_attention, 0)
+            products.append(ops.mean(product, axis=(0, 1)))
     return products[::-1]
 
 
@@ -345,21 +371,8 @@ def _weighted_sum(weights: Tensor, x: Tensor) -> Tensor:
     return ops.sum(weights * x)
 
 
-def _accumulate(products: Sequence[Array], rollout: bool) -> Array:
-    """Returns how much each token depends on each token of the first block."""
-    identity = np.eye(len(products[0]))
-    rolled = identity
-    for product in products:
-        if rollout:
-            step = product + identity
-            rolled = step / step.sum(-1, keepdims=True) @ rolled
-        else:
-            rolled = rolled + product @ rolled
-    return rolled
-
-
 def _of_pixels(
-    parts: _Parts, image: Array, direction: Tensor, steps: int, smooth: bool
+    parts: Parts, image: Array, direction: Tensor, steps: int, smooth: bool
 ) -> Array:
     """Returns the relevance of the pixels of one image, summed over channels,
     by integrated or by smooth gradients."""
@@ -371,7 +384,9 @@ def _of_pixels(
     total = np.zeros(image.shape[1:])
     for start in range(0, steps, _IMAGES):
         (found,) = gradients(
-            lambda x: parts.score(_last_tokens(parts, x), direction),
+            lambda x: parts.score(
+                last_tokens(parts, parts.block_inputs(x)), direction
+            ),
             ops.convert_to_tensor(points[start : start + _IMAGES], image.dtype),
         )
         found = ops.convert_to_numpy(found)
