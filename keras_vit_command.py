@@ -65,7 +65,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "export": (
         "keras_vit.exporting",
         (),
-        "writes ONNX, SavedModel, LiteRT, OpenVINO, .pt2",
+        "writes ONNX, SavedModel, LiteRT, .pt2, a page",
     ),
     "serve-page": (
         "http.server --bind 127.0.0.1",
