@@ -105,7 +105,7 @@ def overfitting(rows: Sequence[dict[str, Any]], split: str) -> str:
     return (
         f"The model overfits: its {split} loss was {best[name]:.4f} at step "
         f"{best['step']}, and is {last[name]:.4f} now.\nFewer --steps, "
-        "--augment light1 or more images help; --holdout 0.1 keeps the best\n"
-        "step of a validation split. Test images do not choose the step, since "
+        "--augment light1 or more images help; --holdout 0.1 keeps the\n"
+        "best step of a validation split. Test images do not choose the step: "
         "their\naccuracy would then be too high."
     )

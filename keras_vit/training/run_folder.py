@@ -63,12 +63,15 @@ def check_output(
     finished = (folder / DONE).exists()
     used = folder.is_dir() and any(folder.iterdir())
     if used and (finished or not begun) and not overwrite:
+        further = (
+            f" (with --weights {folder} --keep-head, finetune_cifar.py trains "
+            "its model further)"
+        )
         raise ValueError(
             f"The output folder {str(folder)!r} "
             + ("is that of a finished run" if finished else "is not empty")
-            + f". Choose another {flag} (with --weights {folder} --keep-head, "
-            "finetune_cifar.py trains its model further), or replace what an "
-            "earlier run wrote with --overwrite."
+            + f". Choose another {flag}{further * finished}, or replace what "
+            "an earlier run wrote with --overwrite."
         )
     existing = next(
         p for p in (folder, *folder.absolute().parents) if p.exists()

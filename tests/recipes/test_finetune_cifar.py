@@ -1,6 +1,8 @@
+import csv
 import dataclasses
 import json
 import os
+import re
 import shutil
 
 import keras
@@ -77,6 +79,19 @@ def test_metrics_csv(digits):
     # 359 images, each counted once.
     right = float(rows[-1]["test_accuracy"]) * 359
     assert right == pytest.approx(round(right), abs=1e-2)
+
+
+def test_results_by_class(digits):
+    with open(digits / "per_class.csv", newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [row["class"] for row in found] == list("0123456789")
+    right = sum(int(row["right"]) for row in found)
+    accuracy = read_metadata(digits)["test_accuracy"]
+    assert right / 359 == pytest.approx(accuracy, abs=1e-6)
+    log = (digits / "log.txt").read_text()
+    times = r"(?m)^20\d\d-\d\d-\d\d \d\d:\d\d:\d\d,\d+  *"
+    assert len(re.findall(times + r"\d+/45 ", log)) == 12
+    assert "most often taken for" in log
 
 
 @pytest.mark.backends("torch")
@@ -182,6 +197,24 @@ def test_steps_and_epochs():
     for images, count in ((49_000, 10_000), (1_281_167, 20_000)):
         data = dataclasses.replace(data, num_train=images)
         assert steps(weights="x.npz")[0] == count
+    data = dataclasses.replace(data, num_train=60)
+    assert steps() == (300, 30)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({}, "last"),
+        ({"holdout": 0.1}, "best"),
+        ({"holdout": 0.1, "keep": "last"}, "last"),
+        ({"sweep": "0.1,0.2"}, "last"),
+    ],
+)
+def test_the_best_step_of_a_validation_split_is_kept(settings, kept):
+    config = recipe.Config(**settings)
+    data = keras_vit.data.load_dataset("digits", config.holdout)
+    assert recipe.resolve_config(config, data).keep == kept
 
 
 KINDS = (
