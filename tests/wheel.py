@@ -7,11 +7,12 @@
    --strict` reads their metadata.
 2. Their files are those of the repository: every module of the package, and no
    tests.
-3. The wheel is installed with the extra `jax` in a new environment, where the
-   quick start runs in an empty folder: build, train, save, load in a new
-   process, convert; and the command `keras-vit` finds the recipes.
+3. The wheel is installed with the extras `jax` and `recipes` in a new
+   environment, where the quick start runs in an empty folder: build, train,
+   save, load in a new process, convert; and then the command `keras-vit`, from
+   a folder of images to predictions and exports.
 
-It needs the package index (about 200 MB are downloaded).
+It needs the package index (about 1 GB is downloaded).
 """
 
 import argparse
@@ -43,6 +44,29 @@ TRAIN = """
     model.save("model.keras")
     np.savez("io.npz", images=images, logits=model.predict(images, verbose=0))
     keras_vit.converters.save(model, "model.safetensors", layout="timm")
+"""
+PHOTOS = """
+    import pathlib
+    import numpy as np
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for name, low in (("dark", 0), ("bright", 128)):
+        folder = pathlib.Path("photos", name)
+        folder.mkdir(parents=True)
+        for i in range(12):
+            pixels = rng.integers(low, low + 128, (32, 32, 3)).astype("uint8")
+            Image.fromarray(pixels).save(folder / f"{i}.png")
+"""
+COMMANDS = """
+    train photos --steps 4
+    predict runs/photos photos/dark
+    explain runs/photos photos/dark/1.png
+    evaluate runs/photos
+    report runs/photos photos/dark/1.png
+    export runs/photos served
+    convert runs/photos photos.safetensors --to timm
+    new finetune
 """
 LOAD = """
     import importlib.metadata
@@ -77,14 +101,19 @@ def main():
         (wheel,) = output.glob("*.whl")
         run(python, "-m", "twine", "check", "--strict", sdist, wheel)
         check_files(sdist, wheel)
-        python = new_environment(folder / "user", f"{wheel}[{BACKEND}]")
+        extras = f"{BACKEND},recipes"
+        python = new_environment(folder / "user", f"{wheel}[{extras}]")
         empty = folder / "empty"
         empty.mkdir()
-        for program in (TRAIN, LOAD):
+        for program in (TRAIN, LOAD, PHOTOS):
             run(python, "-c", textwrap.dedent(program), cwd=empty)
         options = ["model.keras", "copy.npz", "--to", "vit_jax"]
         run(python, "-m", "keras_vit.convert", *options, cwd=empty)
-        run(python, "-m", "keras_vit", "new", "finetune", cwd=empty)
+        for line in COMMANDS.strip().splitlines():
+            run(python.with_name("keras-vit"), *line.split(), cwd=empty)
+        for name in ("runs/photos/confusion.png", "served/saved_model.pb"):
+            if not (empty / name).is_file():
+                raise SystemExit(f"{name} was not written")
         run(python, "-m", "keras_vit", "train", "--help", cwd=empty)
     print("The wheel works.")
 
