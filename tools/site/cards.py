@@ -35,7 +35,7 @@ of a linear classifier for DINO and DINOv2; each card has its source.
 
 <div class="filtered" markdown>
 
-| `weights=` | model | million parameters | pixels | top-1, % | trained on |
+| model | top-1, % | million parameters | pixels | `weights=` | trained on |
 |---|---|---|---|---|---|"""
 # The epsilons of the norms, with the layers that have them.
 EPSILONS = {
@@ -98,11 +98,11 @@ def _overview():
                 size = PARAMETERS.get(model)
                 accuracy = facts.get("accuracy", {}).get(model)
                 cells = (
-                    link,
                     f"[`{model}`](../api/models.md#keras_vit.{model})",
+                    "" if accuracy is None else f"{accuracy:.1f}",
                     f"{size / 1e6:.1f}" if size else "",
                     f"{released.image_size}",
-                    "" if accuracy is None else f"{accuracy:.1f}",
+                    link,
                     facts["data"],
                 )
                 lines.append(f"| {' | '.join(cells)} |")
