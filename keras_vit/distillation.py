@@ -23,45 +23,41 @@ from keras_vit.training.models import HEADS
 TARGETS = {
     "token": ("hard", "soft"),
     "logits": ("soft", "hard"),
-    "features": losses.FEATURE_LOSSES,
+    "features": ("cosine", "smooth_l1", "mse"),
 }
 
 
 class Distillation(keras.Model):
     """A model that trains a student with labels and with a frozen teacher.
 
-    The loss is `(1 - alpha) * labels + alpha * teacher`: the loss that
-    `compile` was given, and that of the teacher's outputs. DeiT
-    (https://arxiv.org/abs/2012.12877, Section 4) has it for the distillation
-    token, and timm (`timm.task`) for all targets.
+    The loss is `(1 - alpha)` times that of `compile` plus `alpha` times that of
+    the teacher's outputs, as in DeiT (https://arxiv.org/abs/2012.12877, Section
+    4, and facebookresearch/deit) and in `timm.task`.
 
-    `evaluate` and `predict` run the student alone, and metrics of training are
-    those of its head. After training, save `student`: it has neither the
-    teacher nor the projection. The teacher runs in inference mode on the images
-    of the student, after their augmentation. Its weights are not trained, not
-    averaged, and not part of a `ResumableCheckpoint`.
+    `evaluate` and `predict` run the student alone. After training, save
+    `student`. The teacher sees the augmented images of the student, and runs in
+    inference mode. Its weights do not change, and are neither averaged nor part
+    of a `ResumableCheckpoint`.
 
     Args:
-        student: A Vision Transformer, a hybrid or a BiT with a head, whose
-            output are logits.
-        teacher: A functional `keras.Model` that maps the images of the student
-            to logits of its classes, or to features, of shape `(batch,
-            columns)`, such as that of `load_teacher`. It becomes not trainable.
+        student: A Vision Transformer, a hybrid or a BiT that outputs logits.
+        teacher: A functional `keras.Model` of the images of the student, such
+            as that of `load_teacher`, which outputs logits or features, of
+            shape `(batch, columns)`. It becomes not trainable.
         target: String. "token": the head of the student's distillation token
             learns the teacher's logits, and the other head the labels.
-            "logits": the student's logits learn those of the teacher.
-            "features": so do the features that the student's head reads,
-            projected by a dense layer if the teacher has another number.
+            "logits": the student's logits learn both. "features": what the
+            student's head reads learns the teacher's features, projected by a
+            dense layer if they have another number of columns.
         loss: A `keras.losses.Loss` of the outputs of teacher and student.
-            Defaults to `losses.HardDistillation` for "token",
-            `SoftDistillation` for "logits", and `FeatureDistillation` for
-            "features".
+            Defaults to a `losses.DistillationLoss`: "hard" for "token",
+            "soft" for "logits", and "cosine" for "features".
         alpha: Float in [0, 1]. Weight of the teacher's loss.
         **kwargs: `name`, `dtype`.
 
     Raises:
-        ValueError: if an argument is out of range, the student has not the
-            heads that `target` needs, or the teacher has other outputs.
+        ValueError: if an argument is out of range, the student has no such
+            head, or the teacher has other classes.
 
     Example:
 
@@ -69,8 +65,6 @@ class Distillation(keras.Model):
     >>> teacher = keras_vit.distillation.load_teacher("runs/bit")
     >>> model = keras_vit.distillation.Distillation(student, teacher, "token")
     >>> model.compile("adamw", keras_vit.losses.get_loss("softmax", False))
-    >>> model.fit(images, labels)
-    >>> student.save("student.keras")
     """
 
     def __init__(
@@ -92,39 +86,26 @@ class Distillation(keras.Model):
             )
         self.student, self.teacher = student, teacher
         self.teacher.trainable = False
-        self.target, self.alpha = target, alpha
-        self.teacher_loss = loss or _make_loss(TARGETS[target][0])
-        heads = [x.name for x in student.layers if x.name in HEADS]
-        needed = {"token": HEADS, "features": HEADS[:1]}.get(target, ())
-        if not {*heads} >= {*needed}:
-            raise ValueError(
-                f"`target={target!r}` needs a student with the layers "
-                f"{', '.join(needed)}, and {student.name!r} has "
-                f"{', '.join(heads) or 'none of them'}. Build it with "
-                "`distillation=True` and `classes`, or choose "
-                "`target='logits'`."
-            )
-        labels = taught = student.output
-        if target == "token":
-            labels, taught = (student.get_layer(x).output for x in HEADS)
-        elif target == "features":
-            taught = student.get_layer("head").input
-        self.branches = Model(student.inputs[0], [labels, taught])
-        wanted, found = teacher.output_shape[1:], tuple(taught.shape[1:])
-        self.projection = None
-        if target == "features" and len(wanted) == 1 and wanted != found:
+        self.teacher_loss = loss or losses.DistillationLoss(TARGETS[target][0])
+        self.alpha, self.projection = alpha, None
+        learner = student.output
+        if target != "logits":
+            head = student.get_layer(HEADS[target == "token"])
+            learner = head.output if target == "token" else head.input
+        labels = student.get_layer("head") if target == "token" else student
+        self.branches = Model(student.inputs[0], [labels.output, learner])
+        shape, wanted = tuple(learner.shape), tuple(teacher.output_shape)
+        if target == "features" and len(wanted) == 2 and shape != wanted:
             # float32 like the heads: the loss is computed from it.
             self.projection = keras.layers.Dense(
-                wanted[0], name="projection", dtype="float32"
+                wanted[1], name="projection", dtype="float32"
             )
-            self.projection.build(taught.shape)
-            found = wanted
-        if wanted != found:
+            self.projection.build(shape)
+        elif shape != wanted:
             raise ValueError(
-                "The teacher must output one vector per image, with the "
-                f"student's {found} classes. Received: a teacher of output "
-                f"shape {teacher.output_shape}. To learn from a teacher of "
-                "other classes, choose `target='features'`."
+                f"The teacher must output the student's {shape[1]} classes. "
+                f"Received: a teacher of output shape {wanted}. Choose "
+                "`target='features'` for one of other classes."
             )
         self.built = True
 
@@ -134,22 +115,21 @@ class Distillation(keras.Model):
         return self.teacher.variables
 
     def teacher_digest(self) -> int:
-        """Returns a checksum of the teacher's weights, by which a run resumes
-        only with the teacher that it began with."""
+        """Returns a checksum of the teacher's weights, with which a run
+        resumes."""
         digest = 0
-        for weight in self.teacher.weights:
-            array = ops.convert_to_numpy(ops.cast(weight, "float32"))
+        for array in self.teacher.get_weights():
             digest = zlib.crc32(np.asarray(array).tobytes(), digest)
         return digest
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Any:
         if not training:
             return self.student(inputs, training=False)
-        labels, taught = self.branches(inputs, training=True)
+        labels, learner = self.branches(inputs, training=True)
         if self.projection is not None:
-            taught = self.projection(taught)
-        targets = ops.stop_gradient(self.teacher(inputs, training=False))
-        return {"labels": labels, "student": taught, "teacher": targets}
+            learner = self.projection(learner)
+        teacher = ops.stop_gradient(self.teacher(inputs, training=False))
+        return {"labels": labels, "learner": learner, "teacher": teacher}
 
     def compute_loss(
         self,
@@ -161,27 +141,16 @@ class Distillation(keras.Model):
     ) -> Tensor:
         if not isinstance(y_pred, dict):  # of an evaluation
             return super().compute_loss(x, y, y_pred, sample_weight, training)
-        logits, weight = y_pred["labels"], sample_weight
-        loss = super().compute_loss(x, y, logits, weight, training)
-        taught = self.teacher_loss(y_pred["teacher"], y_pred["student"], weight)
-        taught = ops.cast(taught, loss.dtype)
-        return (1 - self.alpha) * loss + self.alpha * taught
+        labels, weight = y_pred["labels"], sample_weight
+        loss = super().compute_loss(x, y, labels, weight, training)
+        other = self.teacher_loss(y_pred["teacher"], y_pred["learner"], weight)
+        return (1 - self.alpha) * loss + self.alpha * other
 
     def compute_metrics(
         self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None
     ) -> dict[str, Any]:
-        if isinstance(y_pred, dict):
-            y_pred = y_pred["labels"]
-        return super().compute_metrics(x, y, y_pred, sample_weight)
-
-
-def _make_loss(kind: str, temperature: float = 1.0) -> keras.losses.Loss:
-    """Returns the loss of a name in `TARGETS`."""
-    if kind == "soft":
-        return losses.SoftDistillation(temperature)
-    if kind == "hard":
-        return losses.HardDistillation()
-    return losses.FeatureDistillation(kind)
+        labels = y_pred["labels"] if isinstance(y_pred, dict) else y_pred
+        return super().compute_metrics(x, y, labels, sample_weight)
 
 
 def load_teacher(
@@ -196,25 +165,25 @@ def load_teacher(
 ) -> keras.Model:
     """Loads a trained model as the teacher of a student.
 
-    It takes images as the student does, scales them as its own weights need,
-    and resizes them, bilinear with antialiasing.
+    It takes the images of the student, scales them as its own weights need, and
+    resizes them, bilinear with antialiasing.
 
     Args:
         weights: String. Path, URL or name as for `evaluation.load_classifier`:
             a run's folder, or a checkpoint of any code base.
         features: Boolean. Whether the output are the features that its head
-            reads, or its output if it has no head. Otherwise they are logits,
-            also if its head ends in a softmax.
+            reads, or all that it outputs without a head. Otherwise it is
+            logits, also if the head ends in a softmax.
         model: String. Name of a model function, for released weights.
         image_size: Integer or `(height, width)`. Size of the images that the
             teacher sees. Defaults to its own.
         mode: String. The `mode` of `preprocess_input` of the teacher. Defaults
             to its own, or "tf" if its file does not tell.
-        student_mode: String. That of the images that the student gets.
+        student_mode: String. That of the student's images.
         channels: Integer. Channels of these images: those of the teacher, or 1,
             which is repeated.
-        data: `keras_vit.data.ImageDataset`, whose classes the logits are in
-            order, by their names; None for those of the teacher.
+        data: `keras_vit.data.ImageDataset`, in the order of whose class names
+            the logits are; None for the teacher's.
 
     Returns:
         A `keras.Model` of images `(batch, height, width, channels)` of any
@@ -227,19 +196,13 @@ def load_teacher(
     """
     _checks.one_of("student_mode", student_mode, tuple(SCALE_AND_SHIFT))
     trained = load_classifier(weights, model, image_size, mode)
-    if channels not in (1, trained.channels):
-        raise ValueError(
-            f"The teacher {weights!r} takes images of {trained.channels} "
-            f"channels, and the student's have {channels}. Give another "
-            "teacher."
-        )
     classes = None
     if features:
         teacher = feature_model(trained.model)
     else:
         if data is not None:
             classes, names = match_class_names(trained, data)
-            if classes.tolist() == list(range(len(names))):
+            if classes.tolist() == [*range(len(names))]:
                 classes = None
         teacher = trained.predictor
         for layer in teacher.layers:
@@ -249,7 +212,7 @@ def load_teacher(
     scale, shift = SCALE_AND_SHIFT[student_mode]
     # To values from 0 to 255.
     x = keras.layers.Rescaling(scale, scale * shift, dtype="float32")(images)
-    if channels != trained.channels:
+    if channels == 1:
         x = ops.repeat(x, trained.channels, axis=-1)
     x = ImagePreprocessing(trained.image_size, trained.mode, dtype="float32")(x)
     outputs = teacher(x)
@@ -264,20 +227,19 @@ def distill(student: keras.Model, config: Any, data: ImageDataset) -> Any:
     if config.teacher is None:
         return student
     target = config.distill or "logits"
-    if target != "features" and config.loss == "sigmoid":
-        raise ValueError(
-            f"--distill {target} compares classes of which each image has one: "
-            "give --loss softmax, or --distill features. Received: --loss "
-            "sigmoid"
-        )
     kinds = TARGETS[target]
     kind = config.distill_loss or kinds[0]
-    if kind not in kinds or config.temperature and kind != "soft":
-        raise ValueError(
-            f"--distill {target} has --distill-loss {' or '.join(kinds)}, and "
-            "only soft a --temperature. Received: --distill-loss "
-            f"{config.distill_loss}, --temperature {config.temperature}"
-        )
+    for unfit, what in (
+        (kind not in kinds, f"--distill-loss {kind}"),
+        (kind != "soft" and config.temperature, "--temperature"),
+        (target != "features" and config.loss == "sigmoid", "--loss sigmoid"),
+    ):
+        if unfit:
+            raise ValueError(
+                f"{what} does not go with --distill {target}, whose losses are "
+                f"{', '.join(kinds)} (only soft has a temperature, and only "
+                "features go with --loss sigmoid): leave it out."
+            )
     teacher = load_teacher(
         config.teacher,
         target == "features",
@@ -288,5 +250,5 @@ def distill(student: keras.Model, config: Any, data: ImageDataset) -> Any:
         data.channels,
         data,
     )
-    loss = _make_loss(kind, config.temperature or 1.0)
+    loss = losses.DistillationLoss(kind, config.temperature or 1.0)
     return Distillation(student, teacher, target, loss, config.alpha)

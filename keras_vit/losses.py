@@ -9,7 +9,7 @@ from keras_vit import _checks
 from keras_vit._types import Config
 from keras_vit._types import Tensor
 
-FEATURE_LOSSES = ("cosine", "smooth_l1", "mse")
+DISTILLATION_LOSSES = ("soft", "hard", "cosine", "smooth_l1", "mse")
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -55,110 +55,60 @@ class SigmoidCrossentropy(keras.losses.Loss):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class SoftDistillation(keras.losses.Loss):
-    """Divergence of a student's probabilities from those of a teacher.
+class DistillationLoss(keras.losses.Loss):
+    """Difference of a student's outputs from those of its teacher.
 
-    `temperature ** 2 * KL(softmax(teacher / temperature), softmax(student /
-    temperature))`, summed over classes: "Distilling the Knowledge in a Neural
-    Network" (https://arxiv.org/abs/1503.02531, Section 2), and Equation 2 of
-    DeiT (https://arxiv.org/abs/2012.12877). It equals that of timm
-    (`LogitDistillationTask`). The code of DeiT divides it by the number of
-    classes too.
+    Of logits:
 
-    Call arguments:
-        y_true: Logits of the teacher, of shape `(batch, classes)`.
-        y_pred: Logits of the student, of the same shape.
+    - `kind="soft"`: `temperature ** 2 * KL(softmax(teacher / temperature),
+      softmax(student / temperature))`, of "Distilling the Knowledge in a Neural
+      Network" (https://arxiv.org/abs/1503.02531, Section 2) and Equation 2 of
+      DeiT (https://arxiv.org/abs/2012.12877). It is that of `timm.task`; the
+      code of DeiT divides it by the number of classes too.
+    - "hard": the cross-entropy with the class that the teacher predicts,
+      which is not smoothed; Equation 3 of DeiT.
+
+    Of features:
+
+    - "cosine": 1 minus the cosine of the angle between the two vectors.
+    - "smooth_l1": the mean of PyTorch's `smooth_l1_loss`, which is quadratic up
+      to a difference of 1.
+    - "mse": the mean squared error, that of `timm.task`.
 
     Args:
-        temperature: Float above 0. A higher one gives classes of low
-            probability more weight.
+        kind: String, as above.
+        temperature: Float above 0. It is used only by "soft".
         **kwargs: As for `keras.losses.Loss`.
 
+    Call arguments:
+        y_true: Outputs of the teacher, of shape `(batch, columns)`.
+        y_pred: Outputs of the student, of the same shape.
+
     Raises:
-        ValueError: if `temperature` is not above 0.
-
-    Example:
-
-    >>> loss = keras_vit.losses.SoftDistillation(temperature=3.0)
-    >>> loss(teacher.predict(images), student.predict(images))
+        ValueError: if an argument is out of range.
     """
 
     def __init__(
         self,
+        kind: str,
         temperature: float = 1.0,
-        name: str = "soft_distillation",
+        name: str = "distillation_loss",
         **kwargs: Any,
     ) -> None:
         super().__init__(name=name, **kwargs)
+        self.kind = _checks.one_of("kind", kind, DISTILLATION_LOSSES)
         self.temperature = _checks.positive_float("temperature", temperature)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        teacher = ops.log_softmax(y_true / self.temperature, axis=-1)
-        student = ops.log_softmax(y_pred / self.temperature, axis=-1)
-        divergence = ops.sum(ops.exp(teacher) * (teacher - student), axis=-1)
-        return divergence * self.temperature**2
-
-    def get_config(self) -> Config:
-        return {**super().get_config(), "temperature": self.temperature}
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class HardDistillation(keras.losses.Loss):
-    """Cross-entropy of a student with the class that its teacher predicts.
-
-    Equation 3 of "Training data-efficient image transformers & distillation
-    through attention" (DeiT, https://arxiv.org/abs/2012.12877). As there, the
-    teacher's labels are not smoothed.
-
-    Call arguments:
-        y_true: Logits of the teacher, of shape `(batch, classes)`.
-        y_pred: Logits of the student, of the same shape.
-
-    Args:
-        **kwargs: As for `keras.losses.Loss`.
-    """
-
-    def __init__(self, name: str = "hard_distillation", **kwargs: Any) -> None:
-        super().__init__(name=name, **kwargs)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return keras.losses.sparse_categorical_crossentropy(
-            ops.argmax(y_true, axis=-1), y_pred, from_logits=True
-        )
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class FeatureDistillation(keras.losses.Loss):
-    """Difference of a student's features from those of a teacher.
-
-    The loss of an image is computed from one vector each, and does not depend
-    on the number of columns.
-
-    Call arguments:
-        y_true: Features of the teacher, of shape `(batch, columns)`.
-        y_pred: Features of the student, of the same shape.
-
-    Args:
-        kind: "cosine" for 1 minus the cosine of the vectors' angle;
-            "smooth_l1" for the mean of PyTorch's `smooth_l1_loss`, which is
-            quadratic up to a difference of 1; or "mse" for the mean squared
-            error, that of timm (`FeatureDistillationTask`).
-        **kwargs: As for `keras.losses.Loss`.
-
-    Raises:
-        ValueError: if `kind` is unknown.
-    """
-
-    def __init__(
-        self,
-        kind: str = "cosine",
-        name: str = "feature_distillation",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(name=name, **kwargs)
-        self.kind = _checks.one_of("kind", kind, FEATURE_LOSSES)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        if self.kind == "soft":
+            teacher = ops.log_softmax(y_true / self.temperature, axis=-1)
+            student = ops.log_softmax(y_pred / self.temperature, axis=-1)
+            terms = ops.exp(teacher) * (teacher - student)
+            return ops.sum(terms, axis=-1) * self.temperature**2
+        if self.kind == "hard":
+            return keras.losses.sparse_categorical_crossentropy(
+                ops.argmax(y_true, axis=-1), y_pred, from_logits=True
+            )
         if self.kind == "cosine":
             return 1 + keras.losses.cosine_similarity(y_true, y_pred)
         if self.kind == "smooth_l1":
@@ -166,7 +116,8 @@ class FeatureDistillation(keras.losses.Loss):
         return keras.losses.mean_squared_error(y_true, y_pred)
 
     def get_config(self) -> Config:
-        return {**super().get_config(), "kind": self.kind}
+        own = {"kind": self.kind, "temperature": self.temperature}
+        return {**super().get_config(), **own}
 
 
 LOSSES = ("softmax", "sigmoid")

@@ -6,6 +6,8 @@
   python tools/transfer.py training sets/mnist dinov2_s14 --no-flip
       test accuracy of recipes/finetune_cifar.py with --train all, lora and
       head, and from scratch, for three seeds; further flags are the recipe's
+  python tools/transfer.py distillation sets/digits runs/bit
+      the same from scratch, with the labels only and with the teacher runs/bit
 
 Runs that are finished, in runs/transfer, are not repeated. docs/transfer.md has
 results, and tools/transfer_sets.py writes the sets.
@@ -100,18 +102,39 @@ def probes(folder: str, weights: str, argv: list[str]) -> None:
 
 def training(folder: str, weights: str, argv: list[str]) -> None:
     """Prints the test accuracy of the recipe by what it trains."""
+    ways = {
+        train: ["--weights", weights, "--train", train]
+        for train in ("all", "lora", "head")
+    }
+    _print_runs(folder, {**ways, "scratch": []}, argv)
+
+
+def distillation(folder: str, teacher: str, argv: list[str]) -> None:
+    """Prints the test accuracy of the recipe by what teaches the model."""
+    ways = {
+        f"{pathlib.Path(teacher).name}, {target}": [
+            *("--teacher", teacher),
+            *("--distill", target),
+        ]
+        for target in keras_vit.distillation.TARGETS
+    }
+    _print_runs(folder, {"labels only": [], **ways}, argv)
+
+
+def _print_runs(
+    folder: str, ways: dict[str, list[str]], argv: list[str]
+) -> None:
+    """Prints the test accuracies of runs, by the flags of each way."""
     import finetune_cifar as recipe
 
     rows = []
-    for train in ("all", "lora", "head", "scratch"):
+    for train, own in ways.items():
         accuracies, seconds = [], []
         for seed in SEEDS:
             name = pathlib.Path(folder).name
             output = pathlib.Path("runs/transfer", name, f"{train}-{seed}")
             flags = ["--dataset", folder, "--output", str(output), *argv]
-            if train != "scratch":
-                flags += ["--weights", weights, "--train", train]
-            flags += ["--seed", str(seed)]
+            flags += [*own, "--seed", str(seed)]
             if not (output / "config.json").exists():
                 config = cli.parse_args(recipe.Config, recipe.__doc__, flags)
                 recipe.main(config)
@@ -119,15 +142,20 @@ def training(folder: str, weights: str, argv: list[str]) -> None:
             accuracies.append(found["test_accuracy"])
             seconds.append(found["seconds"])
         shown = " | ".join(f"{x:.3f}" for x in accuracies)
-        mean = f"{np.mean(accuracies):.3f} | {np.mean(seconds):.0f}"
+        mean = f"{np.mean(accuracies):.3f} | {np.std(accuracies, ddof=1):.3f}"
+        mean += f" | {np.mean(seconds):.0f}"
         rows.append(f"| {train} | {shown} | {mean} |")
     print("| trained | " + " | ".join(f"seed {x}" for x in SEEDS), end=" ")
-    print("| mean | seconds |\n|---|" + "---|" * (len(SEEDS) + 2))
+    print("| mean | spread | seconds |\n|---|" + "---|" * (len(SEEDS) + 3))
     print("\n".join(rows))
 
 
 if __name__ == "__main__":
-    tables = {"probes": probes, "training": training}
+    tables = {
+        "probes": probes,
+        "training": training,
+        "distillation": distillation,
+    }
     if len(sys.argv) < 4 or sys.argv[1] not in tables:
         sys.exit(__doc__)
     table, folder, weights, *argv = sys.argv[1:]

@@ -142,6 +142,17 @@ _BIT = {
     "clip": 0.0,
 }
 
+# Also in the fine-tuning of MAE. `augment` is rand-m9-mstd0.5-inc1 of timm: 2
+# operations of magnitude 9 of 10.
+_DEIT_AUGMENTATION = {
+    "protocol": "mae-finetune",
+    "augment": "light2",
+    "mixup": 0.8,
+    "cutmix": 1.0,
+    "erase": 0.25,
+    "label_smoothing": 0.1,
+}
+
 
 def _levels(**levels: str) -> dict[str | None, dict[str, Any]]:
     return {model: {"augment": level} for model, level in levels.items()}
@@ -241,15 +252,9 @@ PRE_TRAINING: dict[str | None, Published] = {
             "model": "ViTB16",
             "clip": 0.0,
             "drop_path": 0.1,
-            "protocol": "mae-finetune",
             "mode": "torch",
-            # rand-m9-mstd0.5-inc1 of timm: 2 operations of magnitude 9 of 10.
-            "augment": "light2",
-            "mixup": 0.8,
-            "cutmix": 1.0,
-            "erase": 0.25,
-            "label_smoothing": 0.1,
             "distill": "token",
+            **_DEIT_AUGMENTATION,
         },
         differs="each image is in a batch once, not three times (repeated "
         "augmentation); other initial weights; the tanh approximation of GELU; "
@@ -378,19 +383,13 @@ FINE_TUNING: dict[str | None, Published] = {
         "https://arxiv.org/abs/2111.06377; facebookresearch/mae, FINETUNE.md",
         {
             **{k: v for k, v in _OWN.items() if k != "drop_path"},
-            "protocol": "mae-finetune",
+            **_DEIT_AUGMENTATION,
             "image_size": 224,
             "batch_size": 1024,
             "rate_images": 256,
             "optimizer": "adamw",
             "weight_decay": 0.05,
             "clip": 0.0,
-            # rand-m9-mstd0.5-inc1 of timm: 2 operations of magnitude 9 of 10.
-            "augment": "light2",
-            "mixup": 0.8,
-            "cutmix": 1.0,
-            "erase": 0.25,
-            "label_smoothing": 0.1,
             "pooling": "gap",
         },
         by_model={

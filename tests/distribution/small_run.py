@@ -33,7 +33,7 @@ def optimizer(kind):
             average_from=2,  # `fit` ends with the averages in the model
             decay_kernels_only=True,
         )
-    accumulate = {"sgd": None, "sgd-accumulate": 2}[kind]
+    accumulate = {"sgd-accumulate": 2}.get(kind)
     return keras_vit.optimizers.PublishedSGD(
         rate,
         0.9,
@@ -115,6 +115,19 @@ def train(run):
         )
         head = model.get_layer("head").kernel
         head.assign(keras.random.normal(head.shape, seed=1))
+        if kind == "sgd-distill":
+            teacher = keras_vit.VisionTransformer(
+                input_shape=(8, 8, 3),
+                patch_size=8,
+                hidden_size=24,
+                num_layers=1,
+                num_heads=4,
+                include_top=False,
+                pooling="token",
+            )
+            model = keras_vit.distillation.Distillation(
+                model, teacher, "features", alpha=0.9
+            )
         model.compile(
             optimizer(kind),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),

@@ -17,16 +17,20 @@ FEW = {
         (
             "none:0:0:sgd",
             "none:0:0:adamw",
+            "none:0:0:sgd-distill",
             "mirrored:2:0:sgd",
             "mirrored:2:0:adamw",
+            "mirrored:2:0:sgd-distill",
         ),
     ),
     "jax": (
         (
             "none:0:0:sgd",
             "none:0:0:adamw",
+            "none:0:0:sgd-distill",
             "data-parallel:4:0:sgd-accumulate",
             "data-parallel:4:0:adamw",
+            "data-parallel:4:0:sgd-distill",
             "model-parallel:4:2:sgd",
         ),
     ),

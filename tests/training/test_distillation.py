@@ -1,5 +1,7 @@
 """Distillation: losses, one step, resuming; against timm and NumPy."""
 
+import shutil
+
 import keras
 import numpy as np
 import pytest
@@ -7,7 +9,11 @@ import pytest
 import keras_vit
 from keras_vit import distillation
 from keras_vit import losses
+from keras_vit._program import UserError
+from keras_vit.training import models
+from tests import small
 from tests.harness import numpy
+from tests.recipes import programs
 
 RNG = np.random.default_rng(0)
 TEACHER, STUDENT = RNG.normal(0, 4, (2, 6, 5)).astype("float32")
@@ -42,27 +48,24 @@ def smooth_l1(teacher, student):
 
 
 LOSSES = {
-    "soft": (losses.SoftDistillation, (), soft),
-    "soft 3": (losses.SoftDistillation, (3.0,), soft),
-    "soft 0.5": (losses.SoftDistillation, (0.5,), soft),
-    "hard": (losses.HardDistillation, (), hard),
-    "cosine": (losses.FeatureDistillation, ("cosine",), cosine),
-    "smooth_l1": (losses.FeatureDistillation, ("smooth_l1",), smooth_l1),
-    "mse": (
-        losses.FeatureDistillation,
-        ("mse",),
-        lambda t, s: ((t - s) ** 2).mean(-1),
-    ),
+    "soft": (("soft",), soft),
+    "soft 3": (("soft", 3.0), soft),
+    "soft 0.5": (("soft", 0.5), soft),
+    "hard": (("hard",), hard),
+    "cosine": (("cosine",), cosine),
+    "smooth_l1": (("smooth_l1",), smooth_l1),
+    "mse": (("mse",), lambda t, s: ((t - s) ** 2).mean(-1)),
 }
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_equal_their_definitions(name, record_error):
-    make, arguments, reference = LOSSES[name]
-    numbers = arguments if isinstance((*arguments, "")[0], float) else ()
+    (kind, *numbers), reference = LOSSES[name]
     expected = reference(TEACHER.astype(float), STUDENT.astype(float), *numbers)
     loss = keras.losses.deserialize(
-        keras.losses.serialize(make(*arguments, reduction="none"))
+        keras.losses.serialize(
+            losses.DistillationLoss(kind, *numbers, reduction="none")
+        )
     )
     found = keras.ops.convert_to_numpy(loss(TEACHER, STUDENT))
     error = np.abs(found - expected) / np.maximum(1, np.abs(expected))
@@ -74,16 +77,17 @@ def test_losses_equal_their_definitions(name, record_error):
         keras.ops.convert_to_numpy(keras.ops.cast(x, "float32")) for x in half
     ]
     expected = reference(*(x.astype(float) for x in rounded), *numbers)
-    found = float(make(*arguments)(*half, sample_weight=weights))
+    loss = losses.DistillationLoss(kind, *numbers)
+    found = float(loss(*half, sample_weight=weights))
     assert found == pytest.approx((weights * expected).mean(), rel=1e-5)
 
 
 @pytest.mark.backends("torch")
 def test_losses_refuse_what_they_do_not_know():
     with pytest.raises(ValueError, match="above 0. Received: temperature=0"):
-        losses.SoftDistillation(0)
-    with pytest.raises(ValueError, match="one of 'cosine'"):
-        losses.FeatureDistillation("l2")
+        losses.DistillationLoss("soft", 0)
+    with pytest.raises(ValueError, match="one of 'soft'"):
+        losses.DistillationLoss("l2")
 
 
 # One step of timm's tasks and of ours, from the same weights and images.
@@ -129,7 +133,7 @@ def test_one_step_equals_timm(name, alpha, tmp_path, record_error, eager):
     task = pytest.importorskip("timm.task")
     kind, options, width, loss = STEPS[name]
     target = name.partition("-")[0]
-    make, arguments, _ = LOSSES[loss]
+    arguments, _ = LOSSES[loss]
     distilled = target == "token"
     theirs = original("VisionTransformer" + "Distilled" * distilled, 16)
     theirs.pretrained_cfg = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
@@ -155,7 +159,11 @@ def test_one_step_equals_timm(name, alpha, tmp_path, record_error, eager):
         str(file), target == "features", mode="torch"
     )
     model = distillation.Distillation(
-        student, teacher, target, make(*arguments), alpha
+        student,
+        teacher,
+        target,
+        losses.DistillationLoss(*arguments),
+        alpha,
     )
     if model.projection is not None:
         weight, bias = theirs.trainable_module.projection.parameters()
@@ -189,3 +197,112 @@ def test_one_step_equals_timm(name, alpha, tmp_path, record_error, eager):
     assert not {id(x) for x in model.trainable_variables} & {
         id(x) for x in teacher.weights
     }
+
+
+finetune = programs.load("finetune_cifar")
+
+
+@pytest.fixture(scope="module")
+def digits_teacher(tmp_path_factory):
+    """The file of a BiT for the digits, of other images than the student."""
+    path = tmp_path_factory.mktemp("teacher") / "teacher.keras"
+    model = small.bit(input_shape=(16, 16, 1), classes=10)
+    small.randomize(model)
+    model.save(path)
+    return path
+
+
+def train(**settings):
+    settings = {"steps": 3, "batch_size": 64, "image_size": 8, **settings}
+    finetune.main(finetune.Config(**settings))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize(
+    "target",
+    [
+        "token",
+        pytest.param("features", marks=pytest.mark.backends("torch")),
+    ],
+)
+def test_interrupted_run_resumes_bit_for_bit(
+    target, digits_teacher, tmp_path, monkeypatch
+):
+    """With micro-batches, averages and, for features, half precision."""
+    monkeypatch.setitem(models.COMPACT, "compact-vit", programs.SMALL)
+    teacher = tmp_path / "teacher.keras"
+    shutil.copy(digits_teacher, teacher)
+    settings = {
+        "teacher": str(teacher),
+        "distill": target,
+        "mixed_precision": target == "features",
+        "accumulate": 2,
+        "average": 0.5,
+        "checkpoint_every": 1,
+    }
+    train(**settings, output=str(tmp_path / "straight"))
+    with programs.interrupted(2):
+        train(**settings, output=str(tmp_path / "crashed"))
+    (file,) = (tmp_path / "crashed" / "checkpoints").glob("*1.npz")
+    saved = {x.shape for x in np.load(file).values()}
+    assert (7, 7, 1, 32) not in saved  # the root of the BiT
+    assert ((16, 256) in saved) == (target == "features")  # the projection
+    other = keras.models.load_model(teacher)
+    small.randomize(other, 0.1)
+    other.save(teacher)
+    with pytest.raises(UserError, match="is of another run: teacher_digest"):
+        train(**settings, output=str(tmp_path / "crashed"))
+    shutil.copy(digits_teacher, teacher)
+    train(**settings, output=str(tmp_path / "crashed"))
+    programs.assert_same_runs(tmp_path / "crashed", tmp_path / "straight")
+    found = keras.models.load_model(tmp_path / "straight" / "model.keras")
+    names = {layer.name for layer in found.layers}
+    assert ("distillation_head" in names) == (target == "token")
+    assert not names & {"teacher", "projection"}
+
+
+REFUSED = {
+    "8 classes": ({"classes": 8}, {}, "has 8 classes with no names"),
+    "3 channels": ({"input_shape": (16, 16, 3)}, {}, None),  # are repeated
+    "softmax": ({"classifier_activation": "softmax"}, {}, None),
+    "no head": ({"include_top": False}, {}, "has no classification head"),
+    "loss": ({}, {"distill_loss": "cosine"}, "--distill-loss cosine does not"),
+    "hard": (
+        {},
+        {"distill_loss": "hard", "temperature": 2.0},
+        "--temperature does not go with --distill logits",
+    ),
+    "sigmoid": ({}, {"loss": "sigmoid"}, "--loss sigmoid does not go with"),
+    "BiT": (
+        {},
+        {"distill": "token", "model": "compact-bit"},
+        "--distill token is for Vision Transformers",
+    ),
+}
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_gives_wrong_numbers_is_refused(name, tmp_path, monkeypatch):
+    monkeypatch.setitem(models.COMPACT, "compact-vit", programs.SMALL)
+    options, settings, message = REFUSED[name]
+    file, output = tmp_path / "teacher.keras", tmp_path / "output"
+    sizes = {"input_shape": (16, 16, 1), "classes": 10, **options}
+    small.bit(**sizes).save(file)
+    settings = {"teacher": str(file), "output": str(output), **settings}
+    if message is None:
+        train(**{**settings, "steps": 1})
+        assert (output / "model.keras").exists()
+        return
+    with pytest.raises(UserError, match=message):
+        train(**settings)
+    assert not list(output.glob("*.npz"))
+
+
+@pytest.mark.backends("torch")
+def test_flags_of_a_teacher_need_one():
+    for name, value in (("alpha", 0.1), ("distill", "token")):
+        with pytest.raises(ValueError, match=f"--{name} is for training with"):
+            finetune.Config(**{name: value})
+    assert programs.load("pretrain").Config(preset="deit").one_hot is False
