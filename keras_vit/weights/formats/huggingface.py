@@ -6,6 +6,7 @@ https://github.com/huggingface/transformers. A folder contains what
 `from_pretrained` loads: the weights, config.json and preprocessor_config.json.
 """
 
+import math
 import pathlib
 import re
 import tempfile
@@ -22,6 +23,7 @@ from keras_vit.weights.files import class_names_of
 from keras_vit.weights.files import read
 from keras_vit.weights.files import read_config
 from keras_vit.weights.formats import dinov3
+from keras_vit.weights.formats import naflex
 from keras_vit.weights.formats import siglip_clip
 from keras_vit.weights.formats.format import QKV
 from keras_vit.weights.formats.format import Checkpoint
@@ -221,7 +223,7 @@ def _model_config(arguments: Config, variant: str) -> Config:
         "num_channels": a["channels"],
     }
     if variant in siglip_clip.VARIANTS:
-        return siglip_clip.model_config(a, common)
+        return siglip_clip.model_config(a, variant, common)
     model_type, headless, with_head = _CLASSES[variant]
     config = {
         "model_type": model_type,
@@ -359,7 +361,7 @@ class HuggingFace(Format):
         if variant in dinov3.VARIANTS:
             return {**self.arguments, **dinov3.ARGUMENTS}
         if variant in siglip_clip.VARIANTS:
-            return {**self.arguments, **siglip_clip.implied(paths)}
+            return {**self.arguments, **siglip_clip.implied(variant, paths)}
         if not variant.startswith("dinov2"):
             return self.arguments
         implied = {**self.arguments, "norm_epsilon": 1e-6}
@@ -388,7 +390,13 @@ class HuggingFace(Format):
     to_file = staticmethod(siglip_clip.to_file)
     read_config = staticmethod(read_arguments)
     check_config = staticmethod(check_config)
-    after_reading = staticmethod(dinov3.after_reading)
+
+    @staticmethod
+    def after_reading(
+        weights: dict[str, Array], stored: Config, variant: str
+    ) -> tuple[dict[str, Array], Config]:
+        weights, stored = naflex.after_reading(weights, stored, variant)
+        return dinov3.after_reading(weights, stored, variant)
 
     def nearest_variant(self, arguments: Config) -> str:
         """Returns the variant of the transformers model that fits best.
@@ -432,7 +440,7 @@ class HuggingFace(Format):
         if a["classes"]:
             values["representation_size"] = (None,)
         if variant in siglip_clip.VARIANTS:
-            values |= siglip_clip.values(a)
+            values |= siglip_clip.values(a, variant)
             if folder:
                 values |= square(a) | {"activation": (*ACTIVATIONS.values(),)}
             return values
@@ -458,6 +466,7 @@ class HuggingFace(Format):
     def before_writing(
         self, weights: dict[str, Array], arguments: Config, variant: str
     ) -> dict[str, Array]:
+        weights = naflex.before_writing(weights, arguments, variant)
         return dinov3.before_writing(
             weights, arguments, variant, "transformers"
         )
@@ -479,11 +488,18 @@ class HuggingFace(Format):
             default = [f"LABEL_{i}" for i in range(arguments["classes"])]
             config |= label_entries(names or default)
             config |= problem_type(old, arguments.get("classifier_activation"))
-        size = config.get("vision_config", config)["image_size"]
+        size = config.get("vision_config", config).get("image_size", 0)
         height = size if isinstance(size, int) else size[0]
         preprocessor = _preprocessor_config(
             arguments, source, old, preprocess_mode, height
         )
+        if variant in naflex.VARIANTS and "patch_size" not in preprocessor:
+            del preprocessor["size"]
+            preprocessor |= {
+                "image_processor_type": "Siglip2ImageProcessor",
+                "patch_size": arguments["patch_size"][0],
+                "max_num_patches": math.prod(arguments["grid_size"]),
+            }
         return {FOLDER_FILES[1]: config, FOLDER_FILES[2]: preprocessor}
 
     def reference(
@@ -509,6 +525,8 @@ class HuggingFace(Format):
                 )
                 arrays = read(checkpoint.path)
                 write_folder(path, {FOLDER_FILES[0]: arrays}, configs)
+            if checkpoint.weight_map.variant in naflex.VARIANTS:
+                raise ReferenceUnavailable("Siglip2VisionModel is not run")
             config = transformers.AutoConfig.from_pretrained(path)
             name = (config.architectures or [""])[0]
             build = getattr(

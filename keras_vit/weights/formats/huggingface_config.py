@@ -136,6 +136,8 @@ def read_arguments(config: dict) -> dict:
         return arguments | _read_dinov3(config)
     image = _pair(config.get("image_size"))
     patch = _pair(config.get("patch_size"))
+    if patch and kind.startswith("siglip2"):
+        arguments["patch_size"] = patch
     if image and patch:
         arguments["grid_size"] = (image[0] // patch[0], image[1] // patch[1])
     return arguments

@@ -1,9 +1,11 @@
 """SigLIP's and CLIP's image towers in transformers (layout "huggingface").
 
 https://github.com/huggingface/transformers. SigLIP 2 with images of a fixed
-size has the classes and names of SigLIP.
+size has the classes and names of SigLIP. That of images of any size (NaFlex)
+has the same names, with `.linear` here, and a matrix of flat patches.
 """
 
+import math
 import re
 from collections.abc import Collection
 
@@ -11,6 +13,7 @@ import numpy as np
 
 from keras_vit._types import Array
 from keras_vit._types import Config
+from keras_vit.weights.formats import naflex
 from keras_vit.weights.formats.format import QKV
 from keras_vit.weights.formats.format import Values
 from keras_vit.weights.formats.format import block_layers
@@ -25,10 +28,16 @@ _PROJECTION = "visual_projection"
 _NORM = "post_layernorm.weight"
 
 
-def _encoder(prefix: str) -> Layers:
+_PATCHES, _LINEAR = "embeddings.patch_embedding.", "linear."
+
+
+def _encoder(prefix: str, linear: bool = False) -> Layers:
     embeddings = f"{prefix}embeddings"
+    patches = f"{prefix}{_PATCHES}"
     return (
-        ("patch_embedding/*", f"{embeddings}.patch_embedding.*", "conv"),
+        ("patch_embedding/*", f"{patches}{_LINEAR}*", "linear")
+        if linear
+        else ("patch_embedding/*", f"{patches}*", "conv"),
         ("class_token/tokens", f"{embeddings}.class_embedding", "token"),
         (
             "position_embedding/embedding",
@@ -73,12 +82,25 @@ MAPS = (
             (PROJECTED, _PROJECTION),
         )
     ),
+    WeightMap(
+        naflex.TOWER,
+        TORCH,
+        (*_encoder("", linear=True), *_POOLING),
+        required=(f"{_PATCHES}{_LINEAR}weight",),
+    ),
+    WeightMap(
+        naflex.CLASSIFIER,
+        TORCH,
+        (*_encoder(_PREFIX, linear=True), ("head/*", "classifier.*", "linear")),
+        required=(f"{_PREFIX}{_PATCHES}{_LINEAR}weight",),
+    ),
 )
-VARIANTS = (TOWER, CLASSIFIER, PROJECTED)
+VARIANTS = (TOWER, CLASSIFIER, PROJECTED, naflex.TOWER, naflex.CLASSIFIER)
 # Classes with a text tower, and those of their image towers.
 TOWERS = {
     "SiglipModel": "SiglipVisionModel",
     "CLIPModel": "CLIPVisionModelWithProjection",
+    "Siglip2Model": "Siglip2VisionModel",
 }
 
 _TEXT = re.compile(r"text_model\.|text_projection\.|logit_(scale|bias)$")
@@ -103,6 +125,9 @@ def normalize(arrays: dict[str, Array]) -> dict[str, Array]:
 
     The projection of CLIP gets the bias that it has in other code bases.
     """
+    if any(np.ndim(a) == 2 for k, a in arrays.items() if _PATCHES in k):
+        linear = _PATCHES + _LINEAR
+        arrays = {k.replace(_PATCHES, linear): a for k, a in arrays.items()}
     if _PREFIX + _NORM not in arrays:
         return arrays
     dropped = set(left_out(arrays))
@@ -116,7 +141,10 @@ def normalize(arrays: dict[str, Array]) -> dict[str, Array]:
 
 
 def to_file(arrays: dict[str, Array]) -> dict[str, Array]:
-    """Returns arrays without the bias of CLIP's projection."""
+    """Returns arrays without the bias of CLIP's projection, and with the names
+    of SigLIP 2."""
+    linear = _PATCHES + _LINEAR
+    arrays = {k.replace(linear, _PATCHES): a for k, a in arrays.items()}
     bias = arrays.get(f"{_PROJECTION}.bias")
     if bias is not None and np.any(bias):
         raise ValueError(
@@ -127,11 +155,14 @@ def to_file(arrays: dict[str, Array]) -> dict[str, Array]:
     return {k: a for k, a in arrays.items() if k != f"{_PROJECTION}.bias"}
 
 
-def implied(paths: Collection[str]) -> Config:
+def implied(variant: str, paths: Collection[str]) -> Config:
     """Returns the arguments of SigLIP's towers or of CLIP's, by their paths."""
     if "pre_norm/gamma" in paths:
         return {"activation": "quick_gelu", "norm_epsilon": 1e-5}
-    return {"activation": "gelu_tanh", "norm_epsilon": 1e-6}
+    implied = {"activation": "gelu_tanh", "norm_epsilon": 1e-6}
+    if variant in naflex.VARIANTS:
+        implied["resampling"] = "bilinear_antialias"
+    return implied
 
 
 def nearest_variant(arguments: Config) -> str | None:
@@ -140,10 +171,12 @@ def nearest_variant(arguments: Config) -> str | None:
         return PROJECTED if arguments["classes"] else TOWER
     if arguments["class_token"]:
         return None
+    if arguments["resampling"] == "bilinear_antialias":
+        return naflex.CLASSIFIER if arguments["classes"] else naflex.TOWER
     return CLASSIFIER if arguments["classes"] else TOWER
 
 
-def values(arguments: Config) -> Values:
+def values(arguments: Config, variant: str) -> Values:
     """Returns the values of arguments of CLIP's tower (with a norm before the
     blocks) or of SigLIP's, as `Format.values`."""
     a, clip = arguments, arguments["pre_norm"]
@@ -153,12 +186,14 @@ def values(arguments: Config) -> Values:
         "qkv_bias": (True,),
         "final_norm": ("before_pooling",),
     }
+    if variant in naflex.VARIANTS:
+        values["resampling"] = ("bilinear_antialias",)
     if a["classes"]:
         values["pooling"] = ("token",) if clip else ("gap",)
     return values
 
 
-def model_config(arguments: Config, common: Config) -> Config:
+def model_config(arguments: Config, variant: str, common: Config) -> Config:
     """Returns the contents of config.json, but for labels."""
     a = arguments
     config = {**common, "intermediate_size": a["mlp_dim"]}
@@ -168,9 +203,15 @@ def model_config(arguments: Config, common: Config) -> Config:
             kind += "WithProjection"
             config["projection_dim"] = a["classes"]
     else:
-        model_type, kind = "siglip_vision_model", "SiglipVisionModel"
+        siglip, kind = "siglip", "Siglip"
+        if variant in naflex.VARIANTS:
+            siglip, kind = "siglip2", "Siglip2"
+            del config["image_size"]
+            config["num_patches"] = math.prod(a["grid_size"])
+        model_type, kind = f"{siglip}_vision_model", f"{kind}VisionModel"
         config["vision_use_head"] = a["pooling"] == "map"
         if a["classes"]:
-            model_type, kind = "siglip", "SiglipForImageClassification"
+            kind = kind.replace("VisionModel", "ForImageClassification")
+            model_type = siglip
             config = {"vision_config": config}
     return {"model_type": model_type, "architectures": [kind], **config}

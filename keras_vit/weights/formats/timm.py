@@ -10,6 +10,7 @@ from collections.abc import Collection
 from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit.weights.formats import dinov3
+from keras_vit.weights.formats import naflex
 from keras_vit.weights.formats.format import QKV
 from keras_vit.weights.formats.format import Checkpoint
 from keras_vit.weights.formats.format import Format
@@ -17,6 +18,7 @@ from keras_vit.weights.formats.format import Reference
 from keras_vit.weights.formats.format import ReferenceUnavailable
 from keras_vit.weights.formats.format import Values
 from keras_vit.weights.formats.format import block_layers
+from keras_vit.weights.formats.format import replace_layers
 from keras_vit.weights.formats.reference import image_size
 from keras_vit.weights.formats.reference import load_state_dict
 from keras_vit.weights.weight_map import TORCH
@@ -134,6 +136,23 @@ _MAPS = (
         ),
     ),
     *dinov3.TIMM_MAPS,
+    WeightMap(
+        naflex.TIMM,
+        TORCH,
+        (
+            ("patch_embedding/*", "embeds.proj.*", "linear"),
+            *replace_layers(
+                encoder(),
+                {
+                    "cls_token": "embeds.cls_token",
+                    "reg_token": "embeds.reg_token",
+                    "pos_embed": "embeds.pos_embed",
+                },
+                without=("patch_embedding", "distillation"),
+            ),
+        ),
+        required=("embeds.proj.weight",),
+    ),
 )
 
 # SigLIP's towers for which timm has the approximate GELU.
@@ -257,7 +276,11 @@ class Timm(Format):
     }
     stem = _HYBRID_CONSTANTS
     resnets = {"bit": (True, _BIT_CONSTANTS)}
-    position_prefixes = {"": ("all", "class", "none"), "deit3": ("none",)}
+    position_prefixes = {
+        "": ("all", "class", "none"),
+        "deit3": ("none",),
+        naflex.TIMM: ("none",),
+    }
     rotary_variants = dinov3.VARIANTS
     config_key = "architecture"
 
@@ -286,6 +309,8 @@ class Timm(Format):
         name = str(config["architecture"])
         stored = config.get("model_args")
         stored = stored if isinstance(stored, dict) else {}
+        if name.startswith("naflexvit_"):
+            arguments |= naflex.read_config(name, stored)
         activation = stored.get("act_layer")
         if "quickgelu" in name:
             activation = activation or "quick_gelu"
@@ -302,11 +327,17 @@ class Timm(Format):
             arguments["position_prefix"] = "all"
         return arguments
 
-    after_reading = staticmethod(dinov3.after_reading)
+    @staticmethod
+    def after_reading(
+        weights: dict[str, Array], stored: Config, variant: str
+    ) -> tuple[dict[str, Array], Config]:
+        weights, stored = naflex.after_reading(weights, stored, variant)
+        return dinov3.after_reading(weights, stored, variant)
 
     def before_writing(
         self, weights: dict[str, Array], arguments: Config, variant: str
     ) -> dict[str, Array]:
+        weights = naflex.before_writing(weights, arguments, variant)
         return dinov3.before_writing(weights, arguments, variant, "timm")
 
     def reference(
@@ -321,6 +352,8 @@ class Timm(Format):
         from torch import nn
 
         a = arguments
+        if checkpoint.weight_map.variant == naflex.TIMM:
+            raise ReferenceUnavailable("NaFlexVit is not run")
         if a["position_embedding"] == "rope":
             model = dinov3.build_eva(a)
             load_state_dict(model, checkpoint)
