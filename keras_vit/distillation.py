@@ -226,6 +226,11 @@ def distill(student: keras.Model, config: Any, data: ImageDataset) -> Any:
     a `Distillation`, by the flags of `SupervisedFlags`."""
     if config.teacher is None:
         return student
+    if getattr(config, "max_tokens", None):
+        raise ValueError(
+            "--teacher sees images of one size: leave out --max-tokens. "
+            f"Received: --max-tokens {config.max_tokens}"
+        )
     target = config.distill or "logits"
     kinds = TARGETS[target]
     kind = config.distill_loss or kinds[0]

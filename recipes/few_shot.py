@@ -113,7 +113,9 @@ def main(config):
             f"output    {output}",
             flush=True,
         )
-        x, y, test_x, test_y = evaluation.predict_splits(model, data, options)
+        x, y, test_x, test_y = evaluation.predict_splits(
+            trained.for_batches(model), data, options
+        )
         rows = evaluation.few_shot(
             x,
             y,

@@ -68,6 +68,10 @@ class Config(cli.ModelFlags, cli.SweepFlags):
         "4 x 4 patches, from scratch at most 64; with --model 224",
         metavar="N|HxW",
     )
+    max_tokens: int | None = cli.flag(
+        "resize images to at most N patches and keep their aspect",
+        minimum=1,
+    )
     patch_sizes: tuple[int, ...] = cli.flag(
         "patch sizes to train for, such as 8 10 12 16: each step uses one of "
         "them at random, to which the kernel of the patch embedding and the "
@@ -240,6 +244,7 @@ def build_model(config, data):
         **config.encoder_arguments(),
     )
     training.set_trainable(model, config.train, config.lora_rank)
+    model = keras_vit.mixed_sizes(model) if config.max_tokens else model
     return keras_vit.distillation.distill(model, config, data)
 
 

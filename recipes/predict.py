@@ -161,6 +161,7 @@ def main(config):
         likely = decoded(chances[:DRAWN], 1, names, False)
         titles = [f"{name} {p:.0%}" for ((_, name, p),) in likely]
         with cli.user_errors():  # of a quantized head, for example
+            options["image_size"] = trained.image_size
             figure = plot_explanations(trained.model, data, options, titles)
         written += (EXPLANATIONS,)
         with run_folder.atomic_write(output / EXPLANATIONS) as temporary:

@@ -22,6 +22,7 @@ from keras_vit.data.folders import load_thumbnail as load_thumbnail
 from keras_vit.data.huggingface import from_huggingface as from_huggingface
 from keras_vit.data.loading import load_dataset as load_dataset
 from keras_vit.data.masks import load_segmentation as load_segmentation
+from keras_vit.data.mixed_sizes import TokenBudget as TokenBudget
 from keras_vit.data.mixed_sizes import pack_images as pack_images
 from keras_vit.data.patch_sizes import RandomPatchSizes as RandomPatchSizes
 from keras_vit.data.protocols import PROTOCOLS as PROTOCOLS

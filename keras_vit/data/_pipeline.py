@@ -83,13 +83,17 @@ class ImageSource:
         options.refuse(self.refuses, repr(data.name))
         form = options.image_size, data.channels
         cut = PROTOCOLS[options.protocol].for_training(data.image_size)
+        if options.budget is not None:
+            cut = options.budget.cutter(options.protocol, training=True)
         augments = AUGREG[options.augment][0] > 0
         if augments and data.channels != 3:
             raise ValueError(
                 f"--augment {options.augment} is for images of 3 channels. "
                 f"{data.name!r} has {data.channels}: use --augment none."
             )
-        augment = rand_augment(options.augment, options.image_size)
+        augment = None
+        if augments:
+            augment = rand_augment(options.augment, options.image_size)
 
         def prepare(
             position: Tensor, name: Tensor, content: Tensor, label: Tensor
@@ -103,7 +107,7 @@ class ImageSource:
             x = cut(content, seeds[0], *form)
             if options.flip:
                 x = tf.image.stateless_random_flip_left_right(x, seeds[1])
-            if augments:
+            if augment:
                 # big_vision's protocols return integers. The results of others,
                 # for which no RandAugment is published, are rounded.
                 x = tf.cast(tf.round(tf.clip_by_value(x, 0, 255)), tf.uint8)
@@ -133,6 +137,8 @@ class ImageSource:
         `local_evaluation_rows`.
         """
         cut = PROTOCOLS[options.protocol].test
+        if options.budget is not None:
+            cut = options.budget.cutter(options.protocol, training=False)
         form = options.image_size, data.channels
         rows, count, weight = local_evaluation_rows(total, options)
 
@@ -250,10 +256,14 @@ def listed_dataset(
 
 def normalize_and_encode(
     image: Tensor, label: Tensor, data: ImageDataset, options: PipelineOptions
-) -> tuple[Tensor, Tensor]:
-    """Normalizes pixels in [0, 255], and makes the label one-hot if needed."""
-    image = tf.ensure_shape(image, (*options.image_size, data.channels))
+) -> tuple[Any, Tensor]:
+    """Normalizes pixels in [0, 255], and makes the label one-hot if needed; of
+    images that keep their aspect, returns the patches."""
+    size = (None, None) if options.budget else options.image_size
+    image = tf.ensure_shape(image, (*size, data.channels))
     image = preprocess_input(tf.clip_by_value(image, 0, 255), mode=options.mode)
+    if options.budget is not None:
+        image = options.budget.pack(image)
     if (options.one_hot or options.uses_mixing) and label.shape.rank == 0:
         label = tf.one_hot(label, len(data.class_names))
     return image, label

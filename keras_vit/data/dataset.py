@@ -13,6 +13,7 @@ from keras_vit._types import Array
 from keras_vit._types import ArrayLike
 from keras_vit.data.crops import MultiCrop
 from keras_vit.data.erasing import RandomErasing
+from keras_vit.data.mixed_sizes import TokenBudget
 from keras_vit.data.patch_sizes import RandomPatchSizes
 from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.data.protocols import height_and_width
@@ -25,7 +26,7 @@ MODES = ("tf", "torch", "clip")
 class PipelineOptions:
     """Options of the batches of an `ImageDataset`, checked in one place."""
 
-    # An integer or `(height, width)`, which it becomes.
+    # An integer or `(height, width)`, which it becomes; or a `TokenBudget`.
     image_size: Any
     batch_size: int
     protocol: str = "simple"
@@ -85,8 +86,13 @@ class PipelineOptions:
                 )
         if isinstance(self.erase, int | float):
             object.__setattr__(self, "erase", RandomErasing(self.erase))
-        size = height_and_width(self.image_size)
-        object.__setattr__(self, "image_size", size)
+        if self.budget is None:
+            size = height_and_width(self.image_size)
+            object.__setattr__(self, "image_size", size)
+        else:
+            self.budget.check(self.protocol)
+            others = "augment", "mixup", "cutmix", "erase", "crops"
+            self.refuse((*others, "patch_sizes"), "A `TokenBudget`")
         if self.crops is not None:
             others = "protocol", "augment", "mixup", "cutmix", "erase"
             self.refuse((*others, "patch_sizes"), "`MultiCrop`")
@@ -112,6 +118,11 @@ class PipelineOptions:
         have, is not the default."""
         defaults = {x.name: x.default for x in dataclasses.fields(self)}
         defaults["erase"] = RandomErasing(0.0)
+        if self.budget is not None and "protocol" in (names := tuple(names)):
+            raise ValueError(
+                f"{source} has images of one size: leave out --max-tokens, or "
+                "the `TokenBudget`."
+            )
         for name in names:
             value, default = getattr(self, name), defaults[name]
             if value != default:
@@ -121,6 +132,12 @@ class PipelineOptions:
                     f"--{name.replace('_', '-')} {default} (the default). "
                     f"Received: {name}={value!r}"
                 )
+
+    @property
+    def budget(self) -> TokenBudget | None:
+        """The budget of images that keep their aspect; None for one size."""
+        size = self.image_size
+        return size if isinstance(size, TokenBudget) else None
 
     @property
     def micro_batch_size(self) -> int:
@@ -252,7 +269,8 @@ class ImageDataset:
         Args:
             image_size: Integer, the height and width of the batches' images;
                 or `(height, width)`. Published protocols are for squares; see
-                `keras_vit.data.protocols` for other rectangles.
+                `keras_vit.data.protocols` for other rectangles. Or a
+                `TokenBudget`, for images that keep their aspect.
             batch_size: Integer. Number of images in a batch, of all processes
                 together.
             seed: Integer. Seed of the order and of every augmentation.

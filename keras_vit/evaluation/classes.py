@@ -55,7 +55,7 @@ def write_class_results(run: Run, model: keras.Model) -> None:
     if text := overfitting(run.checkpoints.rows, split):
         logger.info(f"\n{text}")
     wrong = np.flatnonzero(predicted != labels)
-    if not wrong.size:
+    if not wrong.size or len(model.inputs) > 1:  # patches are no pictures
         return
     sure = chances[wrong, predicted[wrong]]
     worst = np.sort(wrong[np.argsort(-sure, kind="stable")[:_MISTAKES]])

@@ -35,6 +35,11 @@ class EvaluationFlags:
         "default: as in training",
         metavar="N|HxW",
     )
+    max_tokens: int | None = flag(
+        "resize images to at most N patches and keep their aspect, instead of "
+        "--image-size; default: as in training",
+        minimum=1,
+    )
     patch_size: int | None = flag(
         "height and width of a patch, in pixels, to which the kernel of the "
         "patch embedding is resized (FlexiViT); default: that of the model",
@@ -76,6 +81,7 @@ class EvaluationFlags:
             self.mode,
             self.protocol,
             self.patch_size,
+            self.max_tokens,
         )
 
 

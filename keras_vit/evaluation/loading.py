@@ -18,6 +18,7 @@ from keras_vit._types import ArrayLike
 from keras_vit._types import Config
 from keras_vit._warnings import warn
 from keras_vit.data import ImageDataset
+from keras_vit.data.mixed_sizes import TokenBudget
 from keras_vit.data.protocols import height_and_width
 from keras_vit.evaluation.metrics import sigmoid
 from keras_vit.evaluation.metrics import softmax
@@ -25,6 +26,8 @@ from keras_vit.inspection.report import class_names
 from keras_vit.models import Model
 from keras_vit.models import inference_model
 from keras_vit.models import load_keras_file
+from keras_vit.models import mixed_sizes
+from keras_vit.models import patch_pixels
 from keras_vit.preprocessing import labels as imagenet
 from keras_vit.training.command_line import parse_image_size
 from keras_vit.training.models import open_weights
@@ -61,6 +64,8 @@ class LoadedClassifier:
         loss: String. Name of the loss of the training; None if unknown.
         multi_label: Boolean. Whether images of the training had several
             classes each.
+        budget: `keras_vit.data.TokenBudget` of images that keep their aspect,
+            or None for images of `image_size`.
     """
 
     model: keras.Model
@@ -75,11 +80,17 @@ class LoadedClassifier:
     config_path: str | None = None
     loss: str | None = None
     multi_label: bool = False
+    budget: TokenBudget | None = None
 
     @functools.cached_property
     def predictor(self) -> keras.Model:
         """The model without what its output does not read, for programs."""
-        return _for_inference(self.model)
+        return self.for_batches(self.model)
+
+    def for_batches(self, model: keras.Model) -> keras.Model:
+        """Returns a model that is this one, or a part of it, for the batches of
+        `reading`."""
+        return _for_inference(mixed_sizes(model) if self.budget else model)
 
     def reading(
         self, data: ImageDataset, batch_size: int, protocol: str = "vit_jax"
@@ -88,7 +99,7 @@ class LoadedClassifier:
         `protocol` if that of the model is unknown."""
         plain = protocol if data.has_protocols else "simple"
         return {
-            "image_size": self.image_size,
+            "image_size": self.budget or self.image_size,
             "batch_size": batch_size,
             "mode": self.mode,
             "protocol": self.protocol or plain,
@@ -102,7 +113,9 @@ class LoadedClassifier:
             source = f"{self.config_path}, unless flags say otherwise"
         return fill(
             f"model     {self.model.name}: {self.model.count_params():,} "
-            f"weights, images {height} x {width} x {self.channels}\n"
+            f"weights, images {height} x {width} x {self.channels}"
+            + (f", or {self.budget.max_tokens} patches" if self.budget else "")
+            + f"\n"
             f"settings  from {source}: image size "
             f"{size_text(self.image_size)}, mode {printable(self.mode)}, "
             f"protocol {printable(self.protocol or 'unspecified')}, "
@@ -117,6 +130,7 @@ def load_classifier(
     mode: str | None = None,
     protocol: str | None = None,
     patch_size: int | None = None,
+    max_tokens: int | None = None,
 ) -> LoadedClassifier:
     """Loads a trained model with its classification head and preprocessing.
 
@@ -138,6 +152,9 @@ def load_classifier(
         patch_size: Integer. Height and width of a patch of a Vision
             Transformer, in pixels. Defaults to that of the weights, whose
             kernel is else resized.
+        max_tokens: Integer. Number of patches, at most, of images that keep
+            their aspect, and are not resized to `image_size`. Defaults to that
+            of the training.
 
     Raises:
         FileNotFoundError: if there is no file at `weights`.
@@ -177,6 +194,10 @@ def load_classifier(
         spec = {"mode": checkpoint.preprocess_mode or "tf"}
     loaded = _load(checkpoint, image_size, patch_size)
     *size, channels = loaded.input_shape[1:]
+    max_tokens = max_tokens or config.get("max_tokens")
+    budget = None
+    if max_tokens:
+        budget = TokenBudget(max_tokens, patch_pixels(loaded))
     published = {} if config else read_config(checkpoint.path)
     several = published.get("problem_type") == MULTI_LABEL
     return LoadedClassifier(
@@ -199,6 +220,7 @@ def load_classifier(
         config_path=config_path,
         loss=config.get("loss", "sigmoid" if several else None),
         multi_label=data.get("multi_label", several),
+        budget=budget,
     )
 
 

@@ -69,7 +69,8 @@ def predict_dataset(
             raise
         kept = np.flatnonzero(np.asarray(weights))
         if kept.size:
-            result = model.predict_on_batch(np.asarray(images))
+            images = keras.tree.map_structure(np.asarray, images)
+            result = model.predict_on_batch(images)
             result = keras.ops.convert_to_numpy(result).astype("float32")
             found.append(result[kept])
             labels.append(np.asarray(labels_here)[kept])

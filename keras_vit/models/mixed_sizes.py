@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from keras_vit._types import Tensor
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import AttentionPooling
 from keras_vit.layers import ClassToken
@@ -88,26 +89,45 @@ def mixed_sizes(model: keras.Model, name: str | None = None) -> Model:
         name="mixed_sizes",
     )
     images, places, mask = sequences(*inputs)
-    # By the id of a tensor of `model`, that of the new one.
-    new = {id(embedding.output): embedding(images)}
-    shared: Any = None
-    x: Any = None
-    for layer in layers[2:]:
-        old: list[Any] = keras.tree.flatten(layer.input)
-        if isinstance(layer, TransformerBlock) and id(old[0]) not in new:
-            new[id(old[0])] = shared(x, places)  # shared positions, once more
-        args = [new[id(tensor)] for tensor in old]
-        if isinstance(layer, RotaryPositionEmbs):
-            x = layer(places)
+    # By the id of a tensor of a copy of the graph of `model`, the new one.
+    new: dict[int, Any] = {}
+
+    def renew(structure: Any) -> Any:
+        return keras.tree.map_structure(lambda x: new.get(id(x), x), structure)
+
+    calls, old_outputs = _calls(model)
+    for layer, args, kwargs, output in calls:
+        args, kwargs = renew((args, kwargs))
+        if isinstance(layer, PatchEmbedding):
+            args = (images,)
+        elif isinstance(layer, RotaryPositionEmbs):
+            args = (places,)
         elif isinstance(layer, AddPositionEmbs):
-            shared, x = layer, layer(args[0], places)
+            args = (args[0], places)
         elif isinstance(layer, TransformerBlock):
-            x = layer(*args, mask=mask)
+            kwargs = {**kwargs, "mask": mask}
         elif isinstance(layer, (Pooling, AttentionPooling)):
-            x = layer(args[0], inputs[-1])
-        else:
-            several = isinstance(layer.input, list)
-            x = for_another_size(layer)(args if several else args[0])
-        new[id(layer.output)] = x
-    outputs = keras.tree.map_structure(lambda x: new[id(x)], model.output)
-    return Model(inputs, outputs, name=name or model.name)
+            args = (args[0], inputs[-1])
+        new[id(output)] = for_another_size(layer)(*args, **kwargs)
+    outputs = renew(old_outputs)
+    built = Model(inputs, outputs, name=name or model.name)
+    built.one_size = lambda: model  # Keras would track a model as a layer
+    return built
+
+
+def _calls(model: keras.Model) -> tuple[list[tuple[Any, ...]], Any]:
+    """Returns the calls of the layers of a model in a copy of its graph, as
+    `(layer, args, kwargs, output)`, and the outputs of the copy."""
+    calls = []
+
+    def record(layer: keras.Layer, *args: Any, **kwargs: Any) -> Tensor:
+        output = layer(*args, **kwargs)
+        calls.append((layer, args, kwargs, output))
+        return output
+
+    # `clone_model` would compile the copy of a compiled model.
+    source = Model(model.input, model.output, name=model.name)
+    copy = keras.models.clone_model(
+        source, clone_function=lambda layer: layer, call_function=record
+    )
+    return calls, copy.output

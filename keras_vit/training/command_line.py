@@ -27,6 +27,7 @@ from keras_vit._program import printable as printable
 from keras_vit._program import require as require
 from keras_vit._program import user_errors as user_errors
 from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.mixed_sizes import TokenBudget
 from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.data.protocols import height_and_width
 from keras_vit.data.randaugment import AUGREG
@@ -498,8 +499,13 @@ class TrainingFlags(ProgramFlags):
 
     def batches(self) -> dict[str, Any]:
         """Returns the arguments that all methods of `ImageDataset` share."""
+        size: Any = self.image_size
+        most = getattr(self, "max_tokens", None)
+        patch_size: Any = self.patch_size  # filled in by now
+        if most:
+            size = TokenBudget(most, patch_size)
         return {
-            "image_size": self.image_size,
+            "image_size": size,
             "protocol": self.protocol,
             "mode": self.mode,
             "one_hot": self.one_hot,

@@ -40,6 +40,7 @@ _RUN_CONFIG_TYPES = {
     "class_names": list,
     "multi_label": bool,
     "skip_bad_images": bool,
+    "max_tokens": int,
     **dict.fromkeys(("dataset", "loss", "mode", "protocol", "test_split"), str),
 }
 

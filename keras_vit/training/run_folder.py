@@ -173,7 +173,9 @@ def atomic_write(path: StrPath) -> Iterator[pathlib.Path]:
 def save_json(values: Any, path: pathlib.Path) -> None:
     """Writes a dict to a JSON file atomically."""
     with atomic_write(path) as temporary:
-        temporary.write_text(json.dumps(values, indent=2) + "\n")
+        # Options may be dataclasses.
+        text = json.dumps(values, indent=2, default=dataclasses.asdict)
+        temporary.write_text(text + "\n")
 
 
 def save_csv(

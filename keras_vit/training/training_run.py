@@ -26,6 +26,7 @@ from keras_vit.data.protocols import height_and_width
 from keras_vit.distribution.sharding import to_tf_dataset
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.models import load_keras_file
+from keras_vit.models import mixed_sizes
 from keras_vit.training.callbacks import CSVMetrics
 from keras_vit.training.callbacks import EvaluateAverages
 from keras_vit.training.callbacks import EventFiles
@@ -172,6 +173,8 @@ def write_predictions(
 ) -> None:
     """Plots the predictions for some of the evaluated images."""
     config, total = run.config, run.data.num_evaluation
+    if len(model.inputs) > 1:  # patches of images of several sizes
+        return
     batches = run.data.evaluation(
         **config.batches(), batch_size=min(config.batch_size, total)
     )
@@ -435,7 +438,7 @@ class Run:
             digest = model.teacher_digest()
             self.checkpoints.fingerprint["teacher_digest"] = digest
         done = self._restore(model)
-        logger.info(describe_run(self, _trained(model), done))
+        logger.info(describe_run(self, _one_size(_trained(model)), done))
         self.callbacks += self._make_callbacks(schedule, done)
         self._training = True
         interval = config.evaluate_every * config.accumulate
@@ -534,8 +537,9 @@ class Run:
         model = _trained(model)
         summary = run_summary(self, model, row)
         if strategy.is_main and keep:
-            model.class_names = self.data.class_names
-            (write or save_model)(model, output)
+            saved = _one_size(model)
+            saved.class_names = self.data.class_names
+            (write or save_model)(saved, output)
         # What follows needs no other process: one that waits in vain for the
         # first would not end.
         self._scope.close()
@@ -545,7 +549,9 @@ class Run:
                 # the model has layers of a program's own. With several, the
                 # trained model takes only batches that they share.
                 if strategy.num_devices > 1:
+                    is_mixed = len(model.inputs) > 1
                     model = load_keras_file(output / "model.keras")
+                    model = mixed_sizes(model) if is_mixed else model
                 write_predictions(self, model, summary)
                 if more:
                     more(self, model)
@@ -585,6 +591,13 @@ class Run:
 def _trained(model: Any) -> keras.Model:
     """Returns the student of a `Distillation`, or any other model itself."""
     return getattr(model, "student", model)
+
+
+def _one_size(model: Any) -> keras.Model:
+    """Returns the model of images of one size of a `mixed_sizes`, or any other
+    model itself."""
+    one_size = getattr(model, "one_size", None)
+    return model if one_size is None else one_size()
 
 
 def metric_of(data: Any) -> str:
