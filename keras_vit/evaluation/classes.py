@@ -8,9 +8,9 @@ import numpy as np
 
 from keras_vit._logging import logger
 from keras_vit._program import printable
-from keras_vit.evaluation.loading import probabilities
 from keras_vit.evaluation.metrics import confusion_matrix
 from keras_vit.evaluation.metrics import per_class
+from keras_vit.evaluation.metrics import softmax
 from keras_vit.evaluation.plots import plot_confusion
 from keras_vit.evaluation.predict import predict_dataset
 from keras_vit.inspection import plot_attention_heatmap
@@ -40,10 +40,10 @@ def write_class_results(run: Run, model: keras.Model) -> None:
         return
     count, split = data.num_evaluation, data.evaluation_split
     options = {**config.batches(), "one_hot": False}
-    options["batch_size"] = min(config.batch_size, count)
+    options["batch_size"] = min(run.micro_batch_size, count)
     batches = data.evaluation(**options)
     logits, labels = predict_dataset(model, batches, count)
-    chances = probabilities(model, logits)
+    chances = softmax(logits)  # recipes train logits
     predicted = chances.argmax(axis=1)
     confusion = confusion_matrix(predicted, labels, len(names))
     rows = per_class(confusion, names)
