@@ -116,17 +116,7 @@ class Config(cli.ModelFlags, cli.TrainingFlags):
 
 
 def main(config):
-    cli.show_log()
-    with cli.user_errors():
-        strategy, data, output = training.begin(config, load=load)
-        if strategy.num_devices > 1:
-            raise ValueError(
-                "Detectors train on one device: give --strategy none. "
-                f"Received: {strategy.num_devices} devices"
-            )
-        config = resolve_config(config, data)
-    results = train(config, data, strategy, output)
-    training.print_results(results, output)
+    training.launch(config, resolve_config, train, load)
 
 
 def load(config):
@@ -141,6 +131,12 @@ def train(config, data, strategy, output):
     with training.Run(
         config, data, strategy, output, f"{config.head}, {summary}", metric="AP"
     ) as run:
+        if strategy.num_devices > 1:
+            raise ValueError(
+                "Detectors train on one device: give --strategy none. "
+                f"Received: {strategy.num_devices} devices"
+            )
+
         # 1. Data: batches of images, and of classes with boxes.
         batches = {"image_size": config.image_size, "mode": config.mode}
 
@@ -167,8 +163,7 @@ def train(config, data, strategy, output):
 
         # 4. Training, from the last checkpoint if there is one.
         run.callbacks.append(evaluation.CocoMetrics(test, ("AP", "AP50")))
-        test_batches = run.distribute(test)
-        model.fit(**run.resume(model, schedule, train_batches, test_batches))
+        model.fit(**run.resume(model, schedule, train_batches, test))
 
         # 5. Results: the model, the numbers of COCO, pictures and settings.
         def write(model, output):

@@ -195,7 +195,6 @@ def train(config, data, strategy, output):
         )
 
         # 4. Training, from the last checkpoint if there is one.
-        test = run.distribute(test)
         model.fit(**run.resume(model, schedule, train_batches, test))
 
         # 5. Results: the model, IoU of each class, pictures and settings.

@@ -16,14 +16,12 @@ from keras_vit.training.checkpoint import (
 from keras_vit.training.models import MODEL_NAMES as MODEL_NAMES
 from keras_vit.training.models import build_model as build_model
 from keras_vit.training.models import check_classes as check_classes
-from keras_vit.training.models import check_patch_sizes as check_patch_sizes
 from keras_vit.training.models import (
     choose_model_and_size as choose_model_and_size,
 )
 from keras_vit.training.models import fine_tuning_size as fine_tuning_size
 from keras_vit.training.models import freeze_weights as freeze_weights
 from keras_vit.training.models import resolve_model_spec as resolve_model_spec
-from keras_vit.training.models import resolve_sizes as resolve_sizes
 from keras_vit.training.models import set_trainable as set_trainable
 from keras_vit.training.presets import FINE_TUNING as FINE_TUNING
 from keras_vit.training.presets import PRE_TRAINING as PRE_TRAINING

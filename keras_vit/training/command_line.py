@@ -35,9 +35,10 @@ from keras_vit.data.splits import parse_holdout
 from keras_vit.training.checkpoint import Diverged
 from keras_vit.training.checkpoint import Preempted
 from keras_vit.training.models import MODEL_NAMES
+from keras_vit.training.models import check_patch_size
+from keras_vit.training.models import choose_patch_size
 from keras_vit.training.models import parse_image_size as parse_image_size
 from keras_vit.training.models import resolve_model_spec
-from keras_vit.training.models import resolve_sizes
 from keras_vit.training.presets import Published
 
 # What `--help` shows for a value, unless its flag says otherwise.
@@ -454,9 +455,11 @@ class TrainingFlags(ProgramFlags):
         """Returns a config with an image size, by default the first of
         `image_sizes` that is not None, and a patch size that divides it, for
         the `resolve_model_spec` of the model."""
-        image_size, patch_size = resolve_sizes(
-            (self.image_size, *image_sizes), spec["patch_size"], spec["stride"]
-        )
+        image_size = next(x for x in (self.image_size, *image_sizes) if x)
+        patch_size = spec["patch_size"]
+        if spec["stride"]:  # not of a ResNet, which has no patches
+            patch_size = patch_size or choose_patch_size(image_size)
+            check_patch_size(image_size, patch_size * spec["stride"])
         return dataclasses.replace(
             self, image_size=image_size, patch_size=patch_size
         )
@@ -466,15 +469,6 @@ class TrainingFlags(ProgramFlags):
         names = ("remat", "dropout", "drop_path")
         values = {name: getattr(self, name, None) for name in names}
         return {name: value for name, value in values.items() if value}
-
-    def published_holdout(self) -> float:
-        """Returns the fraction of the training images that a preset leaves out.
-
-        The model does not train on these images. Unlike with `--holdout`, it
-        is evaluated on the test set, as in the published code.
-        """
-        name = self.dataset.partition(":")[0]
-        return self.published.left_out.get(name, 0.0)
 
     def scaled_rate(self, rate: float, batch_size: int) -> float:
         """Returns a published learning rate for a batch size."""

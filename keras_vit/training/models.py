@@ -3,7 +3,6 @@
 import dataclasses
 import difflib
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -83,38 +82,6 @@ def check_patch_size(
             f"{size_text(image_size)}: give --image-size {size_text(above)}, "
             "or another patch size."
         )
-
-
-def check_patch_sizes(config: Any, spec: dict[str, Any]) -> None:
-    """Raises a `ValueError` if a model cannot be trained for `--patch-sizes`;
-    `spec` is what `resolve_model_spec` returns."""
-    if config.patch_sizes and spec["stride"] != 1:
-        raise ValueError(
-            "--patch-sizes is for Vision Transformers, whose patches are cut "
-            "from the image: leave it out, or give another --model, such as "
-            "compact-vit."
-        )
-    for size in config.patch_sizes:
-        check_patch_size(config.image_size, size)
-
-
-def resolve_sizes(
-    image_sizes: Sequence[int | tuple[int, int] | None],
-    patch_size: int | None,
-    stride: int,
-) -> tuple[int | tuple[int, int], int | None]:
-    """Returns the first of `image_sizes` that is not None, and a patch size
-    that divides it, by default that of `choose_patch_size`.
-
-    `stride` is the number of pixels per position of the feature map that
-    patches are cut from: 1 without a ResNet; 0 for models without patches.
-    """
-    image_size = next(size for size in image_sizes if size)
-    if stride:
-        if patch_size is None:
-            patch_size = choose_patch_size(image_size)
-        check_patch_size(image_size, patch_size * stride)
-    return image_size, patch_size
 
 
 def fine_tuning_size(

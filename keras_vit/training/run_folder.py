@@ -47,16 +47,14 @@ _ENVIRONMENT = (
 )
 
 
-def check_output(
-    folder: StrPath, overwrite: bool, flag: str = "--output"
-) -> pathlib.Path:
+def check_output(folder: StrPath, overwrite: bool) -> pathlib.Path:
     """Checks that a run can write to a folder, without writing to it.
 
     The folder may be that of an interrupted run, which then resumes.
     """
     folder = pathlib.Path(folder).expanduser()
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{flag} {str(folder)!r} is a file, not a folder.")
+        raise ValueError(f"--output {str(folder)!r} is a file, not a folder.")
     begun = any(
         (folder / name).is_dir() for name in (CHECKPOINTS, SWEEP, COMPARISON)
     )
@@ -70,7 +68,7 @@ def check_output(
         raise ValueError(
             f"The output folder {str(folder)!r} "
             + ("is that of a finished run" if finished else "is not empty")
-            + f". Choose another {flag}{further * finished}, or replace what "
+            + f". Choose another --output{further * finished}, or replace what "
             "an earlier run wrote with --overwrite."
         )
     existing = next(
@@ -79,7 +77,7 @@ def check_output(
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise ValueError(
             f"The output folder {str(folder)!r} cannot be written, because "
-            f"{str(existing)!r} is read-only: choose another {flag}."
+            f"{str(existing)!r} is read-only: choose another --output."
         )
     return folder
 

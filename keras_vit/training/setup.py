@@ -128,11 +128,12 @@ def launch(
     config: Any,
     resolve_config: Callable[..., Any],
     train: Callable[..., dict[str, Any]],
+    load: Callable[..., Any] | None = None,
 ) -> None:
     """Trains with a config whose missing values `resolve_config` fills in, and
-    logs the results."""
+    logs the results; see `begin`."""
     with user_errors():
-        strategy, data, output = begin(config)
+        strategy, data, output = begin(config, load)
         config = resolve_config(config, data)
     results = train(config, data, strategy, output)
     if strategy.is_main:
@@ -160,7 +161,10 @@ def load_run_data(config: Any) -> ImageDataset:
     the model does not train on the images that a preset leaves out.
     """
     holdout = config.holdout
-    left_out = config.published_holdout() if holdout is None else holdout
+    left_out = holdout
+    if holdout is None:
+        name = config.dataset.partition(":")[0]
+        left_out = config.published.left_out.get(name, 0.0)
     data = load_dataset(
         config.dataset, left_out, config.skip_bad_images, config.test_split
     )

@@ -391,13 +391,12 @@ class Run:
     def evaluation_batches(self) -> Any:
         """Returns the batches to evaluate on, for `model.fit`. Images that only
         fill up a batch have the weight 0."""
-        batches = self.data.evaluation(
+        return self.data.evaluation(
             batch_size=self.micro_batch_size,
             shard=self.strategy.process,
             pad=True,
             **self.config.batches(),
         )
-        return self.distribute(batches)
 
     def resume(
         self,
@@ -413,7 +412,7 @@ class Run:
             schedule: Function of the step that returns the learning rate.
             train_batches: Function of a step that returns the endless batches
                 from there.
-            validation_data: Batches to evaluate on, from `distribute`.
+            validation_data: Batches to evaluate on, of this process.
 
         Returns:
             Dict. The arguments of `model.fit`, of which an epoch ends with an
@@ -431,6 +430,7 @@ class Run:
                 isinstance(x, StopEarly) and x.is_due for x in self.callbacks
             )
 
+        validation_data = self.distribute(validation_data)
         # Wrong options raise before the folder is opened.
         _checks.averages_fit_norms(model)
         train_batches(0)

@@ -31,12 +31,10 @@ def train(config, data, strategy, output):
                 **config.batches(),
             )
 
-        test = run.distribute(
-            data.evaluation(
-                batch_size=config.batch_size,
-                shard=strategy.process,
-                **config.batches(),
-            )
+        test = data.evaluation(
+            batch_size=config.batch_size,
+            shard=strategy.process,
+            **config.batches(),
         )
         model = keras_vit.VisionTransformer(
             input_shape=(8, 8, 1),

@@ -64,7 +64,7 @@ def test_a_run_resumes_bit_for_bit(tmp_path):
 def test_flags_that_do_not_fit_are_refused(tmp_path):
     output = {"output": str(tmp_path / "run")}
     refused(
-        "Patches of 5 pixels do not divide an image of 12",
+        "Received: 5 of 3, 5, and images of 12 x 12 pixels",
         **{**SETTINGS, "patch_sizes": (3, 5)},
         **output,
     )

@@ -181,7 +181,10 @@ def test_final_training_includes_the_validation_images(
 
     monkeypatch.setattr(recipe, "resolve_config", recorded)
     monkeypatch.setattr(recipe, "load", load)
-    monkeypatch.setattr(recipe.Config, "published_holdout", lambda self: 0.2)
+    preset = dataclasses.replace(
+        training.FINE_TUNING[None], left_out={"digits": 0.2}
+    )
+    monkeypatch.setitem(training.FINE_TUNING, None, preset)
     output = str(tmp_path / "out")
     run(steps=1, batch_size=8, sweep="0.001,0.003", output=output)
     held_out = ("mine", 1295, 143)

@@ -38,7 +38,7 @@ def test_default_model_and_size_from_scratch(
     sizes = image_size, patch_size, side
     assert models.choose_model_and_size(model, *sizes) == chosen
     spec = training.resolve_model_spec(chosen[0], None, patch_size)
-    training.resolve_sizes((chosen[1],), spec["patch_size"], spec["stride"])
+    command_line.TrainingFlags().with_sizes(spec, chosen[1])
 
 
 @pytest.mark.parametrize("image_size", [64, (64, 48)])
@@ -140,7 +140,9 @@ def test_patch_size_must_divide_the_image_size():
             models.check_patch_size(size, patch)
     with pytest.raises(ValueError, match="multiple of 4.* Received: 31"):
         models.choose_patch_size(31)
-    assert models.resolve_sizes((None, (64, 48), 8), None, 1) == ((64, 48), 8)
+    spec = {"patch_size": None, "stride": 1}
+    config = command_line.TrainingFlags().with_sizes(spec, None, (64, 48), 8)
+    assert (config.image_size, config.patch_size) == ((64, 48), 8)
 
 
 @pytest.mark.parametrize(
