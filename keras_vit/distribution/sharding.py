@@ -88,9 +88,10 @@ def _pad_tf_dataset(batches: Any, multiple: int) -> Dataset:
             even = tf.debugging.assert_equal(missing, 0, _uneven(multiple))
             with tf.control_dependencies([even]):
                 return tf.nest.map_structure(tf.identity, batch)
-        images, labels, weights = (
-            tf.concat([column, tf.repeat(column[:1], missing, axis=0)], 0)
-            for column in batch
+        # The images may be a tuple of patches, coordinates and validity.
+        images, labels, weights = tf.nest.map_structure(
+            lambda x: tf.concat([x, tf.repeat(x[:1], missing, axis=0)], 0),
+            batch,
         )
         zeros = tf.zeros_like(weights[count:])
         return images, labels, tf.concat([weights[:count], zeros], 0)

@@ -1,0 +1,122 @@
+"""Images that keep their aspect: sizes, batches, and resuming."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit.data import TokenBudget
+from keras_vit.data import load_dataset
+from keras_vit.data import pack_images
+
+pytestmark = pytest.mark.backends("torch")
+SIZES = ((40, 24), (16, 64), (30, 30), (12, 90), (64, 20), (8, 8))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for i, size in enumerate(SIZES):
+            path = root / split / "ab"[i % 2] / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pixels = rng.integers(0, 256, (*size, 3), "uint8")
+            Image.fromarray(pixels).save(path)
+    return root
+
+
+def test_sizes_are_those_of_transformers():
+    processing = pytest.importorskip(
+        "transformers.models.siglip2.image_processing_siglip2"
+    )
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        height, width = (int(n) for n in rng.integers(1, 4000, 2))
+        patch, count = int(rng.choice([4, 14, 16])), int(rng.integers(1, 1025))
+        found = TokenBudget(count, patch).image_size(height, width)
+        assert found == processing.get_image_size_for_max_num_patches(
+            height, width, patch, count
+        )
+        assert found[0] * found[1] <= count * patch**2
+
+
+def test_batches_hold_whole_images_of_their_aspect(folder):
+    data, budget = load_dataset(str(folder)), TokenBudget(20, (4, 6))
+    batches = list(data.test(image_size=budget, batch_size=4, pad=True))
+    assert [len(labels) for _, labels, _ in batches] == [4, 4]
+    images, _, weights = (
+        np.concatenate([np.asarray(b[i]) for b in batches])
+        if i
+        else [
+            np.concatenate([np.asarray(b[0][j]) for b in batches])
+            for j in range(3)
+        ]
+        for i in range(3)
+    )
+    assert (weights > 0).sum() == len(SIZES)
+    assert not images[2][weights == 0].any()
+    for i, (patches, coordinates, valid) in enumerate(
+        zip(*images, strict=True)
+    ):
+        if not weights[i]:
+            continue
+        shape = data.read("test", i)[0].shape
+        rows, columns = coordinates[valid].max(0) + 1
+        assert (rows * 4, columns * 6) == budget.image_size(*shape[:2])
+        # The same arrays as those of NumPy.
+        pixels = patches[valid].reshape(rows, columns, 4, 6, 3)
+        pixels = pixels.swapaxes(1, 2).reshape(rows * 4, columns * 6, 3)
+        packed = pack_images([pixels], (4, 6), 20)
+        for found, expected in zip(
+            packed, (patches, coordinates, valid), strict=True
+        ):
+            np.testing.assert_array_equal(found[0], expected)
+
+
+@pytest.mark.parametrize("protocol", ["simple", "vit_jax"])
+def test_training_depends_on_the_step_alone(folder, protocol):
+    data = load_dataset(str(folder))
+    options = {
+        "image_size": TokenBudget(12, 8),
+        "batch_size": 4,
+        "protocol": protocol,
+        "seed": 5,
+    }
+
+    def read(start, count, **more):
+        batches = data.train(start=start, **options, **more)
+        return [
+            [*map(np.asarray, (*images, labels))]
+            for images, labels in batches.take(count)
+        ]
+
+    straight = read(0, 5)
+    assert len({x[0].tobytes() for x in straight}) == 5
+    for one, other in zip(straight[3:], read(3, 2), strict=True):
+        for x, y in zip(one, other, strict=True):
+            np.testing.assert_array_equal(x, y)
+    halves = read(0, 2, micro_batches=2)
+    np.testing.assert_array_equal(
+        straight[0][0], np.concatenate([x[0] for x in halves])
+    )
+    shards = [read(1, 1, shard=(i, 2))[0][0] for i in range(2)]
+    np.testing.assert_array_equal(straight[1][0], np.concatenate(shards))
+
+
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        ({"mixup": 0.2}, "TokenBudget.*mixup=0.2"),
+        ({"augment": "light1"}, "TokenBudget.*augment='light1'"),
+        ({"erase": 0.2}, "TokenBudget.*erase"),
+        ({"protocol": "mae"}, "protocol.*Received: mae"),
+    ],
+)
+def test_what_needs_images_of_one_size_is_refused(folder, options, match):
+    budget = TokenBudget(16, 8)
+    with pytest.raises(ValueError, match=match):
+        load_dataset(str(folder)).train(
+            image_size=budget, batch_size=2, **options
+        )
+    with pytest.raises(ValueError, match="images of one size"):
+        load_dataset("digits").train(image_size=budget, batch_size=2)
