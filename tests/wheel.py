@@ -52,18 +52,18 @@ PHOTOS = """
 
     rng = np.random.default_rng(0)
     for name, low in (("dark", 0), ("bright", 128)):
-        folder = pathlib.Path("photos", name)
-        folder.mkdir(parents=True)
         for i in range(12):
             pixels = rng.integers(low, low + 128, (32, 32, 3)).astype("uint8")
+            folder = pathlib.Path("photos", "train" if i else "test", name)
+            folder.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels).save(folder / f"{i}.png")
 """
 COMMANDS = """
     train photos --steps 4
-    predict runs/photos photos/dark
-    explain runs/photos photos/dark/1.png
+    predict runs/photos photos/test
+    explain runs/photos photos/test/dark/0.png
     evaluate runs/photos
-    report runs/photos photos/dark/1.png
+    report runs/photos photos/test/dark/0.png
     export runs/photos served
     convert runs/photos photos.safetensors --to timm
     new finetune
