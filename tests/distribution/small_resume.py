@@ -18,6 +18,7 @@ from keras_vit import _logging
 from keras_vit import training
 from keras_vit.training import command_line
 from tests.recipes import programs
+from tests.small import vit
 
 
 def train(config, data, strategy, output):
@@ -36,11 +37,8 @@ def train(config, data, strategy, output):
             shard=strategy.process,
             **config.batches(),
         )
-        model = keras_vit.VisionTransformer(
+        model = vit(
             input_shape=(8, 8, 1),
-            patch_size=4,
-            hidden_size=16,
-            num_layers=1,
             num_heads=4,
             dropout=0.1,  # its random state has to be restored too
             classes=10,

@@ -4,10 +4,12 @@ logical devices, and writes losses and weights.
     LOGICAL_DEVICES=4 KERAS_BACKEND=tensorflow python -m \
         tests.distribution.small_run OUTPUT.npz RUN ...
 
-A run is `strategy:devices:model_devices:optimizer`; 0 stands for None. JAX's
-devices are made by XLA_FLAGS=--xla_force_host_platform_device_count=4.
+A run is `strategy:devices:model_devices:optimizer`, or with "dino" or "mocov3"
+as the last part; 0 stands for None. JAX's devices are made by
+XLA_FLAGS=--xla_force_host_platform_device_count=4.
 """
 
+import functools
 import os
 import sys
 
@@ -15,6 +17,8 @@ import keras
 import numpy as np
 
 import keras_vit
+from keras_vit import pretraining
+from tests.small import vit
 
 STEPS, BATCH, CLASSES = 5, 16, 8
 
@@ -93,8 +97,8 @@ class Test(keras.utils.PyDataset):
         return images[rows], labels[rows], weights[rows]
 
 
-def train(run):
-    name, devices, model_devices, kind = run.split(":")
+@functools.cache  # TensorFlow numbers the reductions of each strategy from 100
+def strategy(name, devices, model_devices):
     names = None
     if int(devices):
         names = [f"cpu:{i}" for i in range(int(devices))]
@@ -102,17 +106,18 @@ def train(run):
         name, devices=names, model_devices=int(model_devices) or None
     )
     print(chosen.describe(), flush=True)
+    return chosen
+
+
+def train(run):
+    *which, kind = run.split(":")
+    chosen = strategy(*which)
+    if kind in SELF_DISTILLED:
+        return pretrain(chosen, kind)
     accumulate = 2 if kind.endswith("accumulate") else 1
     keras.utils.set_random_seed(1)
     with chosen.scope():
-        model = keras_vit.VisionTransformer(
-            input_shape=(8, 8, 3),
-            patch_size=4,
-            hidden_size=16,
-            num_layers=1,
-            num_heads=4,
-            classes=CLASSES,
-        )
+        model = vit(num_heads=4, classes=CLASSES)
         head = model.get_layer("head").kernel
         head.assign(keras.random.normal(head.shape, seed=1))
         if kind == "sgd-distill":
@@ -165,10 +170,66 @@ def train(run):
     }
 
 
+HEADS = {"output_dim": 6, "hidden_dim": 10}
+SELF_DISTILLED = {
+    "dino": lambda e: pretraining.DINO(e, bottleneck_dim=5, **HEADS),
+    "mocov3": lambda e: pretraining.MoCoV3(e, **HEADS),
+}
+
+
+def pretrain(chosen, kind):
+    """Trains without labels for two steps.
+
+    `scale` is the largest change of any weight: some gradients, such as those
+    of biases before a batch norm, are sums that cancel, so that their rounding
+    errors are relative to the terms.
+    """
+    import tensorflow as tf
+
+    crops = np.random.default_rng(0).normal(size=(16, 2, 8, 8, 3))
+    pair = {"global": crops.astype("float32")}, np.zeros(16, "int32")
+    batches = tf.data.Dataset.from_tensor_slices(pair)
+    batches = batches.batch(8, drop_remainder=True)
+
+    def weights():
+        return np.concatenate(
+            [
+                keras.ops.convert_to_numpy(w).ravel()
+                for w in model.weights
+                if "int" not in str(w.dtype)
+            ]
+        )
+
+    keras.utils.set_random_seed(0)
+    with chosen.scope():
+        model = SELF_DISTILLED[kind](vit(include_top=False))
+        # Gradients of a head's first layers are large at first, and a large
+        # step multiplies the differences of the losses after it.
+        model.compile(keras.optimizers.SGD(1e-3), jit_compile=False)
+        before = weights()
+        history = model.fit(
+            chosen.distribute(batches),
+            steps_per_epoch=1,
+            epochs=2,
+            verbose=0,
+            shuffle=False,
+        ).history
+        return {
+            "losses": np.array(history["loss"]),
+            "tested": keras.ops.convert_to_numpy(
+                getattr(model, "center", np.zeros(1))
+            ),
+            "weights": weights(),
+            "scale": np.abs(weights() - before).max(),
+        }
+
+
 def main(output, *runs):
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
+        # Replicas wait for each other, which needs a thread for each of them.
+        tf.config.threading.set_inter_op_parallelism_threads(4)
         count = int(os.environ["LOGICAL_DEVICES"])
         if count > 1:
             tf.config.set_logical_device_configuration(

@@ -11,56 +11,41 @@ import pytest
 
 BACKEND = keras.config.backend()
 ROOT = pathlib.Path(__file__).parents[2]
-# Runs of `small_run` in one process: with each optimizer and strategy.
-FEW = {
+# Runs of `small_run` by process. A process of TensorFlow reduces over one
+# number of devices only.
+RUNS = {
     "tensorflow": (
-        (
-            "none:0:0:sgd",
-            "none:0:0:adamw",
-            "mirrored:2:0:sgd",
-            "mirrored:2:0:adamw",
-        ),
-        # A process of TensorFlow reduces gradients of one size only.
-        ("none:0:0:sgd-distill", "mirrored:2:0:sgd-distill"),
+        """
+        none:0:0:sgd none:0:0:adamw none:0:0:keras-sgd none:0:0:dino
+        none:0:0:mocov3 mirrored:2:0:sgd mirrored:2:0:keras-sgd
+        mirrored:2:0:dino mirrored:2:0:mocov3
+        """,
+        "mirrored:4:0:sgd mirrored:4:0:adamw",
     ),
     "jax": (
-        (
-            "none:0:0:sgd",
-            "none:0:0:adamw",
-            "none:0:0:sgd-distill",
-            "data-parallel:4:0:sgd-accumulate",
-            "data-parallel:4:0:adamw",
-            "data-parallel:4:0:sgd-distill",
-            "model-parallel:4:2:sgd",
-        ),
+        """
+        none:0:0:sgd none:0:0:dino none:0:0:mocov3 data-parallel:2:0:sgd
+        data-parallel:4:0:sgd data-parallel:4:0:sgd-accumulate
+        data-parallel:2:0:dino data-parallel:2:0:mocov3
+        """,
+        """
+        none:0:0:adamw data-parallel:4:0:adamw model-parallel:4:2:sgd
+        model-parallel:4:2:adamw
+        """,
     ),
 }
-# All runs, by process.
-RUNS = {
-    # A process of TensorFlow reduces over one number of devices only.
+# With each optimizer and strategy.
+FEW = {
     "tensorflow": (
-        (
-            "none:0:0:sgd",
-            "none:0:0:adamw",
-            "none:0:0:keras-sgd",
-            "mirrored:2:0:sgd",
-            "mirrored:2:0:keras-sgd",
-        ),
-        ("mirrored:4:0:sgd", "mirrored:4:0:adamw"),
+        "none:0:0:sgd none:0:0:adamw mirrored:2:0:sgd mirrored:2:0:adamw",
+        "none:0:0:sgd-distill mirrored:2:0:sgd-distill",
     ),
     "jax": (
-        (
-            "none:0:0:sgd",
-            "data-parallel:2:0:sgd",
-            "data-parallel:4:0:sgd",
-            "data-parallel:4:0:sgd-accumulate",
-        ),
-        (
-            "none:0:0:adamw",
-            "data-parallel:4:0:adamw",
-            "model-parallel:4:2:sgd",
-            "model-parallel:4:2:adamw",
-        ),
+        """
+        none:0:0:sgd none:0:0:adamw none:0:0:sgd-distill
+        data-parallel:4:0:sgd-accumulate data-parallel:4:0:adamw
+        data-parallel:4:0:sgd-distill model-parallel:4:2:sgd
+        """,
     ),
 }
 
@@ -110,10 +95,21 @@ def read(paths):
 
 
 def differences(a, b):
+    scales = {"weights": a.get("scale", 1)}
     return {
-        name: np.abs(a[name] - b[name]).max()
+        name: np.abs(a[name] - b[name]).max() / scales.get(name, 1)
         for name in ("losses", "tested", "weights")
     }
+
+
+# Four times the largest difference on TensorFlow and JAX. On one device, the
+# reverse order of the images changes as much. The losses of MoCo v3 differ by
+# more, because batch norms divide by the standard deviations of features that
+# are almost the same for all images at first. What is tested is DINO's center.
+TOLERANCES = {
+    "dino": {"losses": 2e-6, "tested": 1e-7, "weights": 1e-6},
+    "mocov3": {"losses": 3e-5, "tested": 0, "weights": 3e-6},
+}
 
 
 @pytest.mark.backends("jax", "tensorflow")
@@ -127,7 +123,7 @@ def differences(a, b):
 def test_any_number_of_devices_gives_equal_training(
     runs, tmp_path, record_error
 ):
-    runs = runs[BACKEND]
+    runs = [each.split() for each in runs[BACKEND]]
     paths = [tmp_path / f"{i}.npz" for i in range(len(runs))]
     finish([start(*pair) for pair in zip(paths, runs, strict=True)])
     found = read(paths)
@@ -135,7 +131,7 @@ def test_any_number_of_devices_gives_equal_training(
         name, devices, model_devices, kind = run.split(":")
         if name == "none":
             # The model learns; otherwise, equality would mean little.
-            assert np.ptp(results["losses"]) > 0.1
+            assert kind in TOLERANCES or np.ptp(results["losses"]) > 0.1
             continue
         if name == "model-parallel":
             assert results["shards"].max() == int(model_devices)
@@ -147,6 +143,10 @@ def test_any_number_of_devices_gives_equal_training(
             continue
         one_device = found[f"none:0:0:{kind.removesuffix('-accumulate')}"]
         for what, error in differences(results, one_device).items():
+            tolerance = TOLERANCES.get(kind, {}).get(what, 1e-5)
             record_error(
-                f"{name} on {devices} devices", f"{kind} {what}", error, 1e-5
+                f"{name} on {devices} devices",
+                f"{kind} {what}",
+                error,
+                tolerance,
             )

@@ -6,6 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import distribution
+from tests.small import vit
 
 
 def huge(**kwargs):
@@ -41,15 +42,7 @@ def test_bytes_per_device_match_jax():
     mesh = keras.distribution.DeviceMesh((1, 1), ("batch", "model"), ["cpu:0"])
     parallel = distribution.ModelParallel(mesh)
     with parallel.scope():
-        model = keras_vit.VisionTransformer(
-            input_shape=(16, 16, 3),
-            patch_size=8,
-            hidden_size=16,
-            num_layers=1,
-            num_heads=2,
-            classes=4,
-            dropout=0.1,
-        )
+        model = vit(dropout=0.1)
     held = sum(
         np.prod(v.value.sharding.shard_shape(v.value.shape))
         * v.value.dtype.itemsize

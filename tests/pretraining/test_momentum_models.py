@@ -1,5 +1,7 @@
 """Training, saving and layouts of DINO and MoCo v3."""
 
+import argparse
+
 import keras
 import numpy as np
 import pytest
@@ -119,14 +121,6 @@ def test_last_layer_is_frozen_at_first():
 
 
 @ON_TORCH
-def test_averages_before_the_batch_norms_of_mocov3_are_refused():
-    model = moco()
-    model.compile(keras.optimizers.SGD(0.1, use_ema=True))
-    with pytest.raises(ValueError, match="statistics of the batch norm"):
-        model.fit(crops(local=False), verbose=0)
-
-
-@ON_TORCH
 def test_patch_embedding_of_mocov3_is_frozen():
     model = moco()
     paths = {v.path for v in model.trainable_variables}
@@ -145,23 +139,6 @@ def test_patch_embedding_of_mocov3_is_frozen():
 
 
 @ON_TORCH
-def test_wrong_arguments_are_refused():
-    with pytest.raises(ValueError, match="output_dim=0"):
-        dino(output_dim=0)
-    with pytest.raises(ValueError, match="positions='learned'"):
-        pretraining.MoCoV3(small.encoder(position_embedding="sincos2d"))
-    with pytest.raises(ValueError, match="gradient_accumulation_steps=2"):
-        dino().compile(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
-    scaled = keras.optimizers.LossScaleOptimizer(
-        keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
-    )  # as Keras wraps it under "mixed_float16"
-    with pytest.raises(ValueError, match="gradient_accumulation_steps=2"):
-        moco().compile(scaled)
-    with pytest.raises(ValueError, match="computes its own loss"):
-        dino().compile("sgd", loss="mse")
-
-
-@ON_TORCH
 def test_diversity_is_zero_if_outputs_do_not_depend_on_the_image():
     from keras_vit.pretraining.losses import entropy_and_diversity
 
@@ -176,87 +153,6 @@ def test_diversity_is_zero_if_outputs_do_not_depend_on_the_image():
         p = ops.convert_to_tensor(p)
         found = [float(numpy(x)) for x in entropy_and_diversity(p)]
         np.testing.assert_allclose(found, (entropy, diversity), atol=1e-6)
-
-
-@ON_TORCH
-@pytest.mark.parametrize("kind", ["dino", "mocov3"])
-@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
-def test_training_checkpoints_are_read_and_written(kind, suffix, tmp_path):
-    encoder = small.encoder(num_layers=1, activation="gelu")
-    model = {
-        "dino": lambda: pretraining.DINO(encoder, bottleneck_dim=5, **HEADS),
-        "mocov3": lambda: pretraining.MoCoV3(encoder, **HEADS),
-    }[kind]()
-    rng = np.random.default_rng(0)
-    for variable in model.weights:
-        if variable is not model.step:
-            value = rng.uniform(0.1, 1, variable.shape)
-            variable.assign(value.astype("float32"))
-    path = tmp_path / f"checkpoint{suffix}"
-    converters.save(model, path, kind)
-    again = pretraining.load(path, num_heads=2)
-    assert type(again) is type(model)
-    found = again.variables_by_path()
-    for name, variable in model.variables_by_path().items():
-        np.testing.assert_array_equal(numpy(found[name]), numpy(variable), name)
-    alone = converters.load(path, num_heads=2)
-    images = small.images(2)
-    np.testing.assert_allclose(
-        numpy(alone(images)),
-        numpy(model.pretrained_encoder(images)),
-        rtol=0,
-        atol=1e-5,
-    )
-
-
-@ON_TORCH
-def test_checkpoints_of_the_original_code(tmp_path):
-    """Nested as main_dino.py and main_moco.py write them, with the settings of
-    the program and the state of the optimizer."""
-    import argparse
-
-    torch = pytest.importorskip("torch")
-    encoder = small.encoder(num_layers=1, activation="gelu")
-    models = {
-        "dino": pretraining.DINO(encoder, bottleneck_dim=5, **HEADS),
-        "mocov3": pretraining.MoCoV3(encoder, **HEADS),
-    }
-    for kind, model in models.items():
-        path = tmp_path / f"{kind}.pth"
-        converters.save(model, path, kind)
-        saved = torch.load(path, weights_only=True)
-        if kind == "dino":
-            assert set(saved) == {"student", "teacher", "dino_loss"}
-            assert "module.backbone.cls_token" in saved["student"]
-            assert "backbone.blocks.0.attn.qkv.weight" in saved["teacher"]
-            shape = saved["teacher"]["head.last_layer.weight_g"].shape
-            assert tuple(shape) == (HEADS["output_dim"], 1)
-            saved |= {"args": argparse.Namespace(lr=0.1), "epoch": 100}
-        else:
-            weights = saved["state_dict"]
-            assert "module.base_encoder.head.7.running_mean" in weights
-            assert "module.momentum_encoder.head.0.weight" in weights
-            assert "module.predictor.3.weight" in weights
-            name = "module.predictor.1.num_batches_tracked"
-            weights[name] = torch.tensor(7)
-            saved |= {"arch": "vit_small"}
-        group = {"lr": np.float64(1.5), "params": [0]}
-        state = {0: {"exp_avg": torch.ones(2)}}
-        saved["optimizer"] = {"state": state, "param_groups": [group]}
-        original = tmp_path / f"{kind}.pth.tar"
-        torch.save(saved, original)
-        again = pretraining.load(original, num_heads=2)
-        for found, expected in zip(again.weights, model.weights, strict=True):
-            np.testing.assert_array_equal(numpy(found), numpy(expected))
-
-
-def test_two_crops_of_other_sizes_share_the_weights():
-    """Position embeddings of local crops are resampled."""
-    model = dino()
-    stages = model.stages
-    images = ops.convert_to_tensor(crops()["local"][:, 0])
-    tokens = stages.embed(images)
-    assert tuple(tokens.shape) == (4, 1 + 4, 16)
 
 
 @ON_TORCH
@@ -300,3 +196,105 @@ def test_the_teacher_moves_in_half_precision(make):
         model.update_teacher(0)
     assert student.dtype == "bfloat16"
     np.testing.assert_allclose(numpy(teacher), 0.999**10, rtol=1e-5)
+
+
+# Keys that main_dino.py and main_moco.py write, by the parts of their files.
+ORIGINAL = {
+    "dino": {
+        "student": "module.backbone.cls_token",
+        "teacher": "backbone.blocks.0.attn.qkv.weight",
+        "dino_loss": "center",
+    },
+    "mocov3": {"state_dict": "module.base_encoder.head.7.running_mean"},
+}
+
+
+@ON_TORCH
+@pytest.mark.parametrize("kind", ORIGINAL)
+def test_training_checkpoints_are_read_and_written(kind, tmp_path):
+    """Also with the settings of the program and the state of the optimizer."""
+    torch = pytest.importorskip("torch")
+    encoder = small.encoder(num_layers=1, activation="gelu")
+    model = {
+        "dino": lambda: pretraining.DINO(encoder, bottleneck_dim=5, **HEADS),
+        "mocov3": lambda: pretraining.MoCoV3(encoder, **HEADS),
+    }[kind]()
+    rng = np.random.default_rng(0)
+    for variable in model.weights:
+        if variable is not model.step:
+            value = rng.uniform(0.1, 1, variable.shape)
+            variable.assign(value.astype("float32"))
+    paths = [tmp_path / f"checkpoint{x}" for x in (".safetensors", ".pth")]
+    for path in paths:
+        converters.save(model, path, kind)
+    saved = torch.load(paths[1], weights_only=True)
+    assert saved.keys() == ORIGINAL[kind].keys()
+    for part, key in ORIGINAL[kind].items():
+        assert key in saved[part]
+    if kind == "dino":
+        shape = saved["teacher"]["head.last_layer.weight_g"].shape
+        assert tuple(shape) == (HEADS["output_dim"], 1)
+        saved |= {"args": argparse.Namespace(lr=0.1), "epoch": 100}
+    else:
+        weights = saved["state_dict"]
+        assert "module.momentum_encoder.head.0.weight" in weights
+        assert "module.predictor.3.weight" in weights
+        name = "module.predictor.1.num_batches_tracked"
+        weights[name] = torch.tensor(7)
+        saved |= {"arch": "vit_small"}
+    group = {"lr": np.float64(1.5), "params": [0]}
+    state = {0: {"exp_avg": torch.ones(2)}}
+    saved["optimizer"] = {"state": state, "param_groups": [group]}
+    torch.save(saved, tmp_path / "original.pth.tar")
+    for path in (*paths, tmp_path / "original.pth.tar"):
+        again = pretraining.load(path, num_heads=2)
+        assert type(again) is type(model)
+        found = again.variables_by_path()
+        for name, variable in model.variables_by_path().items():
+            np.testing.assert_array_equal(numpy(found[name]), numpy(variable))
+    images = small.images(2)
+    expected = numpy(model.pretrained_encoder(images))
+    for path in paths:
+        alone = numpy(converters.load(path, num_heads=2)(images))
+        np.testing.assert_allclose(alone, expected, rtol=0, atol=1e-5)
+
+
+def accumulating():
+    return keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+
+
+@ON_TORCH
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: dino(output_dim=0), "output_dim=0"),
+        (
+            lambda: pretraining.MoCoV3(
+                small.encoder(position_embedding="sincos2d")
+            ),
+            "positions='learned'",
+        ),
+        (
+            lambda: dino().compile(accumulating()),
+            "gradient_accumulation_steps=2",
+        ),
+        (  # as Keras wraps it under "mixed_float16"
+            lambda: moco().compile(
+                keras.optimizers.LossScaleOptimizer(accumulating())
+            ),
+            "gradient_accumulation_steps=2",
+        ),
+        (lambda: dino().compile("sgd", loss="mse"), "computes its own loss"),
+    ],
+)
+def test_wrong_arguments_are_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+@ON_TORCH
+def test_averages_before_the_batch_norms_of_mocov3_are_refused():
+    model = moco()
+    model.compile(keras.optimizers.SGD(0.1, use_ema=True))
+    with pytest.raises(ValueError, match="statistics of the batch norm"):
+        model.fit(crops(local=False), verbose=0)

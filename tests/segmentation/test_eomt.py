@@ -240,22 +240,6 @@ def test_it_learns_and_is_saved(tmp_path):
 
 
 @ON_TORCH
-def test_int8_and_frozen_heads_are_saved(tmp_path):
-    encoder = tiny(num_layers=1, pooling=None, include_top=False, classes=None)
-    model = EoMT(encoder, 2, queries=3, blocks=1, masked=False)
-    model.quantize("int8")
-    model.get_layer("eomt_head").upscales[0].trainable = False
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    for a, b in zip(model.weights, loaded.weights, strict=True):
-        np.testing.assert_array_equal(numpy(a), numpy(b))
-        assert a.trainable == b.trainable
-    head = loaded.get_layer("eomt_head")
-    assert head.class_head.quantization_mode == "int8"
-    assert not head.upscales[0].trainable
-
-
-@ON_TORCH
 def test_points_are_grid_sample():
     import torch
 
@@ -272,50 +256,6 @@ def test_points_are_grid_sample():
         *map(keras.ops.convert_to_tensor, (maps, points))
     )
     np.testing.assert_allclose(numpy(found), expected.numpy(), atol=1e-5)
-
-
-@ON_TORCH
-def test_errors(tmp_path):
-    with pytest.raises(ValueError, match="blocks=3"):
-        EoMT(tiny(num_layers=2), 2, blocks=3)
-    with pytest.raises(ValueError, match="encoder_norm"):
-        EoMT(tiny(pooling="gap", final_norm="after_pooling"), 2, blocks=1)
-    with pytest.raises(ValueError, match="in the stem"):
-        EoMT(tiny(position_embedding="relative"), 2, blocks=1)
-    for options, message in (
-        ({"dice": 2.0}, "dice_weight.*Received: 'dice'"),
-        ({"mask_weight": -1}, "mask_weight=-1"),
-        ({"num_points": 0.5}, "num_points=0.5"),
-        ({"importance": 2.0}, "importance': 2.0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            EoMT(tiny(num_layers=1), 2, blocks=1, loss_options=options)
-    model = EoMT(tiny(num_layers=1, input_shape=(8, 8, 3)), 2, blocks=1)
-    with pytest.raises(ValueError, match="Received: `sample_weight`"):
-        model.compute_loss(y={}, y_pred={}, sample_weight=1.0)
-    model.compile("sgd", loss="mse")
-    with pytest.raises(ValueError, match="loss='mse'"):
-        model.compute_loss(y={}, y_pred={})
-    with pytest.raises(ValueError, match="Received: 'ViTB14'"):
-        EoMT("ViTB14", 2)
-    outputs = model(np.zeros((1, 8, 8, 3)))
-    labels = np.full((1, 1), -1)
-    masks = np.zeros((1, 1, 8, 8))
-    targets = {"classes": labels, "masks": masks}
-    options = {"num_points": 4, "no_object_weight": 0.0}
-    found = keras_vit.segmentation.mask_loss(outputs, targets, **options)
-    assert float(found) == 0
-    for label in (2, 3, 255):
-        wrong = {**targets, "classes": np.array([[label]])}
-        # PyTorch raises ValueError, the other backends an error of their own.
-        with pytest.raises(Exception, match=f"from 0 to 1, .*: {label}"):
-            float(keras_vit.segmentation.mask_loss(outputs, wrong, **options))
-    for wrong in ({"masks": masks[0]}, {"classes": labels[:, :0]}):
-        with pytest.raises(ValueError, match="one object or more"):
-            keras_vit.segmentation.mask_loss(outputs, {**targets, **wrong})
-    with pytest.raises(ValueError, match="layer_scale=None"):
-        keras_vit.segmentation.save(model, tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 def test_query_masks_are_independent():
@@ -351,3 +291,84 @@ def test_masks_are_annealed_by_the_end_of_the_last_step(epochs):
         float(model.get_layer(f"query_mask_{i}").probability) for i in (0, 1)
     ]
     np.testing.assert_allclose(found, [0, 0.5**0.9], rtol=1e-6)
+
+
+def small(**options):
+    encoder = tiny(num_layers=1, input_shape=(8, 8, 3))
+    return EoMT(encoder, 2, blocks=1, **options)
+
+
+@ON_TORCH
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: EoMT("ViTB14", 2), "Received: 'ViTB14'"),
+        (lambda: EoMT(tiny(num_layers=2), 2, blocks=3), "blocks=3"),
+        (
+            lambda: EoMT(
+                tiny(pooling="gap", final_norm="after_pooling"), 2, blocks=1
+            ),
+            "encoder_norm",
+        ),
+        (
+            lambda: EoMT(tiny(position_embedding="relative"), 2, blocks=1),
+            "in the stem",
+        ),
+        *(
+            (lambda options=options: small(loss_options=options), words)
+            for options, words in (
+                ({"dice": 2.0}, "dice_weight.*Received: 'dice'"),
+                ({"mask_weight": -1}, "mask_weight=-1"),
+                ({"num_points": 0.5}, "num_points=0.5"),
+                ({"importance": 2.0}, "importance': 2.0"),
+            )
+        ),
+    ],
+)
+def test_wrong_models_are_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+@ON_TORCH
+def test_wrong_targets_are_refused(tmp_path):
+    model = small()
+    with pytest.raises(ValueError, match="Received: `sample_weight`"):
+        model.compute_loss(y={}, y_pred={}, sample_weight=1.0)
+    model.compile("sgd", loss="mse")
+    with pytest.raises(ValueError, match="loss='mse'"):
+        model.compute_loss(y={}, y_pred={})
+    outputs = model(np.zeros((1, 8, 8, 3)))
+    masks, none = np.zeros((1, 1, 8, 8)), np.full((1, 1), -1)
+
+    def loss(classes=none, masks=masks):
+        targets = {"classes": classes, "masks": masks}
+        options = {"num_points": 4, "no_object_weight": 0.0}
+        return float(mask_loss(outputs, targets, **options))
+
+    assert loss() == 0
+    for label in (2, 3, 255):
+        # PyTorch raises ValueError, the other backends an error of their own.
+        with pytest.raises(Exception, match=f"from 0 to 1, .*: {label}"):
+            loss(np.array([[label]]))
+    for wrong in ({"masks": masks[0]}, {"classes": none[:, :0]}):
+        with pytest.raises(ValueError, match="one object or more"):
+            loss(**wrong)
+    with pytest.raises(ValueError, match="layer_scale=None"):
+        keras_vit.segmentation.save(model, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@ON_TORCH
+def test_int8_and_frozen_heads_are_saved(tmp_path):
+    model = small(queries=3, masked=False)
+    model.quantize("int8")
+    model.get_layer("eomt_head").upscales[0].trainable = False
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for a, b in zip(model.weights, loaded.weights, strict=True):
+        np.testing.assert_array_equal(numpy(a), numpy(b))
+        assert a.trainable == b.trainable
+    head = loaded.get_layer("eomt_head")
+    assert head.class_head.quantization_mode == "int8"
+    assert not head.upscales[0].trainable

@@ -48,23 +48,6 @@ def problem_of_file(path, link):
     return None
 
 
-def test_a_broken_link_is_found(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("# Some `code`, twice\n\n# Again\n\n# Again\n")
-    good = links.markdown_anchors(page.read_text())
-    assert good == {"some-code-twice", "again", "again-1"}
-    text = "[a](page.md#again) ![b](x.png) `[c](no.md)`\n\n    [d](no.md)\n"
-    assert links.markdown_links(text) == ["page.md#again", "x.png"]
-    for url in (
-        "http://example.com/",
-        "https://example/",
-        "https://example.com/a b",
-        "https://github.com/owner",
-    ):
-        assert links.problem_of_url(url), url
-    assert links.problem_of_url("https://example.com/a?b=c#d") is None
-
-
 def test_every_page_of_docs_is_linked():
     """A page that no other page leads to is not found by its readers."""
     linked = set()

@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-import keras_vit
+from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -125,13 +125,9 @@ def test_benchmark_of_real_processes(tool, tmp_path):
 
 @pytest.fixture
 def encoder():
-    return keras_vit.VisionTransformer(
+    return vit(
         input_shape=(32, 32, 3),
         patch_size=8,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        mlp_dim=32,
         include_top=False,
         pooling="token",
     )

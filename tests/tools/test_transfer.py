@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import keras_vit
+from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
 TOOLS = pathlib.Path(__file__).parents[2] / "tools"
@@ -54,14 +55,7 @@ def test_table_of_frozen_features(tmp_path, capsys):
             pixels = rng.integers(0, 128, (8, 8, 3)) + 127 * (i % 2)
             image = Image.fromarray(pixels.astype("uint8"))
             image.save(folder / f"{i}.png")
-    model = keras_vit.VisionTransformer(
-        input_shape=(16, 16, 3),
-        include_top=False,
-        patch_size=4,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-    )
+    model = vit(input_shape=(16, 16, 3), include_top=False)
     weights = str(tmp_path / "encoder.npz")
     keras_vit.converters.save(model, weights)
     folder = str(tmp_path / "set")

@@ -24,20 +24,22 @@ def examples(batches):
     return [x[weights[0] > 0] if weights else x for x in (images, labels)]
 
 
-def check_order(train, count=7):
+def check_order(train, count=7, processes=2):
     """Checks that a batch depends on the seed and its number alone, also in a
-    run that resumes and in each of two processes; returns the batches.
+    run that resumes, and in each of several processes; returns the batches.
 
     Args:
         train: Function of `seed`, `start` and `shard` that returns batches.
         count: Integer. Number of batches to compare.
+        processes: Integer. 1 where a process mixes only its own images.
     """
     whole = take(train(seed=3), count)
-    rest = take(train(seed=3, start=count - 2), 2)
-    shards = [take(train(seed=3, shard=(i, 2)), 2) for i in (0, 1)]
-    for x, later, *parts in zip(whole, rest, *shards, strict=True):
-        np.testing.assert_array_equal(later, x[-2:])
-        np.testing.assert_array_equal(np.concatenate(parts, 1), x[:2])
+    shards = [
+        take(train(seed=3, start=count - 2, shard=(i, processes)), 2)
+        for i in range(processes)
+    ]
+    for x, *parts in zip(whole, *shards, strict=True):
+        np.testing.assert_array_equal(np.concatenate(parts, 1), x[-2:])
     other = take(train(seed=4), 1)
     assert not np.array_equal(other[0], whole[0][:1])
     return whole

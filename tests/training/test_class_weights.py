@@ -8,8 +8,7 @@ import keras_vit
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("one_hot", [False, True])
-@pytest.mark.parametrize("kind", ["arrays", "digits"])
+@pytest.mark.parametrize("kind, one_hot", [("digits", False), ("arrays", True)])
 def test_class_weights_multiply_the_sample_weights(kind, one_hot):
     """The loss of a step is the weighted mean of the images' losses."""
     utils = pytest.importorskip("sklearn.utils.class_weight")
@@ -36,13 +35,8 @@ def test_class_weights_multiply_the_sample_weights(kind, one_hot):
     np.testing.assert_allclose(w, weights[y], rtol=1e-6)
     assert len(set(w)) > 1
     classes = len(counts)
-    model = keras.Sequential(
-        [
-            keras.Input(x.shape[1:]),
-            keras.layers.Flatten(),
-            keras.layers.Dense(classes),
-        ]
-    )
+    layers = [keras.layers.Flatten(), keras.layers.Dense(classes)]
+    model = keras.Sequential([keras.Input(x.shape[1:]), *layers])
     logits = keras.ops.convert_to_numpy(model(x)).astype("float64")
     losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(y)), y]
     model.compile("sgd", keras_vit.losses.get_loss("softmax", one_hot))
@@ -50,12 +44,15 @@ def test_class_weights_multiply_the_sample_weights(kind, one_hot):
     assert history.history["loss"][0] == pytest.approx(
         np.mean(w * losses), rel=1e-5
     )
-    for wrong in ({"mixup": 0.2}, {"cutmix": 1.0}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            data.train(**options, class_weights=weights, **wrong)
-    for wrong in (weights[1:], -weights, weights * np.nan):
-        with pytest.raises(ValueError, match=f"{classes} numbers"):
-            data.train(**options, class_weights=wrong)
+    for wrong, words in (
+        ({"mixup": 0.2}, "mixup"),
+        ({"cutmix": 1.0}, "cutmix"),
+        ({"class_weights": weights[1:]}, f"{classes} numbers"),
+        ({"class_weights": -weights}, f"{classes} numbers"),
+        ({"class_weights": weights * np.nan}, f"{classes} numbers"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            data.train(**{**options, "class_weights": weights, **wrong})
 
 
 @pytest.mark.backends("torch")

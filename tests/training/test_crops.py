@@ -5,48 +5,18 @@ import pytest
 
 from keras_vit import data
 from keras_vit.data import crops as crops_module
+from tests.training.batches import check_order
+from tests.training.batches import take
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.backends("torch")
-SMALL = data.MultiCrop(num_local=1, local_size=8)
+# The graph of the jitter is traced in seconds; it has its own test.
+SMALL = data.MultiCrop(num_local=1, local_size=8, jitter_probability=0.0)
 
 
 def dataset(count=30):
     images = np.random.default_rng(0).integers(0, 256, (count, 20, 24, 3))
     return data.from_arrays(images.astype("uint8"), np.arange(count) % 3)
-
-
-def batches(count, start=0, shard=(0, 1), source=None, **options):
-    found = (source or dataset()).train(
-        image_size=16,
-        batch_size=4,
-        seed=3,
-        start=start,
-        shard=shard,
-        crops=options.pop("crops", SMALL),
-        **options,
-    )
-    return [
-        {name: x.numpy() for name, x in views.items()}
-        for views, _ in found.take(count)
-    ]
-
-
-@pytest.mark.slow
-def test_crops_do_not_depend_on_the_start_and_on_processes():
-    whole = batches(3)
-    assert whole[0]["global"].shape == (4, 2, 16, 16, 3)
-    assert whole[0]["local"].shape == (4, 1, 8, 8, 3)
-    assert np.abs(whole[0]["global"]).max() <= 1
-    resumed = batches(1, start=2)[0]
-    first, second = (batches(1, shard=(i, 2))[0] for i in range(2))
-    for name in ("global", "local"):
-        np.testing.assert_array_equal(resumed[name], whole[2][name])
-        both = np.concatenate([first[name], second[name]])
-        np.testing.assert_array_equal(both, whole[0][name])
-    assert not np.array_equal(
-        whole[0]["global"][:, 0], whole[0]["global"][:, 1]
-    )
 
 
 def test_published_settings():
@@ -76,6 +46,11 @@ def test_jitter_matches_its_definition():
         np.testing.assert_allclose(ratio, ratio[0, 0, 0], rtol=1e-3)
         factors.append(ratio.mean())
     assert 0.6 <= min(factors) < 0.75 and 1.25 < max(factors) <= 1.4
+    jitter = data.MultiCrop()._jitter
+    seeds = [tf.constant([0, i]) for i in (1, 1, 2)]
+    one, same, other = (jitter(image, seed).numpy() for seed in seeds)
+    np.testing.assert_array_equal(one, same)
+    assert np.abs(one - other).max() > 1
 
 
 def test_blur_matches_scipy():
@@ -99,8 +74,6 @@ def test_solarisation_inverts_bright_pixels():
 @pytest.mark.slow
 def test_digits_have_crops():
     digits = data.load_dataset("digits")
-    found = batches(1, source=digits, flip=False)[0]
-    assert found["global"].shape == (4, 2, 16, 16, 1)
     plain = data.MultiCrop(
         global_scale=(1.0, 1.0),
         num_local=0,
@@ -109,8 +82,9 @@ def test_digits_have_crops():
         blur_probabilities=(0, 0, 0),
         solarize_probability=0,
     )
-    whole = digits.train(image_size=32, batch_size=4, crops=plain, flip=False)
-    images = next(iter(whole))[0]["global"].numpy()
+    whole = train(digits, image_size=32, crops=plain, flip=False)
+    ((images,), _) = take(whole, 1)
+    assert images.shape == (4, 2, 32, 32, 1)
     # Crops are cut from enlarged digits; cropping rounds gray levels.
     options = {"image_size": 32, "batch_size": digits.num_train}
     enlarged, *_ = digits.batches("train", **options)[0]
@@ -123,4 +97,18 @@ def test_wrong_crops_are_refused():
     with pytest.raises(ValueError, match=r"Received: \(0.5, 0.2\)"):
         data.MultiCrop(local_scale=(0.5, 0.2))
     with pytest.raises(ValueError, match="mixup=0.2"):
-        batches(1, mixup=0.2)
+        train(mixup=0.2)
+
+
+def train(source=None, **options):
+    options = {"image_size": 16, "batch_size": 4, "crops": SMALL, **options}
+    return (source or dataset()).train(**options)
+
+
+@pytest.mark.slow
+def test_crops_depend_on_seed_and_number():
+    views, local, _ = check_order(train, 3)
+    assert views.shape == (3, 4, 2, 16, 16, 3)
+    assert local.shape == (3, 4, 1, 8, 8, 3)
+    assert np.abs(views).max() <= 1
+    assert not np.array_equal(views[:, :, 0], views[:, :, 1])

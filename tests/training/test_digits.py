@@ -1,4 +1,4 @@
-import itertools
+import functools
 import os
 import subprocess
 import sys
@@ -10,6 +10,9 @@ import pytest
 import keras_vit
 from keras_vit.data import digits
 from keras_vit.data.splits import stratified_split
+from tests.training.batches import check_order
+from tests.training.batches import examples
+from tests.training.batches import take
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -19,25 +22,16 @@ def data():
     return keras_vit.data.load_dataset("digits")
 
 
-def take(batches, count):
-    columns = zip(*itertools.islice(batches, count), strict=True)
-    return tuple(np.concatenate(column) for column in columns)
-
-
-def test_sizes_and_class_names(data):
+def test_every_test_image_occurs_once(data):
     assert data.num_train + data.num_test == 1797
     assert data.image_size == 8 and data.channels == 1
     assert data.class_names == tuple("0123456789")
-
-
-def test_every_test_image_occurs_once(data):
     plain = data.test(image_size=8, batch_size=100)
     assert [len(plain[i][0]) for i in range(len(plain))] == [100, 100, 100, 59]
     assert all((plain[i][2] == 1).all() for i in range(len(plain)))
-    test = data.test(image_size=8, batch_size=100, pad=True)
-    images, labels, weights = take((test[i] for i in range(len(test))), None)
-    assert len(images) == 400 and weights.mean() == pytest.approx(1)
-    images, labels = images[weights > 0], labels[weights > 0]
+    padded = data.test(image_size=8, batch_size=100, pad=True)
+    assert take(padded, 4)[2].mean() == pytest.approx(1)
+    images, labels = examples(padded)
     assert images.shape == (data.num_test, 8, 8, 1)
     assert images.min() == -1 and images.max() == 1
     # A fifth of every class.
@@ -50,81 +44,54 @@ def test_every_test_image_occurs_once(data):
     pixels = ((images + 1) * 8).reshape(-1, 64)
     found = {row.astype("float32").tobytes() for row in pixels}
     assert len(found) == len(images) and found <= everything
+    # Two processes have as many batches, and each image once.
+    shards = [
+        data.test(image_size=8, batch_size=100, shard=(i, 2)) for i in range(2)
+    ]
+    assert [len(shard) for shard in shards] == [4, 4]
+    together = np.concatenate([examples(shard)[0] for shard in shards])
+    np.testing.assert_array_equal(together, images)
 
 
 def test_training_images_are_used_equally_often(data):
     train = data.train(image_size=8, batch_size=2)
     _, labels = take(train, data.num_train // 2)
     test = data.test(image_size=8, batch_size=data.num_test)
-    counts = np.bincount(labels)
     ratio = data.num_train / data.num_test
-    assert np.allclose(counts, np.bincount(test[0][1]) * ratio, atol=3)
-
-
-def test_batches_are_determined_by_the_seed(data):
-    options = dict(image_size=8, batch_size=16)
-    first, again, other = (
-        take(data.train(seed=seed, **options), 3) for seed in (0, 0, 1)
-    )
-    assert np.array_equal(first[0], again[0])
-    assert not np.array_equal(first[0], other[0])
+    expected = np.bincount(test[0][1]) * ratio
+    assert np.allclose(np.bincount(labels.ravel()), expected, atol=3)
 
 
 @pytest.mark.parametrize("mixed", [{}, {"mixup": 0.5, "cutmix": 0.5}])
-def test_start_skips_batches(data, mixed):
-    options = dict(image_size=8, batch_size=500, **mixed)
-    batches = list(itertools.islice(data.train(**options), 8))
-    for start in (1, 5):  # in the first pass, and in the second
-        rest = itertools.islice(data.train(start=start, **options), 3)
-        for whole, again in zip(batches[start:], rest, strict=False):
-            for x, y in zip(whole, again, strict=True):
-                np.testing.assert_array_equal(x, y)
+def test_batches_depend_on_seed_and_number(data, mixed):
+    options = {"image_size": 8, "batch_size": 500, **mixed}
+    train = functools.partial(data.train, **options)
+    _, labels = check_order(train, processes=1 if mixed else 2)
+    if mixed:
+        assert labels.dtype == np.float32 and labels.shape == (7, 500, 10)
+        assert ((0 < labels) & (labels < 1)).any()
+        np.testing.assert_allclose(labels.sum(-1), 1, atol=1e-6)
+    else:  # the first batch is not iterated to
+        batches = data.train(image_size=8, batch_size=4, start=10**12)
+        assert batches[0][0].shape == (4, 8, 8, 1)
 
 
-def test_large_start_is_not_iterated_to(data):
-    batches = data.train(image_size=8, batch_size=4, start=10**12)
-    assert batches[0][0].shape == (4, 8, 8, 1)
-
-
-def test_shards_concatenate_to_the_whole_batch(data):
-    options = dict(image_size=8, batch_size=6)
-    whole = take(data.train(**options), 1)
-    shards = [take(data.train(shard=(i, 3), **options), 1) for i in range(3)]
-    for x, *rows in zip(whole, *shards, strict=True):
-        np.testing.assert_array_equal(x, np.concatenate(rows))
-    seen = []
-    for i in range(2):
-        test = data.test(image_size=8, batch_size=100, shard=(i, 2))
-        assert len(test) == 4
-        x, _, weights = take((test[k] for k in range(4)), None)
-        seen.append(x[weights > 0])
-    everything = data.test(image_size=8, batch_size=data.num_test)[0][0]
-    np.testing.assert_array_equal(np.concatenate(seen), everything)
-
-
-def test_mixup_mixes_labels(data):
-    images, labels = data.train(image_size=8, batch_size=8, mixup=0.8)[0]
-    assert images.dtype == labels.dtype == np.float32
-    assert labels.shape == (8, 10) and ((0 < labels) & (labels < 1)).any()
-    np.testing.assert_allclose(labels.sum(1), 1, atol=1e-6)
-
-
-def test_holdout_adds_a_validation_split():
-    data = keras_vit.data.load_dataset("digits", holdout=0.1)
-    assert data.num_validation == pytest.approx(144, abs=3)
-    assert data.num_train + data.num_validation + data.num_test == 1797
-    batches = [
-        data.validation(image_size=8, batch_size=data.num_validation)[0],
-        data.test(image_size=8, batch_size=data.num_test)[0],
-    ]
-    found = {image.tobytes() for images, *_ in batches for image in images}
-    assert len(found) == data.num_validation + data.num_test
-    assert min(np.bincount(batches[0][1])) >= 13
+def test_holdout_adds_a_validation_split(data):
+    held = keras_vit.data.load_dataset("digits", holdout=0.1)
+    assert held.num_validation == pytest.approx(144, abs=3)
+    assert held.num_train + held.num_validation + held.num_test == 1797
+    options = {"image_size": 8, "batch_size": 64}
+    for part in ("train", "validation", "test"):
+        images, labels = examples(held.batches(part, **options))
+        assert len(images) == getattr(held, f"num_{part}")
+        if part == "validation":
+            assert min(np.bincount(labels)) >= 13
+            validation = {image.tobytes() for image in images}
+    assert not validation & {image.tobytes() for image in images}
     with pytest.raises(ValueError, match="--holdout must be a fraction"):
         keras_vit.data.load_dataset("digits", holdout=1.0)
-    whole = keras_vit.data.load_dataset("digits")
-    with pytest.raises(ValueError, match="no validation images"):
-        whole.validation(image_size=8, batch_size=8)
+    with pytest.raises(ValueError, match="'digits' has no validation images"):
+        data.validation(**options)
 
 
 def test_classes_of_a_sample_are_counted(data):
@@ -132,12 +99,21 @@ def test_classes_of_a_sample_are_counted(data):
     assert data.sample("test", 40).class_counts().sum() == data.num_train
 
 
-def test_unsupported_augment_and_protocol_are_refused(data):
-    options = dict(image_size=8, batch_size=8)
-    with pytest.raises(ValueError, match="use --augment none .*'medium1'"):
-        data.train(augment="medium1", **options)
-    with pytest.raises(ValueError, match="--protocol simple .*'vit_jax'"):
-        data.test(protocol="vit_jax", **options)
+@pytest.mark.parametrize(
+    "split, options, words",
+    [
+        ("train", {"augment": "medium1"}, "use --augment none .*'medium1'"),
+        ("train", {"erase": 0.5}, "erase"),
+        ("test", {"protocol": "vit_jax"}, "--protocol simple .*'vit_jax'"),
+        *(
+            ("train", {"image_size": size}, r"\(height, width\)")
+            for size in ((8,), (8, 0), 8.0)
+        ),
+    ],
+)
+def test_unsupported_options_are_refused(data, split, options, words):
+    with pytest.raises(ValueError, match=words):
+        getattr(data, split)(**{"image_size": 8, "batch_size": 8, **options})
 
 
 def test_stratified_split_keeps_class_proportions():
@@ -147,27 +123,47 @@ def test_stratified_split_keeps_class_proportions():
     assert np.array_equal(np.sort(np.concatenate([train, test])), range(62))
 
 
-def test_resize_matches_keras_bilinear():
+@pytest.mark.parametrize("size", [(8, 8), (12, 12), (8, 40)])
+def test_resize_matches_keras_bilinear(size):
     images = np.random.default_rng(0).normal(size=(2, 8, 8, 1))
     images = images.astype("float32")
-    for size in (8, 12, 16):
-        expected = keras.ops.image.resize(
-            images, (size, size), interpolation="bilinear", antialias=False,
-            data_format="channels_last",
-        )  # fmt: skip
-        expected = keras.ops.convert_to_numpy(expected)
-        np.testing.assert_allclose(
-            digits.resize(images, size), expected, atol=1e-5
-        )
+    expected = keras.ops.image.resize(
+        images,
+        size,
+        interpolation="bilinear",
+        antialias=False,
+        data_format="channels_last",
+    )
+    expected = keras.ops.convert_to_numpy(expected)
+    np.testing.assert_allclose(digits.resize(images, size), expected, atol=1e-5)
 
 
-def test_random_affine_keeps_shape_and_value_range(monkeypatch):
+def test_rectangles(data):
+    options = {"image_size": (8, 40), "batch_size": 16}
+    images, _ = take(data.train(**options), 4)
+    assert images.shape == (4, 16, 8, 40, 1)
+    assert -1 <= images.min() and images.max() <= 1
+    square = data.test(image_size=8, batch_size=16)[0][0]
+    np.testing.assert_array_equal(
+        data.test(**options)[0][0], digits.resize(square, (8, 40))
+    )
+
+
+@pytest.mark.parametrize("size", [(8, 8), (8, 64), (64, 8)])
+def test_random_affine_keeps_shape_and_value_range(size, monkeypatch):
     rng = np.random.default_rng(0)
-    images = rng.uniform(-1, 1, (50, 8, 8, 1)).astype("float32")
+    images = rng.uniform(-1, 1, (400, *size, 1)).astype("float32")
     distorted = digits.random_affine(images, rng)
     assert distorted.shape == images.shape and distorted.dtype == images.dtype
-    assert distorted.min() >= -1 - 1e-6 and distorted.max() <= 1 + 1e-6
+    assert np.abs(distorted).max() <= 1 + 1e-6
     assert np.abs(distorted - images).mean() > 0.05
+    # The corners, which are moved farthest, come from the background or the
+    # image, and not from its other end.
+    corner = np.full_like(images, digits.BACKGROUND)
+    corner[:, size[0] // 2 :, size[1] // 2 :] = 1
+    if max(size) > 8:
+        found = digits.random_affine(corner, rng)[:, :2, :2]
+        assert (found[:, : size[0] // 2 - 3, : size[1] // 2 - 3] < 0).all()
     for name in ("MAX_ROTATION", "MAX_LOG_SCALE", "MAX_SHIFT"):
         monkeypatch.setattr(digits, name, 0.0)
     np.testing.assert_allclose(

@@ -124,9 +124,3 @@ def test_wrong_arguments_raise(change):
     received = re.escape(str(*change.values()))
     with pytest.raises(ValueError, match=f"Received: .*{received}"):
         RandomErasing(**change)
-
-
-def test_erasing_digits_is_refused():
-    digits = keras_vit.data.load_dataset("digits")
-    with pytest.raises(ValueError, match="erase"):
-        digits.train(image_size=8, batch_size=4, erase=0.5)

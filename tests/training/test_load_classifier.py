@@ -9,14 +9,11 @@ import pytest
 
 import keras_vit
 from keras_vit.evaluation import loading
+from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
-
-
-def vit(**options):
-    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 1}
-    arguments = {"num_heads": 2, "input_shape": (8, 8, 3), "classes": 3}
-    return keras_vit.VisionTransformer(**{**sizes, **arguments, **options})
+load = keras_vit.evaluation.load_classifier
+match = keras_vit.evaluation.match_class_names
 
 
 def write(folder, model, **metadata):
@@ -35,13 +32,13 @@ def test_options_come_from_config_json_unless_given(tmp_path):
         config={**config, "dataset": "photos"},
         data={"class_names": ["a", "b", "c"]},
     )
-    found = keras_vit.evaluation.load_classifier(run)
+    found = load(run)
     assert (found.mode, found.protocol) == ("torch", "vit_jax")
     assert (found.image_size, found.channels) == (8, 3)
     assert found.class_names == ("a", "b", "c") and found.dataset == "photos"
     assert found.config_path.endswith("run/config.json")
     assert found.config_path in found.describe()
-    found = keras_vit.evaluation.load_classifier(run, None, 16, "tf", "simple")
+    found = load(run, None, 16, "tf", "simple")
     assert (found.mode, found.protocol) == ("tf", "simple")
     assert found.model.input_shape == (None, 16, 16, 3)
 
@@ -51,102 +48,24 @@ def test_class_names_of_a_file_come_before_those_next_to_it(tmp_path):
     model.class_names = ["x", "y", "z"]
     run = write(tmp_path / "run", model, label_names=["a", "b", "c"])
     for image_size in (None, 16):
-        found = keras_vit.evaluation.load_classifier(run, None, image_size)
-        assert found.class_names == ("x", "y", "z")
+        assert load(run, None, image_size).class_names == ("x", "y", "z")
 
 
-def test_config_json_of_another_tool_is_ignored(tmp_path):
-    run = write(tmp_path / "run", vit(), architectures=["ViTModel"], config=3)
-    found = keras_vit.evaluation.load_classifier(run)
-    assert found.config_path is None and found.class_names is None
-    assert (found.mode, found.image_size) == ("tf", 8)
-    assert "no config.json" in found.describe()
-
-
-@pytest.mark.parametrize(
-    "name,value",
-    [
-        ("mode", {}),
-        ("image_size", 1.5),
-        ("dataset", ["digits"]),
-        ("class_names", 3),
-        ("multi_label", "yes"),
-    ],
-)
-def test_config_json_of_other_types_raises(name, value, tmp_path):
-    config, data = {"mode": "tf"}, {"class_names": ["a", "b", "c"]}
-    (data if name in ("class_names", "multi_label") else config)[name] = value
-    run = write(tmp_path / "run", vit(), config=config, data=data)
-    with pytest.raises(ValueError, match=f"config.json' has .*{name}="):
-        keras_vit.evaluation.load_classifier(run)
-
-
-def test_wrong_image_size_of_a_run_names_its_config(tmp_path):
-    config, data = {"image_size": -8}, {"class_names": ["a", "b", "c"]}
-    run = write(tmp_path / "run", vit(), config=config, data=data)
-    with pytest.raises(
-        ValueError, match="`image_size` in '.*config.json' must"
-    ):
-        keras_vit.evaluation.load_classifier(run)
-
-
-def test_deep_or_broken_config_json_raises(tmp_path):
-    run = write(tmp_path / "run", vit())
-    for text in ("[" * 100_000, "{"):
-        (tmp_path / "run" / "config.json").write_text(text)
-        with pytest.raises(ValueError, match="config.json' is not valid JSON"):
-            keras_vit.evaluation.load_classifier(run)
-
-
-def test_image_size_of_a_model_of_any_size(tmp_path):
-    model = vit(input_shape=(None, None, 3), grid_size=2)
-    found = keras_vit.evaluation.load_classifier(write(tmp_path / "run", model))
-    assert found.image_size == 224
-    assert keras_vit.evaluation.load_classifier(
-        str(tmp_path / "run"), image_size=12
-    )
-
-
-@pytest.mark.backends("torch")
 def test_folder_for_the_hub_has_class_names_and_preprocessing(tmp_path):
-    model = vit()
-    keras_vit.converters.save(model, tmp_path / "model.keras")
-    (tmp_path / "config.json").write_text(
-        json.dumps({"id2label": {"0": "a", "1": "b", "2": "c"}})
+    labels = {"0": "a", "1": "b", "2": "c"}
+    run = write(tmp_path / "run", vit(), id2label=labels)
+    preprocessing = {
+        "image_mean": [0.485, 0.456, 0.406],
+        "image_std": [0.229, 0.224, 0.225],
+    }
+    (tmp_path / "run" / "preprocessor_config.json").write_text(
+        json.dumps(preprocessing)
     )
-    (tmp_path / "preprocessor_config.json").write_text(
-        json.dumps(
-            {
-                "image_mean": [0.485, 0.456, 0.406],
-                "image_std": [0.229, 0.224, 0.225],
-            }
-        )
-    )
-    found = keras_vit.evaluation.load_classifier(str(tmp_path))
+    found = load(run)
     assert found.class_names == ("a", "b", "c") and found.mode == "torch"
     labels = {str(i): f"LABEL_{i}" for i in range(3)}
-    (tmp_path / "config.json").write_text(json.dumps({"id2label": labels}))
-    found = keras_vit.evaluation.load_classifier(str(tmp_path))
+    found = load(write(tmp_path / "run", vit(), id2label=labels))
     assert found.class_names is None
-
-
-def test_wrong_files_and_models_raise(tmp_path):
-    with pytest.raises(FileNotFoundError, match="There is no file"):
-        keras_vit.evaluation.load_classifier(str(tmp_path / "none.npz"))
-    keras_vit.converters.save(vit(), tmp_path / "a.npz")
-    with pytest.raises(ValueError, match="does not hold a ViTB16"):
-        keras_vit.evaluation.load_classifier(str(tmp_path / "a.npz"), "ViTB16")
-    run = write(tmp_path / "run", vit())
-    with pytest.raises(ValueError, match="does not hold a ViTB16"):
-        keras_vit.evaluation.load_classifier(run, "ViTB16")
-    with pytest.raises(ValueError, match="no model 'ViTB17'.* ViTB16"):
-        keras_vit.evaluation.load_classifier(run, "ViTB17")
-    keras_vit.converters.save(
-        vit(input_shape=(8, 16, 3)), tmp_path / "wide.keras"
-    )
-    wide = keras_vit.evaluation.load_classifier(str(tmp_path / "wide.keras"))
-    assert wide.image_size == (8, 16)
-    assert "images 8 x 16 x 3" in wide.describe()
 
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
@@ -167,7 +86,7 @@ def test_features_are_the_inputs_of_the_head(options, tmp_path):
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
     keras_vit.converters.save(model, tmp_path / "model.keras")
-    found = keras_vit.evaluation.load_classifier(str(tmp_path / "model.keras"))
+    found = load(str(tmp_path / "model.keras"))
     features = keras_vit.evaluation.feature_model(found.model)
     images = rng.uniform(-1, 1, (2, 8, 8, 3)).astype("float32")
     x = keras.ops.convert_to_numpy(features(images))
@@ -190,24 +109,18 @@ def test_features_are_the_inputs_of_the_head(options, tmp_path):
 
 @pytest.mark.parametrize("multi_label", [False, True])
 def test_loss_of_a_run_is_loaded(multi_label, tmp_path):
-    model = vit()
-    keras_vit.converters.save(model, tmp_path / "model.keras")
     data = {"class_names": ["a"] * 3, "multi_label": multi_label}
-    config = {"config": {"loss": "sigmoid"}, "data": data}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    found = keras_vit.evaluation.load_classifier(str(tmp_path))
+    run = write(tmp_path / "run", vit(), config={"loss": "sigmoid"}, data=data)
+    found = load(run)
     assert (found.loss, found.multi_label) == ("sigmoid", multi_label)
     logits = np.array([[-800.0, 0, 2]])
     np.testing.assert_allclose(
         keras_vit.evaluation.probabilities(found.model, logits, found.loss),
         [[0, 0.5, 1 / (1 + np.exp(-2))]],
     )
-
-
-def test_probabilities_refuse_other_activations():
-    model = vit(classifier_activation="sigmoid")
+    other = vit(classifier_activation="sigmoid")
     with pytest.raises(ValueError, match="It ends in 'sigmoid'"):
-        keras_vit.evaluation.probabilities(model, np.zeros((1, 3)))
+        keras_vit.evaluation.probabilities(other, logits)
 
 
 def found_for(classes, names=None):
@@ -220,59 +133,13 @@ def load_run_data(names):
     return keras_vit.data.ImageDataset("set", tuple(names), 3, None, 0, 1)
 
 
-def test_classes_are_matched_by_name():
-    with pytest.warns(UserWarning, match="same order: x, y, z. If"):
-        indices, names = keras_vit.evaluation.match_class_names(
-            found_for(3), load_run_data("xyz")
-        )
-    assert indices.tolist() == [0, 1, 2] and names == ("x", "y", "z")
-    known = found_for(3, ("a", "b", "c"))
-    indices, names = keras_vit.evaluation.match_class_names(
-        known, load_run_data("ca")
-    )
-    assert indices.tolist() == [2, 0] and names == ("a", "b", "c")
-    with pytest.raises(ValueError, match="1 of the 3 classes .*: 'x'. Name"):
-        keras_vit.evaluation.match_class_names(known, load_run_data("abx"))
-    with pytest.raises(ValueError, match="has 2 classes with 3 names"):
-        keras_vit.evaluation.match_class_names(
-            found_for(2, ("a", "b", "c")), load_run_data("ab")
-        )
-
-
-@pytest.mark.backends("torch")
-def test_unnamed_classes_warn_except_for_imagenet_ids():
-    ids = [f"n{i:08}" for i in range(3)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        indices, _ = keras_vit.evaluation.match_class_names(
-            found_for(3), load_run_data(ids)
-        )
-        known = found_for(3, ("x", "y", "z"))
-        keras_vit.evaluation.match_class_names(known, load_run_data("xyz"))
-    assert indices.tolist() == [0, 1, 2]
-    with pytest.warns(UserWarning, match="same order: n00000002"):
-        keras_vit.evaluation.match_class_names(
-            found_for(3), load_run_data(ids[::-1])
-        )
-
-
-def test_wrong_number_of_classes_raises():
-    words = "has 4 classes with no names, and 'set' has 3.*train a head"
-    with pytest.raises(ValueError, match=words):
-        keras_vit.evaluation.match_class_names(
-            found_for(4), load_run_data("abc")
-        )
-
-
 def test_imagenet_ids_give_class_indices(monkeypatch):
     """A folder of some of the 1000 classes, as for ImageNet-A and
     ImageNet-R."""
     pairs = [(f"n{i:08}", f"name {i}") for i in range(1000)]
     monkeypatch.setattr(loading.imagenet, "imagenet_labels", lambda: pairs)
     data = load_run_data(["n00000007", "n00000003"])
-    indices, names = keras_vit.evaluation.match_class_names(
-        found_for(1000), data
-    )
+    indices, names = match(found_for(1000), data)
     assert indices.tolist() == [7, 3] and len(names) == 1000
 
 
@@ -280,10 +147,14 @@ def test_channels_of_data_and_model_must_match():
     data = load_run_data("ab")
     grey = loading.LoadedClassifier(vit(input_shape=(8, 8, 1)), 8, 1, "tf")
     assert keras_vit.evaluation.fitted(data, grey).channels == 1
+    four = loading.LoadedClassifier(None, 8, 4, "tf")
     with pytest.raises(ValueError, match="1 or 3 channels. The model takes 4"):
-        keras_vit.evaluation.fitted(
-            data, loading.LoadedClassifier(None, 8, 4, "tf")
-        )
+        keras_vit.evaluation.fitted(data, four)
+    # A folder that is named digits is read as images.
+    folder = keras_vit.data.ImageDataset("digits", ("a", "b"), 3, None, 0, 1)
+    model = found_for(2)
+    assert keras_vit.evaluation.fitted(folder, model).channels == 3
+    assert model.reading(folder, 4)["protocol"] == "vit_jax"
 
 
 @pytest.mark.parametrize("source", ["digits", "arrays"])
@@ -303,14 +174,6 @@ def test_grey_images_fit_a_model_of_three_channels(source):
     np.testing.assert_allclose(
         np.asarray(colors), np.repeat(np.asarray(grey), 3, -1), atol=1e-6
     )
-
-
-@pytest.mark.backends("torch")
-def test_folder_named_digits_is_read_as_images():
-    folder = keras_vit.data.ImageDataset("digits", ("a", "b"), 3, None, 0, 1)
-    model = found_for(2)
-    assert keras_vit.evaluation.fitted(folder, model).channels == 3
-    assert model.reading(folder, 4)["protocol"] == "vit_jax"
 
 
 @pytest.mark.backends("jax", "tensorflow", "torch")
@@ -352,19 +215,6 @@ def test_images_of_weight_0_are_ignored():
         keras_vit.evaluation.predict_dataset(model, [], 0)
 
 
-def test_batches_of_each_split():
-    data = keras_vit.data.load_dataset("digits", holdout=0.1)
-    options = {"image_size": 8, "batch_size": 64}
-    for part in ("train", "validation", "test"):
-        weights = sum(
-            np.sum(w > 0) for _, _, w in data.batches(part, **options)
-        )
-        assert weights == getattr(data, f"num_{part}")
-    empty = keras_vit.data.load_dataset("digits")
-    with pytest.raises(ValueError, match="'digits' has no validation images"):
-        empty.batches("validation", **options)
-
-
 def test_error_names_the_path_of_a_bad_image():
     tf = pytest.importorskip("tensorflow")
     from keras_vit.data._pipeline import map_with_names
@@ -384,3 +234,93 @@ def test_error_names_the_path_of_a_bad_image():
 
     with pytest.raises(ValueError, match="something else"):
         predict(None, failing(), 1)
+
+
+def test_models_without_a_config_of_a_run(tmp_path):
+    run = write(tmp_path / "run", vit(), architectures=["ViTModel"], config=3)
+    found = load(run)
+    assert found.config_path is None and found.class_names is None
+    assert (found.mode, found.image_size) == ("tf", 8)
+    assert "no config.json" in found.describe()
+    model = vit(input_shape=(None, None, 3), grid_size=2)
+    run = write(tmp_path / "run", model)
+    assert load(run).image_size == 224
+    assert load(run, image_size=12).image_size == 12
+    run = write(tmp_path / "run", vit(input_shape=(8, 16, 3)))
+    assert load(run).image_size == (8, 16)
+    assert "images 8 x 16 x 3" in load(run).describe()
+
+
+@pytest.mark.parametrize(
+    "config, data, words",
+    [
+        ({"mode": {}}, {}, "config.json' has .*mode="),
+        ({"image_size": 1.5}, {}, "config.json' has .*image_size="),
+        ({"dataset": ["digits"]}, {}, "config.json' has .*dataset="),
+        ({}, {"class_names": 3}, "config.json' has .*class_names="),
+        ({}, {"multi_label": "yes"}, "config.json' has .*multi_label="),
+        ({"image_size": -8}, {}, "`image_size` in '.*config.json' must"),
+        ("[" * 100_000, None, "config.json' is not valid JSON"),
+        ("{", None, "config.json' is not valid JSON"),
+    ],
+)
+def test_wrong_config_json_raises(config, data, words, tmp_path):
+    run = write(tmp_path / "run", vit())
+    if data is not None:
+        data = {"class_names": ["a", "b", "c"], **data}
+        config = json.dumps({"config": {"mode": "tf", **config}, "data": data})
+    (tmp_path / "run" / "config.json").write_text(config)
+    with pytest.raises(ValueError, match=words):
+        load(run)
+
+
+def test_wrong_files_and_models_raise(tmp_path):
+    with pytest.raises(FileNotFoundError, match="There is no file"):
+        load(str(tmp_path / "none.npz"))
+    keras_vit.converters.save(vit(), tmp_path / "a.npz")
+    run = write(tmp_path / "run", vit())
+    for path, name, words in (
+        (str(tmp_path / "a.npz"), "ViTB16", "does not hold a ViTB16"),
+        (run, "ViTB16", "does not hold a ViTB16"),
+        (run, "ViTB17", "no model 'ViTB17'.* ViTB16"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            load(path, name)
+
+
+IDS = [f"n{i:08}" for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    "classes, known, names, indices, warning",
+    [
+        (3, None, "xyz", [0, 1, 2], "same order: x, y, z. If"),
+        (3, None, IDS, [0, 1, 2], None),  # sorted, as those of ImageNet
+        (3, None, IDS[::-1], [0, 1, 2], "same order: n00000002"),
+        (3, "abc", "ca", [2, 0], None),
+        (3, "xyz", "xyz", [0, 1, 2], None),
+    ],
+)
+def test_classes_are_matched_by_name(classes, known, names, indices, warning):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found, of_model = match(
+            found_for(classes, known and tuple(known)), load_run_data(names)
+        )
+    assert found.tolist() == indices
+    assert of_model == tuple(known or names)
+    texts = [str(x.message) for x in caught]
+    assert (not texts) if warning is None else (warning in texts[0])
+
+
+@pytest.mark.parametrize(
+    "classes, known, names, words",
+    [
+        (3, "abc", "abx", "1 of the 3 classes .*: 'x'. Name"),
+        (2, "abc", "ab", "has 2 classes with 3 names"),
+        (4, None, "abc", "4 classes with no names, and 'set' has 3.*a head"),
+    ],
+)
+def test_classes_that_do_not_match_raise(classes, known, names, words):
+    with pytest.raises(ValueError, match=words):
+        match(found_for(classes, known and tuple(known)), load_run_data(names))

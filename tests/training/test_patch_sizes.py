@@ -9,20 +9,10 @@ from keras_vit.data import RandomPatchSizes
 from keras_vit.layers.resampling import resample_embedding
 from keras_vit.layers.resampling import resample_patch_kernel
 from keras_vit.models.loading import weights_by_path
+from tests.small import vit
 
 BASE, IMAGE = 6, 24
 SIZES = RandomPatchSizes((4, 6, 8, 12), patch_size=BASE)
-
-
-def _build(**arguments):
-    return keras_vit.VisionTransformer(
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        mlp_dim=16,
-        classes=5,
-        **arguments,
-    )
 
 
 def _images(count=4):
@@ -50,15 +40,20 @@ def test_outputs_and_gradients_are_those_of_a_resized_kernel(
 ):
     keras.utils.set_random_seed(0)
     grid = (IMAGE // BASE,) * 2
-    model = _build(input_shape=(None, None, 3), grid_size=grid, patch_size=BASE)
+    model = vit(
+        input_shape=(None, None, 3), grid_size=grid, patch_size=BASE, classes=5
+    )
     sample = np.random.default_rng(0).normal
     for variable in model.weights:  # also the head, which is zero
         variable.assign(sample(0, 0.3, variable.shape))
     path = tmp_path / "model.npz"
     keras_vit.converters.save(model, path, "vit_jax")
     with pytest.warns(UserWarning, match="pseudo-inverse"):
-        resized = _build(
-            input_shape=(IMAGE, IMAGE, 3), weights=path, patch_size=size
+        resized = vit(
+            input_shape=(IMAGE, IMAGE, 3),
+            weights=path,
+            patch_size=size,
+            classes=5,
         )
     images = _images()
     larger = SIZES.resize(images, size)
@@ -142,20 +137,18 @@ def test_batches_of_tf_data_have_the_same_sizes():
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize(
-    ("sizes", "match"),
-    [((4,), "two or more"), ((4, 4), "different"), ((4, 0), "positive")],
+    ("sizes", "words"),
+    [
+        ((4,), "two or more"),
+        ((4, 4), "different"),
+        ((4, 0), "positive"),
+        ((4, 5), "Received: 5 of 4, 5, and images"),
+    ],
 )
-def test_wrong_sizes_are_refused(sizes, match):
-    with pytest.raises(ValueError, match=match):
-        RandomPatchSizes(sizes, 4)
-
-
-@pytest.mark.backends("torch")
-def test_a_size_that_does_not_divide_the_image_is_refused():
+def test_wrong_sizes_are_refused(sizes, words):
     data = keras_vit.data.load_dataset("digits")
-    sizes = RandomPatchSizes((4, 5), patch_size=4)
-    with pytest.raises(ValueError, match="Received: 5 of 4, 5, and images"):
-        data.train(**_options(patch_sizes=sizes))
+    with pytest.raises(ValueError, match=words):
+        data.train(**_options(patch_sizes=RandomPatchSizes(sizes, 4)))
 
 
 def accuracies(patch_sizes, tmp_path, steps=300):
@@ -163,13 +156,12 @@ def accuracies(patch_sizes, tmp_path, steps=300):
     keras.utils.set_random_seed(0)
     options = {"image_size": 12, "batch_size": 32}
     data = keras_vit.data.load_dataset("digits")
-    model = keras_vit.VisionTransformer(
+    model = vit(
         input_shape=(None, None, 1),
         grid_size=(4, 4),
         patch_size=3,
         hidden_size=32,
         num_layers=2,
-        num_heads=2,
         pooling="gap",
         classes=10,
     )

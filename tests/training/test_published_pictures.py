@@ -50,10 +50,15 @@ def test_randaugment_operations_match_big_vision(case):
     operation = operations(int(magnitude), len(IMAGE))[name]
     operation = tf.function(operation, autograph=False)
     ways = [ARRAYS[key] for key in sorted(ARRAYS) if key.startswith(f"{case}/")]
+    nearest = set()
     for seed in range(8 if len(ways) > 1 else 1):
         found = operation(tf.constant(IMAGE), tf.constant([0, seed])).numpy()
-        nearest = min(ways, key=lambda way: (found != way).sum())
-        compare(found, nearest, *TOLERANCES.get(name, ()))
+        errors = [(found != way).sum() for way in ways]
+        nearest.add(int(np.argmin(errors)))
+        way = ways[np.argmin(errors)]
+        compare(found, way, *TOLERANCES.get(name, ()))
+    if not np.array_equal(ways[0], ways[-1]):  # both signs occur
+        assert nearest == {0, 1}
 
 
 @pytest.mark.parametrize(
@@ -89,8 +94,8 @@ def test_small_image_crops_match_big_vision():
 
 @pytest.mark.parametrize("name", ["vit_jax", "bit-hyperrule"])
 def test_other_protocols_do_not_cast_to_uint8(name):
-    found = PROTOCOLS[name].test(PNG, (0, 0), (24, 24), 3).numpy()
-    pixels = tf.image.resize(_decode.decode(PNG, 3), (24, 24)).numpy()
+    found = PROTOCOLS[name].test(PNG, (0, 0), (20, 33), 3).numpy()
+    pixels = tf.image.resize(_decode.decode(PNG, 3), (20, 33)).numpy()
     assert (pixels % 1).any()
     np.testing.assert_array_equal(found, pixels)
     found = protocols.inception_crop(PNG, (0, 0), (24, 24), 3).numpy()

@@ -20,6 +20,7 @@ tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.backends("tensorflow")
 
 SIZE = 12
+NAMES = ("cat", "dog", "owl")
 OPTIONS = {"image_size": 8, "batch_size": 4}
 
 
@@ -59,7 +60,7 @@ def pillow(pixels):
     return keras.utils.array_to_img(pixels, scale=False)
 
 
-def table(images, labels, names=("cat", "dog", "owl"), decoded=True):
+def table(images, labels, names=NAMES, decoded=True):
     features = {"image": None, "label": ClassLabel(list(names))}
     if decoded:
         images = [pillow(x) for x in images]
@@ -86,19 +87,6 @@ def write_csv(folder, images, rows, header="image,label"):
     return path
 
 
-@pytest.fixture(params=["arrays", "csv", "huggingface"])
-def data(request, images, tmp_path):
-    """The same 30 images from each source."""
-    if request.param == "arrays":
-        return keras_vit.data.from_arrays(images, LABELS, holdout=0.2)
-    if request.param == "csv":
-        path = write_csv(tmp_path, images, zip(range(30), LABELS, strict=True))
-        return keras_vit.data.load_dataset(str(path), holdout=0.2)
-    return keras_vit.data.from_huggingface(
-        table(images, LABELS), image_size=SIZE, holdout=0.2
-    )
-
-
 def images_of(data, split):
     """The pixels of a split, each image once, and their labels."""
     total = getattr(data, f"num_{split}")
@@ -108,20 +96,82 @@ def images_of(data, split):
     return np.round((pixels[0] + 1) * 127.5).astype(np.uint8), labels[0]
 
 
-def test_every_image_is_in_exactly_one_split(data, images):
+def data_of(source, folder, images, labels, **options):
+    """A data set of images and of numbers or rows of classes, from a source."""
+    multi = labels.ndim > 1
+    if source == "arrays":
+        return keras_vit.data.from_arrays(
+            images, labels, class_names=NAMES, **options
+        )
+    lists = [np.flatnonzero(x).tolist() if multi else [int(x)] for x in labels]
+    if source == "csv":
+        cells = [";".join(NAMES[k] for k in row) for row in lists]
+        path = write_csv(folder, images, enumerate(cells))
+        return keras_vit.data.load_dataset(str(path), **options)
+    rows = table(images, LABELS)
+    if multi:
+        rows.features["label"] = Sequence(rows.features["label"])
+        rows.columns["label"] = lists
+    return keras_vit.data.from_huggingface(rows, **options)
+
+
+@pytest.mark.parametrize("source", ["arrays", "csv", "huggingface"])
+@pytest.mark.parametrize("multi", [False, True])
+def test_every_image_is_in_exactly_one_split(source, multi, images, tmp_path):
     known = {image.tobytes(): i for i, image in enumerate(images)}
+    expected = MULTI if multi else LABELS
+    data = data_of(source, tmp_path, images, expected, holdout=0.2)
     found = []
     for split in ("train", "validation", "test"):
         pixels, labels = images_of(data, split)
         numbers = [known[image.tobytes()] for image in pixels]
-        np.testing.assert_array_equal(labels, LABELS[numbers])
+        np.testing.assert_array_equal(labels, expected[numbers])
         names = data.image_names(split)
         assert [int(re.findall(r"\d+", n)[-1]) for n in names] == numbers
         found += numbers
     assert sorted(found) == list(range(30))
     assert data.num_test and data.num_validation
-    assert data.channels == 3 and len(data.class_names) == 3
-    assert not data.multi_label
+    assert data.channels == 3 and data.class_names == NAMES
+    assert data.multi_label == multi
+    x, labels = take(data.train(**OPTIONS), 6)
+    assert x.shape == (6, 4, 8, 8, 3)
+    if source == "arrays":  # appended images move no others
+        few = data_of(source, None, images[:20], expected[:20], holdout=0.2)
+        for split in ("train", "validation", "test"):
+            assert set(few.image_names(split)) <= set(data.image_names(split))
+    if multi:
+        assert labels.shape == (6, 4, 3) and labels.dtype == np.float32
+        assert set(labels.ravel()) == {0, 1} and (labels.sum(-1) > 1).any()
+        rows = images_of(data, "train")[1]
+        np.testing.assert_array_equal(data.class_counts(), rows.sum(0))
+        with pytest.raises(ValueError, match="multi-label"):
+            data.train(**OPTIONS, class_weights=[1.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    "splits, options, expected",
+    [
+        (["train"] * 4 + ["Validation"] * 2 + ["test"] * 3, {}, (4, 2, 3)),
+        # Without test images, the validation images are the test set.
+        (["train"] * 4 + ["Validation"] * 2, {"holdout": 0.5}, (2, 2, 2)),
+        (["test"] * 4, {"split_column": "fold"}, (0, 0, 4)),
+    ],
+)
+def test_split_column_of_a_csv_file(
+    splits, options, expected, images, tmp_path
+):
+    rows = [(i, LABELS[i], split) for i, split in enumerate(splits)]
+    header = f"image,label,{options.get('split_column', 'split')}"
+    path = write_csv(tmp_path, images[:9], rows, header)
+    data = keras_vit.data.from_csv(path, **options)
+    found = (data.num_train, data.num_validation, data.num_test)
+    assert found[2] == expected[2]
+    assert found[0] + found[1] == expected[0] + expected[1]
+    if not options:
+        assert found == expected
+        assert os.path.basename(data.image_names("test")[0]) == "6.png"
+        with pytest.warns(UserWarning, match="2 validation images.*0.5"):
+            keras_vit.data.from_csv(path, holdout=0.5)
 
 
 @pytest.mark.parametrize("protocol", ["simple", "big_vision", "vit_jax"])
@@ -174,13 +224,6 @@ def test_grey_arrays_and_labels_in_a_column(images):
     x, y = take(data.train(**OPTIONS), 1)
     assert x.shape == (1, 4, 8, 8, 1) and y.shape == (1, 4)
     assert data.channels == 1 and data.image_size == SIZE
-
-
-def test_appended_images_keep_the_split_of_the_others(images):
-    few = keras_vit.data.from_arrays(images[:20], LABELS[:20], holdout=0.2)
-    many = keras_vit.data.from_arrays(images, LABELS, holdout=0.2)
-    for split in ("train", "validation", "test"):
-        assert set(few.image_names(split)) <= set(many.image_names(split))
 
 
 @pytest.mark.parametrize(
@@ -236,27 +279,6 @@ def test_csv_file_and_folder_have_the_same_split(images, tmp_path):
     data = keras_vit.data.load_dataset(str(table), 0.2)
     for split in ("train", "validation", "test"):
         assert set(data.image_names(split)) == set(folder.image_names(split))
-
-
-def test_split_column_of_a_csv_file(images, tmp_path):
-    splits = ["train"] * 4 + ["Validation"] * 2 + ["test"] * 3
-    rows = [(i, LABELS[i], split) for i, split in enumerate(splits)]
-    header = "image,label,split"
-    path = write_csv(tmp_path, images[:9], rows, header)
-    data = keras_vit.data.from_csv(path)
-    assert (data.num_train, data.num_validation, data.num_test) == (4, 2, 3)
-    assert os.path.basename(data.image_names("test")[0]) == "6.png"
-    with pytest.warns(UserWarning, match="2 validation images.*0.5"):
-        keras_vit.data.from_csv(path, holdout=0.5)
-    # Without test images, the validation images are the test set.
-    path = write_csv(tmp_path, images[:9], rows[:6], header)
-    data = keras_vit.data.from_csv(path, holdout=0.5)
-    assert data.num_test == 2 and data.num_train + data.num_validation == 4
-    # A column of another name.
-    rows = [(i, LABELS[i], "test") for i in range(4)]
-    path = write_csv(tmp_path, images[:9], rows, "image,label,fold")
-    data = keras_vit.data.from_csv(path, split_column="fold")
-    assert (data.num_train, data.num_test) == (0, 4)
 
 
 @pytest.mark.parametrize(
@@ -480,37 +502,6 @@ def test_wrong_labels_of_huggingface_raise(label, images):
         keras_vit.data.from_huggingface(rows)
 
 
-@pytest.fixture(params=["arrays", "csv", "huggingface"])
-def multi(request, images, tmp_path):
-    if request.param == "arrays":
-        return keras_vit.data.from_arrays(images, MULTI, class_names="abc")
-    lists = [[k for k in range(3) if row[k]] for row in MULTI]
-    if request.param == "csv":
-        cells = [";".join("abc"[k] for k in row) for row in lists]
-        path = write_csv(tmp_path, images, zip(range(30), cells, strict=True))
-        return keras_vit.data.load_dataset(str(path))
-    features = {"image": None, "label": Sequence(ClassLabel(list("abc")))}
-    return keras_vit.data.from_huggingface(
-        Table(features, image=images, label=lists)
-    )
-
-
-def test_multi_label_datasets(multi, images):
-    assert multi.multi_label and multi.class_names == ("a", "b", "c")
-    known = {image.tobytes(): i for i, image in enumerate(images)}
-    count = 0
-    for split in ("train", "test"):
-        pixels, labels = images_of(multi, split)
-        assert labels.dtype == np.float32
-        numbers = [known[image.tobytes()] for image in pixels]
-        np.testing.assert_array_equal(labels, MULTI[numbers])
-        count += len(numbers)
-    assert count == 30
-    _, labels = take(multi.train(**OPTIONS), 6)
-    assert labels.shape == (6, 4, 3) and labels.dtype == np.float32
-    assert set(labels.ravel()) == {0, 1} and (labels.sum(-1) > 1).any()
-
-
 @pytest.mark.parametrize("kind", ["mixup", "cutmix"])
 def test_mixing_multi_label_images(kind, images):
     """Each class has the fraction of the images that have it."""
@@ -544,13 +535,6 @@ def test_model_trains_on_multi_label_data(images):
     model.compile("adam", keras_vit.losses.SigmoidCrossentropy())
     model.fit(multi.train(mixup=0.5, **OPTIONS), steps_per_epoch=2, verbose=0)
     assert np.isfinite(model.evaluate(multi.test(**OPTIONS), verbose=0))
-
-
-def test_class_weights_of_multi_label_are_refused(multi):
-    rows = np.concatenate([y for _, y, *_ in multi.batches("train", **OPTIONS)])
-    np.testing.assert_array_equal(multi.class_counts(), rows.sum(0))
-    with pytest.raises(ValueError, match="multi-label"):
-        multi.train(**OPTIONS, class_weights=[1.0, 1.0, 1.0])
 
 
 def test_recipes_accept_single_label_csv_files(images, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import keras_vit
 from keras_vit.distribution import sharding
 from keras_vit.distribution import strategy
+from tests.training.batches import take
 
 BACKEND = keras.config.backend()
 OTHERS = {
@@ -17,44 +18,6 @@ OTHERS = {
     for name in names
     if name not in strategy.NAMES[BACKEND]
 }
-
-
-@pytest.mark.parametrize("name", sorted({*OTHERS, "mirored"}))
-def test_unknown_strategies_are_refused(name):
-    words = f"{name}.*{BACKEND}.*auto, none.*jax: .*data-parallel"
-    with pytest.raises(ValueError, match=words):
-        keras_vit.distribution.get_strategy(name)
-
-
-def test_devices_of_another_strategy_are_refused():
-    with pytest.raises(ValueError, match="model_devices=2"):
-        keras_vit.distribution.get_strategy("none", model_devices=2)
-
-
-@pytest.mark.backends("tensorflow")
-def test_tpu_strategy_without_a_tpu_raises(monkeypatch):
-    for variable in ("TPU_NAME", "COLAB_TPU_ADDR"):
-        monkeypatch.delenv(variable, raising=False)
-    with pytest.raises(ValueError, match="TPU_NAME"):
-        keras_vit.distribution.get_strategy("tpu")
-
-
-@pytest.mark.backends("tensorflow")
-def test_multi_worker_tf_config_is_refused(monkeypatch):
-    cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
-    task = {"type": "worker", "index": 0}
-    config = json.dumps({"cluster": cluster, "task": task})
-    monkeypatch.setenv("TF_CONFIG", config)
-    with pytest.raises(ValueError, match="TF_CONFIG.*20585.*data-parallel"):
-        keras_vit.distribution.get_strategy("auto")
-
-
-@pytest.mark.backends("jax")
-def test_model_devices_must_divide_the_devices():
-    with pytest.raises(ValueError, match="model_devices=3 with 1 devices"):
-        keras_vit.distribution.get_strategy(
-            "model-parallel", devices=["cpu:0"], model_devices=3
-        )
 
 
 def test_auto_describes_its_choice():
@@ -89,10 +52,6 @@ class Uneven(keras.utils.PyDataset):
         return x, np.arange(count), np.ones((count, *self.axes), "float32")
 
 
-def arrays(batches):
-    return [[np.asarray(column) for column in batch] for batch in batches]
-
-
 @pytest.mark.parametrize("axes", [(), (1, 2)])
 @pytest.mark.parametrize("source", ["py_dataset", "tf_data", "generator"])
 def test_weighted_batches_are_padded(source, axes, monkeypatch):
@@ -106,12 +65,13 @@ def test_weighted_batches_are_padded(source, axes, monkeypatch):
     padded = sharding.pad_batches(batches, 2)
     if source == "py_dataset":
         assert padded.num_batches == 2
-    full, last = arrays(padded)
-    full[2], last[2] = (x[2].reshape(4, -1)[:, -1] for x in (full, last))
-    np.testing.assert_array_equal(full[2], [1, 1, 1, 1])
-    np.testing.assert_array_equal(last[0][:, 0], [0, 1, 2, 0])
-    np.testing.assert_array_equal(last[1], [0, 1, 2, 0])
-    np.testing.assert_array_equal(last[2], [1, 1, 1, 0])
+    x, y, weights = take(padded, 2)
+    expected = [[0, 1, 2, 3], [0, 1, 2, 0]]
+    np.testing.assert_array_equal(x[..., 0], expected)
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_array_equal(
+        weights.reshape(2, 4, -1)[..., -1], [[1, 1, 1, 1], [1, 1, 1, 0]]
+    )
 
 
 def test_batches_without_weights_are_not_padded():
@@ -120,7 +80,7 @@ def test_batches_without_weights_are_not_padded():
     tf = pytest.importorskip("tensorflow")
     uneven = tf.data.Dataset.from_tensors((tf.zeros((3, 2)), tf.zeros(3)))
     with pytest.raises(tf.errors.InvalidArgumentError, match="multiple of 2"):
-        arrays(sharding.pad_batches(uneven, 2))
+        list(sharding.pad_batches(uneven, 2))
 
 
 class Numbers(keras.utils.PyDataset):
@@ -151,13 +111,6 @@ def test_model_fit_reads_every_batch_once():
 
 
 @pytest.mark.backends("tensorflow")
-def test_one_shot_batches_are_refused():
-    chosen = keras_vit.distribution.get_strategy("mirrored", devices=["CPU:0"])
-    with pytest.raises(TypeError, match="several times.*generator"):
-        chosen.distribute(batch for batch in [])
-
-
-@pytest.mark.backends("tensorflow")
 def test_distributed_mean_loss_matches_one_device():
     """If Keras does not know the length of a data set whose batches have one
     size, its mean includes an empty batch with a loss of 0."""
@@ -176,8 +129,48 @@ def test_distributed_mean_loss_matches_one_device():
     assert found == pytest.approx(np.mean(errors**2), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    "name, options, words",
+    [
+        *(
+            (
+                name,
+                {},
+                f"{name}.*{BACKEND}.*auto, none.*jax: .*data-parallel",
+            )
+            for name in sorted({*OTHERS, "mirored"})
+        ),
+        ("none", {"model_devices": 2}, "model_devices=2"),
+        pytest.param(
+            *("tpu", {}, "TPU_NAME"), marks=pytest.mark.backends("tensorflow")
+        ),
+        pytest.param(
+            "model-parallel",
+            {"devices": ["cpu:0"], "model_devices": 3},
+            "model_devices=3 with 1 devices",
+            marks=pytest.mark.backends("jax"),
+        ),
+    ],
+)
+def test_wrong_strategies_are_refused(name, options, words, monkeypatch):
+    for variable in ("TPU_NAME", "COLAB_TPU_ADDR"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(ValueError, match=words):
+        keras_vit.distribution.get_strategy(name, **options)
+
+
 @pytest.mark.backends("tensorflow")
-def test_distributed_datasets_keep_their_cardinality():
+def test_multi_worker_tf_config_is_refused(monkeypatch):
+    cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+    task = {"type": "worker", "index": 0}
+    config = json.dumps({"cluster": cluster, "task": task})
+    monkeypatch.setenv("TF_CONFIG", config)
+    with pytest.raises(ValueError, match="TF_CONFIG.*20585.*data-parallel"):
+        keras_vit.distribution.get_strategy("auto")
+
+
+@pytest.mark.backends("tensorflow")
+def test_distributed_datasets():
     import tensorflow as tf
 
     chosen = keras_vit.distribution.get_strategy("mirrored", devices=["CPU:0"])
@@ -191,3 +184,5 @@ def test_distributed_datasets_keep_their_cardinality():
         assert options.autotune.enabled is False
         policy = options.experimental_distribute.auto_shard_policy
         assert policy == tf.data.experimental.AutoShardPolicy.DATA
+    with pytest.raises(TypeError, match="several times.*generator"):
+        chosen.distribute(batch for batch in [])
