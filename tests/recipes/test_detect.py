@@ -2,11 +2,6 @@
 
 import csv
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import keras
 import numpy as np
@@ -113,39 +108,20 @@ def test_it_writes_its_results(head, photos, tmp_path):
     assert not (output / "checkpoints").exists()
 
 
-def start(photos, output):
-    """Starts the recipe in a process of its own, with a small model."""
-    given = flags(photos, output, "--checkpoint-every", 1)
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-m", "tests.recipes.programs", "detect"),
-            *map(str, given),
-        ],
-        cwd=programs.RECIPES.parent,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 @pytest.mark.slow
-def test_a_killed_run_resumes_bit_for_bit(photos, tmp_path):
-    """Send `kill -9` after a checkpoint between two evaluations."""
-    process = start(photos, tmp_path / "killed")
-    checkpoint = tmp_path / "killed" / "checkpoints" / "step-00000008.npz"
-    while process.poll() is None and not checkpoint.exists():
-        time.sleep(0.002)
-    process.kill()
-    printed, _ = process.communicate()
-    assert process.returncode == -signal.SIGKILL, printed
-    assert not (tmp_path / "killed" / "model.keras").exists()
-    for name in ("killed", "whole"):
-        process = start(photos, tmp_path / name)
-        printed, _ = process.communicate(timeout=500)
-        assert process.returncode == 0, printed
-        assert ("resuming" in printed) == (name == "killed")
-    programs.assert_same_runs(tmp_path / "killed", tmp_path / "whole")
+@pytest.mark.suite("jax", "torch")
+def test_an_interrupted_run_resumes_bit_for_bit(photos, tmp_path, capsys):
+    """It ends between two evaluations, before a checkpoint is saved."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    more = ("--checkpoint-every", 4)
+    programs.run("detect", *flags(photos, whole, *more))
+    with programs.interrupted(9):
+        programs.run("detect", *flags(photos, broken, *more))
+    assert not (broken / "model.keras").exists()
+    assert "resuming" not in capsys.readouterr().out
+    programs.run("detect", *flags(photos, broken, *more))
+    assert "resuming" in capsys.readouterr().out
+    programs.assert_same_runs(broken, whole)
 
 
 @ON_TORCH

@@ -301,10 +301,10 @@ def test_pre_training_and_fine_tuning(method, tmp_path):
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_interrupted_run_resumes_bit_for_bit(tmp_path):
-    given = dict(method="mae", steps=6, checkpoint_every=2, batch_size=64)
+    given = dict(method="mae", steps=4, checkpoint_every=2, batch_size=64)
     main(recipe.Config(output=str(tmp_path / "whole"), **given))
     stopped = recipe.Config(output=str(tmp_path / "stopped"), **given)
-    with programs.interrupted(5):
+    with programs.interrupted(3):
         main(stopped)
     main(stopped)
     programs.assert_same_runs(

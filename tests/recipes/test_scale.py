@@ -21,14 +21,17 @@ def config(output, **options):
 @pytest.mark.slow
 def test_finished_models_are_not_trained_again(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(recipe, "SIZES", (1.0, 1.5))
+    small = {"hidden_size": 16, "num_layers": 1, "num_heads": 2}
+    monkeypatch.setitem(recipe.MODELS, "ViT-64x4", {**recipe.VIT, **small})
     output = tmp_path / "out"
-    recipe.main(config(output, study="resolution"))
+    options = {"study": "resolution", "image_size": 16}
+    recipe.main(config(output, **options))
     report = (output / "report.md").read_text()
-    assert "| 48 px |" in report and "(resolution.png)" in report
+    assert "| 24 px |" in report and "(resolution.png)" in report
     assert (output / "resolution.png").stat().st_size > 0
     capsys.readouterr()
 
-    recipe.main(config(output, study="resolution"))
+    recipe.main(config(output, **options))
     assert capsys.readouterr().out.count("done before") == 2
     assert (output / "report.md").read_text() == report
 
@@ -46,7 +49,7 @@ def test_finished_models_are_not_trained_again(tmp_path, capsys, monkeypatch):
     with pytest.raises(
         command_line.UserError, match="steps was 1.*--overwrite"
     ):
-        recipe.main(config(output, steps=2))
+        recipe.main(config(output, **options, steps=2))
 
 
 def test_counts_in_tables_are_numbers(tmp_path):

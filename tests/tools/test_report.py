@@ -170,13 +170,14 @@ def test_class_names_from_config_json_and_from_a_file(photos, tmp_path):
     model.save(tmp_path / "model.keras")
     config = {"data": {"class_names": ["cat", "dog", "owl"]}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    run(tmp_path / "model.keras", photos, "--out", tmp_path / "one")
+    image = photos / "a.png"
+    run(tmp_path / "model.keras", image, "--out", tmp_path / "one")
     text = Page(tmp_path / "one" / "report.html").text
     assert "owl" in text
     assert "the head is zero" in text  # the head, as before training
     (tmp_path / "names.txt").write_text("ant\nbee\nfly\n")
     names = ("--labels", tmp_path / "names.txt")
-    run(tmp_path / "model.keras", photos, "--out", tmp_path / "two", *names)
+    run(tmp_path / "model.keras", image, "--out", tmp_path / "two", *names)
     text = Page(tmp_path / "two" / "report.html").text
     assert "bee" in text
     assert "owl" not in text
