@@ -128,9 +128,8 @@ def load(config):
 def train(config, data, strategy, output):
     """Trains with the settings of `resolve_config`, and saves the results."""
     summary = "the head" if config.train == "head" else "encoder and head"
-    with training.Run(
-        config, data, strategy, output, f"{config.head}, {summary}", metric="AP"
-    ) as run:
+    summary = f"{config.head}, {summary}"
+    with training.Run(config, data, strategy, output, summary) as run:
         if strategy.num_devices > 1:
             raise ValueError(
                 "Detectors train on one device: give --strategy none. "

@@ -135,10 +135,7 @@ def train(config, data, strategy, output):
     # A sharded model computes only if all processes call it.
     alone = strategy.is_main and strategy.num_devices == 1
     has_knn = alone and len(data.class_names) > 1 and not data.multi_label
-    metric = "knn_accuracy" if has_knn else "loss"
-    with training.Run(
-        config, data, strategy, output, config.method, metric
-    ) as run:
+    with training.Run(config, data, strategy, output, config.method) as run:
         # 1. Data: batches of random crops; labels are not used.
         def train_batches(start):
             return data.train(

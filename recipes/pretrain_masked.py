@@ -96,9 +96,7 @@ def main(config):
 def train(config, data, strategy, output):
     """Trains with settings that `resolve_config` has filled in."""
     summary = f"{config.method}, {config.mask_ratio:.0%} masked"
-    with training.Run(
-        config, data, strategy, output, summary, metric="loss"
-    ) as run:
+    with training.Run(config, data, strategy, output, summary) as run:
         # 1. Data: batches of images; labels are not used.
         train_batches = run.train_batches()
         test = run.evaluation_batches()

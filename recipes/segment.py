@@ -160,9 +160,7 @@ def load(config):
 def train(config, data, strategy, output):
     """Trains with the settings of `resolve_config`, and saves the results."""
     summary = "the head" if config.train == "head" else "encoder and head"
-    with training.Run(
-        config, data, strategy, output, summary, metric="mean_iou"
-    ) as run:
+    with training.Run(config, data, strategy, output, summary) as run:
         # 1. Data: batches of (images, masks).
         def train_batches(start):
             return data.train(

@@ -80,13 +80,9 @@ class CSVMetrics(keras.callbacks.Callback):
         micro_batches: Integer. Number of micro-batches per step: Keras calls
             the callback once for each of them.
         split: "test" or "validation". The split that is evaluated on.
-        metric: String. The metric that every row must have, or None.
 
     Attributes:
         rows: List of dicts, one per evaluation.
-
-    Raises:
-        ValueError: in `model.fit`, if an evaluation does not have `metric`.
     """
 
     def __init__(
@@ -98,7 +94,6 @@ class CSVMetrics(keras.callbacks.Callback):
         step: int = 0,
         micro_batches: int = 1,
         split: str = "test",
-        metric: str | None = None,
     ) -> None:
         super().__init__()
         self._micro_batches = micro_batches
@@ -109,7 +104,6 @@ class CSVMetrics(keras.callbacks.Callback):
         self._step = self._first_step = step
         self._seconds = 0.0
         self._split = split
-        self._metric = metric
         self._write()
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
@@ -137,13 +131,6 @@ class CSVMetrics(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         row = self._row(logs, self._seconds)
-        if self._metric and f"{self._split}_{self._metric}" not in row:
-            raise ValueError(
-                f"The evaluation has no metric {self._metric!r}, by which the "
-                "run is judged. Compile the model with it in "
-                "`weighted_metrics`, or name another one with "
-                f"`Run(metric=...)`. Received: {', '.join(row)}"
-            )
         self.rows.append(row)
         self._write()
 

@@ -16,6 +16,8 @@ from keras_vit._program import user_errors
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.schedules import warmup_cosine
+from keras_vit.training.callbacks import score_name
+from keras_vit.training.callbacks import selection_score
 from keras_vit.training.checkpoint import Diverged
 from keras_vit.training.checkpoint import check_same_run
 from keras_vit.training.command_line import parse_learning_rates
@@ -30,7 +32,6 @@ from keras_vit.training.setup import jit_compile
 from keras_vit.training.setup import set_up
 from keras_vit.training.training_run import Run
 from keras_vit.training.training_run import fingerprint
-from keras_vit.training.training_run import metric_of
 
 FILES = ("sweep.json", "sweep.png")
 
@@ -92,11 +93,7 @@ def sweep(
             try:
                 results[rate] = train(one, data, strategy, folder, keep=False)
             except Diverged as error:  # the learning rate is too high
-                results[rate] = {
-                    **program_info(one),
-                    f"validation_{metric_of(data)}": None,
-                    "diverged": str(error),
-                }
+                results[rate] = program_info(one) | {"diverged": str(error)}
                 if strategy.is_main:
                     logger.info(error)
                     save_json(results[rate], folder / DONE)
@@ -135,21 +132,20 @@ def _summarize(
     strategy: Strategy,
 ) -> float:
     """Logs and writes the scores; returns the best learning rate."""
-    score = metric_of(data)
-    name = score.replace("_", " ")
-    found = {
-        rate: summary[f"validation_{score}"]
-        for rate, summary in results.items()
-    }
-    good = {rate: x for rate, x in found.items() if x is not None}
+    good = {r: x for r, x in results.items() if "diverged" not in x}
     if not good:
         raise Diverged(
             "Training diverged with every learning rate of the sweep. Give "
             f"lower ones. Received: --sweep {config.sweep}"
         )
-    best = max(good, key=lambda rate: good[rate])  # of equals the lowest
+    score = score_name(next(iter(good.values())))
+    # Of equals the lowest.
+    best = max(good, key=lambda rate: selection_score(good[rate]))
     if not strategy.is_main:
         return best
+    label = score.replace("_", " ")
+    name = label.removeprefix("validation ")
+    found = {rate: x.get(score) for rate, x in results.items()}
     logger.info(
         f"\nlearning rate  {name} on {data.num_validation} validation images"
     )
@@ -159,7 +155,7 @@ def _summarize(
     logger.info(f"\ntraining on all images with {best:g}")
     summary = {
         "rates": [
-            {"learning_rate": rate, f"validation_{score}": value}
+            {"learning_rate": rate, score: value}
             for rate, value in found.items()
         ],
         "best": best,
@@ -167,9 +163,7 @@ def _summarize(
         "num_validation": data.num_validation,
     }
     save_json(summary, output / "sweep.json")
-    plot_sweep(
-        found, output / "sweep.png", f"{data.name}: sweep", f"validation {name}"
-    )
+    plot_sweep(found, output / "sweep.png", f"{data.name}: sweep", label)
     return best
 
 

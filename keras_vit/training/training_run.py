@@ -98,7 +98,7 @@ def run_summary(
 ) -> dict[str, Any]:
     """Returns the content of `config.json`, with the row of `metrics.csv` of
     the weights that are saved."""
-    metric = f"{run.data.evaluation_split}_{run.metric}"
+    metric = score_name(row)
     return {
         **program_info(run.config),
         "data": run.data.metadata(),
@@ -161,11 +161,10 @@ def describe_run(run: Any, model: keras.Model, done: int) -> str:
 
 def plot_title(run: Any, summary: dict[str, Any]) -> str:
     """Returns the title of the plots of a run, for its `run_summary`."""
-    name, split = summary["model"]["name"], run.data.evaluation_split
-    value = summary[f"{split}_{run.metric}"]
-    text = f"{value:.2%}" if run.metric == "accuracy" else f"{value:.4f}"
-    metric = run.metric.replace("_", " ")
-    return f"{name} on {run.data.name}: {split} {metric} {text}"
+    name, score = summary["model"]["name"], score_name(summary)
+    digits = ".2%" if score.partition("_")[2] == "accuracy" else ".4f"
+    value = format(summary[score], digits)
+    return f"{name} on {run.data.name}: {score.replace('_', ' ')} {value}"
 
 
 def write_predictions(
@@ -305,9 +304,6 @@ class Run:
         strategy: `keras_vit.distribution.Strategy`.
         output: Path of the output folder, from `check_output`.
         summary: String. How the model is trained, in a few words.
-        metric: String. The metric that evaluates the model, such as "loss"
-            for a model without labels. Defaults to "accuracy", or for images
-            of several classes each to "mean_average_precision".
 
     Attributes:
         callbacks: List of Keras callbacks. `resume` adds those that write
@@ -322,11 +318,9 @@ class Run:
         strategy: Strategy,
         output: pathlib.Path,
         summary: str = "",
-        metric: str | None = None,
     ) -> None:
         self.config, self.data, self.strategy = config, data, strategy
         self.output, self.summary = output, summary
-        self.metric = metric or metric_of(data)
         self.callbacks = []
         self.checkpoints = ResumableCheckpoint(
             output / CHECKPOINTS,
@@ -493,7 +487,6 @@ class Run:
             done,
             config.accumulate,
             self.data.evaluation_split,
-            self.metric,
         )
         callbacks = [metrics]
         if config.patience:
@@ -598,11 +591,6 @@ def _one_size(model: Any) -> keras.Model:
     model itself."""
     one_size = getattr(model, "one_size", None)
     return model if one_size is None else one_size()
-
-
-def metric_of(data: Any) -> str:
-    """Returns the name of the metric of a classifier of a dataset."""
-    return "mean_average_precision" if data.multi_label else "accuracy"
 
 
 def explain_error(

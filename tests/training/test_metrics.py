@@ -6,6 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import training
+from keras_vit.training.callbacks import score_name
 from tests.training.fitting import fit
 
 pytestmark = pytest.mark.backends("torch")
@@ -24,14 +25,12 @@ def rows_of(path):
         return list(csv.DictReader(file))
 
 
-def fitted(folder, compiled=("accuracy",), callbacks=()):
+def fitted(folder, callbacks=()):
     """Trains a model for 7 steps with an evaluation each 3."""
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(SCHEDULE), loss, metrics=list(compiled))
-    metrics = training.CSVMetrics(
-        folder / "metrics.csv", 4, SCHEDULE, metric="accuracy"
-    )
+    model.compile(keras.optimizers.SGD(SCHEDULE), loss, metrics=["accuracy"])
+    metrics = training.CSVMetrics(folder / "metrics.csv", 4, SCHEDULE)
     fit(
         model,
         batches,
@@ -79,6 +78,14 @@ def test_rows_are_on_disk_when_a_run_is_interrupted(tmp_path):
     assert steps == ["3", "6"]
 
 
-def test_missing_metric_raises_at_the_first_evaluation(tmp_path):
-    with pytest.raises(ValueError, match="no metric 'accuracy'.*test_loss"):
-        fitted(tmp_path, compiled=())
+@pytest.mark.parametrize(
+    "names, score",
+    [
+        (("test_loss", "test_top_5"), "test_loss"),
+        (("test_loss", "test_mean_iou", "learning_rate"), "test_mean_iou"),
+        (("train_accuracy", "validation_loss"), "validation_loss"),
+        (("test_knn_accuracy", "test_accuracy"), "test_accuracy"),
+    ],
+)
+def test_a_run_is_judged_by_what_it_measures(names, score):
+    assert score_name(dict.fromkeys(names, 0.5)) == score

@@ -83,9 +83,7 @@ def test_predictions_of_a_run_keep_the_colors_of_the_images(tmp_path, mode):
     config = command_line.TrainingFlags(
         image_size=4, batch_size=2, mode=mode, protocol="simple"
     )
-    run = types.SimpleNamespace(
-        config=config, data=data, metric="accuracy", output=tmp_path
-    )
+    run = types.SimpleNamespace(config=config, data=data, output=tmp_path)
     metadata = {"model": {"name": "m"}, "test_accuracy": 0.5}
     results.write_predictions(run, classifier(3), metadata)
     path = tmp_path / "predictions.png"
