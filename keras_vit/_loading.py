@@ -1,24 +1,36 @@
 """`keras_vit.load` and `keras_vit.save`, for files of all models."""
 
 import pathlib
-from typing import Any
 
 import keras
 
 from keras_vit import converters
 from keras_vit import detection
-from keras_vit import downloads
 from keras_vit import models
 from keras_vit import pretraining
 from keras_vit import segmentation
 from keras_vit._types import StrPath
+from keras_vit.config import known
+from keras_vit.weights.files import locate
 from keras_vit.weights.files import read_config
-from keras_vit.weights.files import resolve_run_folder
 from keras_vit.weights.released import ALIASES
 from keras_vit.weights.released import RELEASED
 
 
-def load(name_or_path: StrPath, **arguments: Any) -> keras.Model:
+def load(
+    name_or_path: StrPath,
+    layout: str | None = None,
+    num_heads: int | None = None,
+    decoder_num_heads: int | None = None,
+    *,
+    include_top: bool | None = None,
+    input_shape: tuple[int | None, ...] | None = None,
+    classes: int | None = None,
+    pooling: str | None = None,
+    preprocessing: bool | str | None = None,
+    dropout: float | None = None,
+    drop_path: float | None = None,
+) -> keras.Model:
     """Builds the whole model of a file, folder or name, with its weights.
 
     Args:
@@ -27,8 +39,20 @@ def load(name_or_path: StrPath, **arguments: Any) -> keras.Model:
             or URL of `keras_vit.converters.load`, `keras_vit.pretraining.load`
             (whose decoder is part of the model),
             `keras_vit.segmentation.load` or `keras_vit.detection.load`.
-        **arguments: Those of the function that reads the file, such as
-            `layout` or `input_shape`.
+        layout: As in `keras_vit.converters.load`.
+        num_heads: As in `keras_vit.converters.load`.
+        decoder_num_heads: As in `keras_vit.pretraining.load`.
+        include_top: Boolean. Whether to load the classification head; None if
+            the file has one.
+        input_shape: `(height, width, channels)` of the images; None for that of
+            the file.
+        classes: Integer. Number of classes, of a new head if the file has
+            another number.
+        pooling: As in `keras_vit.VisionTransformer`, as are the others; other
+            options of a model are arguments of `keras_vit.converters.load`.
+        preprocessing: Boolean, or a mode of `keras_vit.preprocess_input`.
+        dropout: Float in [0, 1).
+        drop_path: Float in [0, 1).
 
     Returns:
         A `keras.Model`.
@@ -36,30 +60,43 @@ def load(name_or_path: StrPath, **arguments: Any) -> keras.Model:
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if the file cannot be read, or an argument does not fit it.
+        TypeError: if the file's model has no such argument.
         OSError: if the weights cannot be downloaded.
 
     Example:
 
     >>> model = keras_vit.load("runs/digits")
     """
+    opening = {"layout": layout, "num_heads": num_heads}
+    opening["decoder_num_heads"] = decoder_num_heads
+    options = known(
+        {
+            "include_top": include_top,
+            "input_shape": input_shape,
+            "classes": classes,
+            "pooling": pooling,
+            "preprocessing": preprocessing,
+            "dropout": dropout,
+            "drop_path": drop_path,
+        }
+    )
     variant, _, tag = str(name_or_path).partition("/")
     if (variant, ALIASES.get(tag, tag)) in RELEASED:
-        return getattr(models, variant)(weights=tag, **arguments)
-    path = resolve_run_folder(downloads.fetch_if_remote(name_or_path))
+        build = getattr(models, variant)
+        return build(weights=tag, **known(opening), **options)
+    path = locate(name_or_path)
     dense = {"eomt": segmentation, "yolos": detection}
     package = dense.get(str(read_config(path).get("model_type")))
     if package is not None:
-        return package.load(path, **arguments)
-    options = ("layout", "num_heads", "decoder_num_heads")
-    opening = {name: arguments.pop(name, None) for name in options}
+        return package.load(path, **known(opening), **options)
     checkpoint = converters.open_checkpoint(path, **opening, decoder=True)
     # `converters.load` knows no arrays of these heads.
     is_dense = checkpoint.is_detector or "eomt_head" in checkpoint.layers
-    if is_dense and not arguments:
+    if is_dense and not options:
         return models.load_keras_file(path)
     if checkpoint.pretraining:
-        return pretraining.load(checkpoint, **arguments)
-    return converters.load(checkpoint, **arguments)
+        return pretraining.load(checkpoint, **options)
+    return converters.load(checkpoint, **options)
 
 
 def save(

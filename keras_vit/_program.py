@@ -95,11 +95,12 @@ def import_tensorflow() -> None:
     on stderr, which TF_CPP_MIN_LOG_LEVEL=3 does not hide
     (https://github.com/tensorflow/tensorflow/issues/100442).
 
-    Programs import it with every backend: it reads images, and Keras imports
-    it to save a model. An error is raised where it is used.
+    Programs with Keras import it with every backend: it reads images, and Keras
+    imports it to save a model. An error is raised where it is used.
     """
     quiet = os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "3"
-    if "tensorflow" in sys.modules or not quiet:
+    needed = "keras" in sys.modules and "tensorflow" not in sys.modules
+    if not quiet or not needed:
         return
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as hidden, contextlib.suppress(ImportError):

@@ -1,6 +1,5 @@
 """Comparison of the outputs of a converted file with those of its source."""
 
-import dataclasses
 import math
 import pathlib
 import tempfile
@@ -23,7 +22,8 @@ from keras_vit.weights.formats import RESNET_CONSTANTS
 from keras_vit.weights.formats import Format
 from keras_vit.weights.formats.format import ReferenceNotInstalled
 from keras_vit.weights.formats.format import ReferenceUnavailable
-from keras_vit.weights.formats.reference import reference_model
+from keras_vit.weights.formats.format import explain_import_error
+from keras_vit.weights.formats.format import image_size
 from keras_vit.weights.writing import write_checkpoint
 
 # Name, largest difference, tolerance, verdict.
@@ -77,8 +77,7 @@ def verify(
     settings = settings or {}
     source, target = pathlib.Path(source), pathlib.Path(target)
     old = open_checkpoint(source, layout, settings.get("num_heads"))
-    old = dataclasses.replace(old, given=settings)
-    arguments = {**old.arguments(), **settings}
+    arguments = {**old.arguments(settings), **settings}
     # Other code bases return logits.
     logits = {}
     if old.build_arguments.get("classifier_activation"):
@@ -105,10 +104,13 @@ def verify(
     before = _outputs(source_model, images)
     after = _outputs(target_model, images)
     tolerance = TOLERANCE
-    if dtype is not None and not _is_half(old):
+    first = next(iter(old.weights.values()))
+    if dtype is not None and str(first.dtype) not in HALF_TOLERANCES:
         tolerance = HALF_TOLERANCES.get(dtype, TOLERANCE)
-    rows.append(_row(f"{target.name} in keras_vit", after, before, tolerance))
-    output = _output_name(source_model)
+    rows.append(
+        compare(f"{target.name} in keras_vit", after, before, tolerance)
+    )
+    output = output_name(source_model)
     complete, unverified = True, []
     for checkpoint, found in ((old, before), (new, after)):
         if checkpoint.layout == "keras":
@@ -140,7 +142,7 @@ def verify(
     lines = [
         f"{BATCH} random images of {size} (seed {SEED}), {output}, "
         f"Keras on {keras.backend.backend()}",
-        *_table(rows),
+        *table(rows),
         *unverified,
     ]
     same = all(row[3] != "DIFFERS" for row in rows)
@@ -175,20 +177,14 @@ def _image_shape(model: Any, arguments: Config) -> tuple[int, int, int]:
     )
 
 
-def _output_name(model: Any) -> str:
-    names = {layer.name for layer in model.layers}
-    if "head" in names:
+def output_name(model: Any) -> str:
+    """Returns what a model returns: "logits", "pooled" or "tokens"."""
+    if any(layer.name == "head" for layer in model.layers):
         return "logits"
-    return "pooled" if "pooling" in names else "tokens"
+    return "pooled" if len(model.output.shape) == 2 else "tokens"
 
 
-def _is_half(checkpoint: Checkpoint) -> bool:
-    """Returns whether a checkpoint has weights in half precision."""
-    first = next(iter(checkpoint.weights.values()))
-    return str(first.dtype) in HALF_TOLERANCES
-
-
-def _row(name: str, found: Array, expected: Array, tolerance: float) -> Row:
+def compare(name: str, found: Array, expected: Array, tolerance: float) -> Row:
     """Returns `(name, largest difference, tolerance, verdict)`."""
     limit = tolerance * max(1.0, float(np.abs(expected).max()))
     if found.shape != expected.shape:
@@ -204,20 +200,37 @@ def _run_original(
     images: Array,
     found: Array,
 ) -> Row:
-    name = pathlib.Path(checkpoint.path).name
-    try:
-        library, run = reference_model(
-            FORMATS[checkpoint.layout],
-            checkpoint,
-            arguments,
-            output,
-            images.shape[1:3],
+    """Runs a checkpoint in its original library."""
+    name, a = pathlib.Path(checkpoint.path).name, arguments
+    shape = images.shape[1:3]
+    if "resnet_layers" in a:
+        raise ReferenceUnavailable(
+            "ResNets and hybrids are not built there from a file"
         )
-    except RuntimeError as error:  # of PyTorch, if the weights do not fit
-        reason = " ".join(str(error).split())[:200]
-        name = f"{name} in {checkpoint.layout}: {reason}"
-        return name, None, None, "DIFFERS"
-    return _row(f"{name} in {library}", run(images), found, TOLERANCE)
+    if a["position_embedding"] == "rope":  # of images of any size
+        pairs = zip(shape, a["patch_size"], strict=True)
+        a = {**a, "grid_size": tuple(size // patch for size, patch in pairs)}
+    if not a.get("grid_size") or image_size(a) != shape:
+        raise ReferenceUnavailable(
+            "the images are not of the size of its positions"
+        )
+    code_base = FORMATS[checkpoint.layout]
+    try:
+        import torch
+
+        library, run = code_base.reference(checkpoint, a, output)
+    except (ImportError, RuntimeError) as error:
+        try:
+            reason = explain_import_error(error)
+        except RuntimeError as cause:  # of PyTorch: the weights do not fit
+            reason = " ".join(str(cause).split())[:200]
+            name = f"{name} in {checkpoint.layout}: {reason}"
+            return name, None, None, "DIFFERS"
+        raise ReferenceNotInstalled(reason) from error
+    with torch.no_grad():
+        batch = torch.tensor(images).permute(0, 3, 1, 2)
+        outputs = run(batch).float().cpu().numpy()
+    return compare(f"{name} in {library}", outputs, found, TOLERANCE)
 
 
 def _run_elsewhere(
@@ -250,8 +263,9 @@ def _run_elsewhere(
     return (name, *row[1:])
 
 
-def _table(rows: list[Row]) -> Iterator[str]:
-    width = max(len(row[0]) for row in rows)
+def table(rows: list[Row]) -> Iterator[str]:
+    """Yields lines that show rows."""
+    width = max(len(name) for name, *_ in rows)
     yield f"{'':{width}}  difference  tolerance"
     for name, error, limit, verdict in rows:
         figures = f"{'':21}"

@@ -48,15 +48,12 @@ from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._warnings import warn
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.checkpoint import check_hyperparameters
 from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit.weights.files.keras import is_keras
 from keras_vit.weights.formats import RESNET_CONSTANTS
-from keras_vit.weights.formats import first_patch_is_possible
 from keras_vit.weights.formats import implied_arguments
 from keras_vit.weights.formats import split
 from keras_vit.weights.infer import drop_pretraining
-from keras_vit.weights.infer import infer_pretraining
 from keras_vit.weights.report import report
 from keras_vit.weights.writing import DTYPES
 from keras_vit.weights.writing import check_writable
@@ -173,17 +170,28 @@ def convert(
         split(name)
     settings = settings or {}
     if is_keras(target):
-        _check_keras_target(source, target, to, settings, dtype)
-        _to_keras(source, target, layout, settings, overwrite, encoder)
-        return []
+        if to is not None or dtype is not None:
+            raise ValueError(
+                f"{target.name!r} has no layout and holds weights in float32: "
+                "leave out --to and --dtype. Choose a model's precision where "
+                "it is built, with keras.config.set_dtype_policy."
+            )
+        if source.suffix == target.suffix and not settings:
+            raise ValueError(
+                f"Both are {source.suffix} files: copy it, or give the "
+                "arguments to change with --set."
+            )
     checkpoint = open_checkpoint(
         source,
         layout,
         settings.get("num_heads"),
-        finite=False,
+        finite=is_keras(target),
         decoder=not encoder,
         decoder_num_heads=settings.get("decoder_num_heads"),
     )
+    if is_keras(target):
+        _to_keras(checkpoint, target, layout, settings, overwrite)
+        return []
     to = to or checkpoint.layout
     if to == "keras":
         raise ValueError(
@@ -191,14 +199,22 @@ def convert(
             "Choose one for the target with --to."
         )
     check_writable(target, to)
-    check_hyperparameters(checkpoint, settings)
-    checkpoint = dataclasses.replace(checkpoint, given=settings)
-    arguments = {**checkpoint.arguments(), **settings}
+    checkpoint.raise_if_missing(settings)
+    arguments = {**checkpoint.arguments(settings), **settings}
     _check_settings(checkpoint, settings)
     activation = checkpoint.build_arguments.get("classifier_activation")
     if activation:
         arguments["classifier_activation"] = activation
-    _warn_if_not_finite(checkpoint)
+    infinite = sorted(
+        checkpoint.key(path)
+        for path, array in checkpoint.weights.items()
+        if not np.isfinite(array).all()
+    )
+    if infinite:
+        warn(
+            f"{checkpoint.path!r} holds values that are not finite, which are "
+            f"kept; no model can load them: {', '.join(infinite)}"
+        )
     notes = []
     if checkpoint.build_arguments.get("preprocessing"):
         notes.append(
@@ -206,8 +222,8 @@ def convert(
             "be resized and scaled by keras_vit.preprocess_input(images, "
             f"mode={checkpoint.preprocess_mode!r})."
         )
-    if "pooling" not in {**checkpoint.stored, **settings} and (
-        first_patch_is_possible(checkpoint.layout, arguments)
+    if "pooling" not in settings and (
+        checkpoint.may_read_first_patch(arguments)
     ):
         notes.append(
             "note: the head is assumed to read the mean of the patches. The "
@@ -215,17 +231,13 @@ def convert(
             '(big_vision\'s pool_type="0"): then give --set '
             "pooling=first_patch."
         )
-    paths = set(checkpoint.weights)
-    write_checkpoint(
+    weight_map = write_checkpoint(
         checkpoint.weights, arguments, target, to, dtype, overwrite, checkpoint
     )
     if not target.suffix:
         return notes  # config.json stores all of this
-    code_base, variant = split(to)
-    if not variant and "resnet_layers" not in arguments:
-        variant = code_base.nearest_variant(arguments)
-    name, weight_map = code_base.name, code_base.weight_map(variant, paths)
-    usual = implied_arguments(name, weight_map, paths)
+    name = to.partition(":")[0]
+    usual = implied_arguments(to, weight_map, checkpoint.weights)
     if "resnet_layers" in arguments and name == "timm":
         notes.append(
             "note: timm loads the file only into a hybrid or BiT of the same "
@@ -252,49 +264,21 @@ def convert(
     ]
 
 
-def _check_keras_target(
-    source: pathlib.Path,
-    target: pathlib.Path,
-    to: str | None,
-    settings: Config,
-    dtype: str | None,
-) -> None:
-    if to is not None or dtype is not None:
-        raise ValueError(
-            f"{target.name!r} has no layout and holds weights in float32: "
-            "leave out --to and --dtype. Choose a model's precision where it "
-            "is built, with keras.config.set_dtype_policy."
-        )
-    if source.suffix == target.suffix and not settings:
-        raise ValueError(
-            f"Both are {source.suffix} files: copy it, or give the arguments "
-            "to change with --set."
-        )
-
-
 def _to_keras(
-    source: pathlib.Path,
+    checkpoint: Checkpoint,
     target: pathlib.Path,
     layout: str | None,
     settings: Config,
     overwrite: bool,
-    encoder: bool,
 ) -> None:
+    """Builds the model of a checkpoint, and writes it to a file of Keras's."""
     from keras_vit import _requirements  # noqa: F401  (clearer than Keras's errors)
     from keras_vit import pretraining
     from keras_vit import training  # noqa: F401  (registers its optimizers)
     from keras_vit.converters import load
     from keras_vit.converters import save
 
-    checkpoint = open_checkpoint(
-        source,
-        layout,
-        settings.get("num_heads"),
-        decoder=not encoder,
-        decoder_num_heads=settings.get("decoder_num_heads"),
-    )
-    shapes = {path: array.shape for path, array in checkpoint.weights.items()}
-    if infer_pretraining(shapes):
+    if checkpoint.pretraining:
         load = pretraining.load
     else:
         # It was used above, for a decoder that is not kept.
@@ -327,19 +311,6 @@ def _check_settings(checkpoint: Checkpoint, settings: Config) -> None:
             f"{checkpoint.path!r} has patches of {checkpoint.patch_size}. To "
             "resize them, write a .keras file with --set patch_size, and "
             f"convert that. Received: patch_size={settings['patch_size']!r}"
-        )
-
-
-def _warn_if_not_finite(checkpoint: Checkpoint) -> None:
-    names = [
-        checkpoint.key(path)
-        for path, array in checkpoint.weights.items()
-        if not np.isfinite(array).all()
-    ]
-    if names:
-        warn(
-            f"{checkpoint.path!r} holds values that are not finite, which are "
-            f"kept; no model can load them: {', '.join(sorted(names))}"
         )
 
 

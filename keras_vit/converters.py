@@ -76,18 +76,16 @@ def load(
         checkpoint = path
     else:
         checkpoint = open_checkpoint(path, layout, num_heads)
-    if checkpoint.saved and not (overrides or checkpoint.is_pretraining_model):
-        model = models.load_keras_file(checkpoint.path)
-        # Keras ignores arrays that belong to no layer; this raises an error.
-        models.load_weights(
-            model, checkpoint, checkpoint.stored.get("grid_size")
-        )
+    if overrides or checkpoint.is_pretraining_model or not checkpoint.saved:
+        build = getattr(models, FUNCTIONS[checkpoint.family])
+        arguments = checkpoint.build_arguments_with(overrides)
+        model = build(**arguments, weights=checkpoint)
+        if checkpoint.saved and "block" not in overrides:
+            _warn_of_other_options(model, checkpoint, overrides)
         return model
-    build = getattr(models, FUNCTIONS[checkpoint.family])
-    arguments = _build_arguments(checkpoint, overrides)
-    model = build(**arguments, weights=checkpoint)
-    if checkpoint.saved and "block" not in overrides:
-        _warn_of_other_options(model, checkpoint, overrides)
+    model = models.load_keras_file(checkpoint.path)
+    # Keras ignores arrays that belong to no layer; this raises an error.
+    models.load_weights(model, checkpoint, checkpoint.stored.get("grid_size"))
     return model
 
 
@@ -217,48 +215,14 @@ def write_keras(model: keras.Model, path: StrPath) -> None:
     """
     try:
         model.save(path)
+        return
     except (ValueError, struct.error):  # zipfile's; others are raised again
-        _write_keras_without_times(model, pathlib.Path(path))
-
-
-def _write_keras_without_times(model: keras.Model, path: pathlib.Path) -> None:
+        parent = pathlib.Path(path).parent
     with (
-        tempfile.TemporaryDirectory(dir=path.parent) as folder,
+        tempfile.TemporaryDirectory(dir=parent) as folder,
         zipfile.ZipFile(path, "w", strict_timestamps=False) as archive,
     ):
         model.save(folder, zipped=False)
         for part in sorted(pathlib.Path(folder).rglob("*")):
             if part.is_file():
                 archive.write(part, part.relative_to(folder))
-
-
-def _build_arguments(checkpoint: Checkpoint, overrides: Config) -> Config:
-    """Returns the arguments that build the model of a checkpoint, with a new
-    head if `classes` asks for one that it does not have."""
-    weights, arguments = checkpoint.weights, {**checkpoint.build_arguments}
-    has_head = "head/kernel" in weights
-    top = has_head or overrides.get("classes") is not None
-    if not top:
-        arguments.setdefault("pooling", _pooling(weights))
-    elif has_head or arguments.get("pooling") is None:
-        arguments.pop("pooling", None)  # inferred with the architecture
-    arguments = {"include_top": top, **arguments, **overrides}
-    if "pre_logits/bias" in weights and (
-        arguments["include_top"] or arguments.get("pooling")
-    ):
-        size = len(weights["pre_logits/bias"])
-        arguments.setdefault("representation_size", size)
-    return arguments
-
-
-def _pooling(weights: dict[str, Array]) -> str | None:
-    """Returns the pooling of a model without a head; None if it has none."""
-    if "pooling/probe" in weights:
-        return "map"
-    has_token = "class_token/tokens" in weights
-    if "head_norm/gamma" in weights:
-        return "gap"
-    if "pre_logits/kernel" in weights:
-        return "token" if has_token else "gap"
-    of_clip = has_token and "pre_norm/gamma" in weights
-    return "token" if of_clip else None

@@ -58,7 +58,6 @@ import numpy as np
 
 from keras_vit import _program
 from keras_vit import converters
-from keras_vit import downloads
 from keras_vit import web
 from keras_vit._checks import one_of
 from keras_vit._logging import logger
@@ -73,7 +72,7 @@ from keras_vit.models import inference_model
 from keras_vit.models import load_keras_file
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.files import check_new
-from keras_vit.weights.files import resolve_run_folder
+from keras_vit.weights.files import locate
 
 __all__ = ["export"]
 
@@ -268,7 +267,7 @@ def _load(
 ) -> tuple[Checkpoint | None, keras.Model]:
     """Returns a checkpoint and its model, of this image size or of any, or the
     model of another package's .keras file."""
-    local = resolve_run_folder(downloads.fetch_if_remote(path))
+    local = locate(path)
     try:
         checkpoint = converters.open_checkpoint(
             local, layout, settings.get("num_heads")

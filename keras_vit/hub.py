@@ -11,12 +11,12 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Callable
-from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit import _verify
 from keras_vit import converters
 from keras_vit._program import printable
 from keras_vit._published import PREPROCESSING
@@ -34,7 +34,7 @@ from keras_vit.weights.formats import check_representable
 from keras_vit.weights.formats import huggingface
 from keras_vit.weights.formats import timm
 from keras_vit.weights.formats.format import ReferenceUnavailable
-from keras_vit.weights.formats.reference import explain_import_error
+from keras_vit.weights.formats.format import explain_import_error
 from keras_vit.weights.weight_map import to_checkpoint
 from keras_vit.weights.writing import warn_of_activation
 from keras_vit.weights.writing import write_checkpoint
@@ -46,8 +46,6 @@ _WEIGHTS = {
     TRANSFORMERS: "transformers.safetensors",
 }
 _INDEX, _CARD = "model.safetensors.index.json", "README.md"
-# Of the largest output, as in `_verify`.
-TOLERANCE = 3e-5
 
 
 def save(
@@ -183,6 +181,8 @@ def _write_transformers(
     folder: pathlib.Path,
 ) -> Config:
     """Writes the weights for transformers and returns its entries."""
+    import safetensors
+
     with tempfile.TemporaryDirectory(dir=folder) as part:
         part = pathlib.Path(part) / "model"
         write_checkpoint(
@@ -196,22 +196,16 @@ def _write_transformers(
     if arguments["channels"] == 3:
         text = json.dumps(preprocessor, indent=2)
         (folder / huggingface.JSON_FILES[1]).write_text(text)
-    _write_index(folder)
-    return config
-
-
-def _write_index(folder: pathlib.Path) -> None:
-    """Writes the index in which transformers finds the file's name."""
-    from safetensors import safe_open
-
+    # The index is where transformers finds the file's name.
     name = _WEIGHTS[TRANSFORMERS]
-    with safe_open(folder / name, "numpy") as file:
+    with safetensors.safe_open(folder / name, "numpy") as file:
         keys = list(file.keys())
     index = {
         "metadata": {"total_size": (folder / name).stat().st_size},
         "weight_map": dict.fromkeys(keys, name),
     }
     (folder / _INDEX).write_text(json.dumps(index, indent=2))
+    return config
 
 
 def verify(folder: StrPath) -> tuple[str, bool, bool]:
@@ -232,32 +226,28 @@ def verify(folder: StrPath) -> tuple[str, bool, bool]:
     images = np.random.default_rng(0).uniform(-1, 1, (2, *shape))
     images = images.astype("float32")
     expected = keras.ops.convert_to_numpy(reference(images, training=False))
-    limit = TOLERANCE * max(1.0, float(np.abs(expected).max()))
-    output = "pooled" if expected.ndim == 2 else "tokens"
-    if any(layer.name == "head" for layer in reference.layers):
-        output = "logits"
-    lines, same, complete = [], True, True
+    output = _verify.output_name(reference)
+    rows, complete = [], True
     for library, run in (
         (KERAS, _run_keras),
         (TIMM, _run_timm),
         (TRANSFORMERS, _run_transformers),
     ):
         if not (folder / _WEIGHTS[library]).exists():
-            lines.append(f"{library:13}  not in the folder")
+            rows.append((library, None, None, "not in the folder"))
             continue
         try:
             found = run(folder, images, output)
         except (ImportError, RuntimeError) as error:
             reason = explain_import_error(error)
-            lines.append(f"{library:13}  not run: {reason}")
+            rows.append((library, None, None, f"not run: {reason}"))
             complete = False
             continue
-        error = float(np.abs(found - expected).max())
-        verdict = "same" if error <= limit else "DIFFERS"
-        same &= verdict == "same"
-        lines.append(f"{library:13}  {error:.1e}  {verdict}")
+        tolerance = _verify.TOLERANCE
+        rows.append(_verify.compare(library, found, expected, tolerance))
     title = f"difference from keras_vit on {len(images)} random images"
-    return "\n".join([title, *lines]), same, complete
+    same = all(verdict != "DIFFERS" for *_, verdict in rows)
+    return "\n".join([title, *_verify.table(rows)]), same, complete
 
 
 def _run_keras(folder: pathlib.Path, images: Array, output: str) -> Array:
@@ -365,7 +355,11 @@ def _card(
         f"- Classes: {arguments['classes'] or 'none, the output is features'}",
     ]
     if class_names:
-        lines[-1] += f": {_shown(class_names)}"
+        names = [" ".join(name.split()) for name in class_names[:20]]
+        more = len(class_names) - len(names)
+        lines[-1] += f": {', '.join(names)}" + (
+            f" and {more} more, which are in config.json" if more else ""
+        )
     if dataset:
         lines.append(f"- Trained on: {dataset}")
     if isinstance(accuracy, float):
@@ -376,21 +370,12 @@ def _card(
         "",
         "```python",
         *_usage(title, classifies, bool(arguments.get("pre_norm")), missing),
+        "```",
     ]
-    lines.append("```")
     for library, reason in missing.items():
         if reason:
             lines += ["", f"There is no file for {library}: {reason}"]
     return "\n".join(lines) + "\n"
-
-
-def _shown(class_names: list[str], most: int = 20) -> str:
-    """Returns class names for a line of text, at most `most` of them."""
-    more = len(class_names) - most
-    names = [" ".join(name.split()) for name in class_names[:most]]
-    return ", ".join(names) + (
-        f" and {more} more, which are in config.json" if more > 0 else ""
-    )
 
 
 def _usage(
@@ -398,24 +383,32 @@ def _usage(
     classifies: bool,
     projects: bool,
     missing: dict[str, str | None],
-) -> Iterator[str]:
-    yield "import keras"
-    yield "import keras_vit"
-    yield ""
-    yield f'model = keras_vit.converters.load("{folder}")'
-    yield f'model = keras.saving.load_model("{folder}/model.keras")'
-    if missing[TIMM] is None:
-        yield ""
-        yield "import timm"
-        yield ""
-        yield (
-            f'model = timm.create_model("local-dir:{folder}", pretrained=True)'
-        )
-    if missing[TRANSFORMERS] is None:
-        yield ""
-        name = "AutoModelForImageClassification" if classifies else "AutoModel"
-        if classifies and projects:
-            name = "CLIPVisionModelWithProjection"
-        yield f"from transformers import {name}"
-        yield ""
-        yield f'model = {name}.from_pretrained("{folder}")'
+) -> list[str]:
+    """Returns the lines of code that load the model in each library."""
+    kind = "AutoModelForImageClassification" if classifies else "AutoModel"
+    if classifies and projects:
+        kind = "CLIPVisionModelWithProjection"
+    code = {
+        KERAS: [
+            "import keras",
+            "import keras_vit",
+            "",
+            f'model = keras_vit.converters.load("{folder}")',
+            f'model = keras.saving.load_model("{folder}/model.keras")',
+        ],
+        TIMM: [
+            "",
+            "import timm",
+            "",
+            f'model = timm.create_model("local-dir:{folder}", pretrained=True)',
+        ],
+        TRANSFORMERS: [
+            "",
+            f"from transformers import {kind}",
+            "",
+            f'model = {kind}.from_pretrained("{folder}")',
+        ],
+    }
+    return [
+        x for library in code if not missing[library] for x in code[library]
+    ]

@@ -20,7 +20,7 @@ from tests import golden_data
 def build(case):
     layout, _ = golden_data.MODELS[case]
     arrays = golden_data.arrays(case)
-    _, weight_map = detect_layout(arrays, layout)
+    weight_map = detect_layout(arrays, layout).weight_map
     arrays = FORMATS[layout].normalize(arrays)
     weights = from_checkpoint(arrays, weight_map, heads=3)
     model = keras_vit.VisionTransformer(**golden_data.arguments(case))

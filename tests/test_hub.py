@@ -123,7 +123,7 @@ def test_libraries_without_the_model_are_left_out(tmp_path):
 
     run = make_run(tmp_path / "other", position_embedding="sincos2d")
     missing = hub.save(run, tmp_path / "sincos")
-    assert "learned position embeddings" in missing["timm"]
+    assert "position_embedding='sincos2d'" in missing["timm"]
 
 
 def test_class_names_are_kept_without_the_other_libraries(tmp_path):

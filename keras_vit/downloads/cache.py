@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from http.client import HTTPMessage
 from typing import IO
-from typing import TypeGuard
 
 from keras_vit._logging import logger
 from keras_vit._types import StrPath
@@ -74,12 +73,6 @@ def cache_dir() -> pathlib.Path:
     return pathlib.Path(keras_home).expanduser() / "keras_vit"
 
 
-def is_url(path: object) -> TypeGuard[str]:
-    """Returns whether `path` is a URL to download from."""
-    schemes = ("hf://", "https://", "http://", "gs://")
-    return isinstance(path, str) and path.startswith(schemes)
-
-
 def fetch_if_remote(path: StrPath) -> StrPath:
     """Downloads a file or folder if `path` is a URL.
 
@@ -96,7 +89,8 @@ def fetch_if_remote(path: StrPath) -> StrPath:
         OSError: if it could not be downloaded.
         ValueError: if the URL or the digest is malformed.
     """
-    if not is_url(path):
+    schemes = ("hf://", "https://", "http://", "gs://")
+    if not isinstance(path, str) or not path.startswith(schemes):
         return path
     address, _, digest = path.partition("#")
     digest = digest.lower()

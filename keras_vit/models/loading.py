@@ -13,7 +13,6 @@ from keras_vit.layers.resampling import resample_patch_kernel
 from keras_vit.weights import Checkpoint
 from keras_vit.weights import open_checkpoint
 from keras_vit.weights import resolve_weights
-from keras_vit.weights.checkpoint import check_hyperparameters
 from keras_vit.weights.infer import is_position_layer
 from keras_vit.weights.weight_map import assign_all
 
@@ -33,7 +32,9 @@ def open_for(
     It raises a `ValueError` if another function builds the checkpoint's model,
     or if an architecture argument is neither stored nor in `explicit`.
     """
-    checkpoint = resolve_weights(weights)
+    checkpoint = weights
+    if not isinstance(weights, Checkpoint):
+        checkpoint = resolve_weights(weights)
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = open_checkpoint(
             checkpoint, num_heads=explicit.get("num_heads")
@@ -44,7 +45,7 @@ def open_for(
             f"`{FUNCTIONS[checkpoint.family]}` builds, not "
             f"`{FUNCTIONS[family]}`. Call that one, or `converters.load`."
         )
-    check_hyperparameters(checkpoint, explicit)
+    checkpoint.raise_if_missing(explicit)
     return checkpoint
 
 
@@ -148,7 +149,7 @@ def adapt(
     kernel = weights.get(_PATCH_KERNEL, np.zeros(1))
     size = shapes.get(_PATCH_KERNEL, ())[:2]
     if size and kernel.ndim == 4 and kernel.shape[:2] != size:
-        method = checkpoint.patch_resampling
+        method = checkpoint.code_base.patch_resampling
         weights[_PATCH_KERNEL] = resample_patch_kernel(kernel, size, method)
         warn(
             f"The patch embedding of {checkpoint.path!r} is resized from "

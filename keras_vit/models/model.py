@@ -17,8 +17,6 @@ from keras_vit._types import Tensor
 from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers import PatchEmbedding
 from keras_vit.layers import initializers
-from keras_vit.models.loading import load_weights
-from keras_vit.weights import Checkpoint
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -142,12 +140,10 @@ def build_model(
     input_tensor: Tensor | None,
     input_shape: tuple[int | None, ...],
     name: str,
-    checkpoint: Checkpoint | None = None,
-    grid: tuple[int, int] | None = None,
-    reuse_head: bool = True,
+    load: Callable[[keras.Model], None] | None = None,
     preprocessing: str | None = None,
 ) -> Model:
-    """Builds a functional model and loads its weights, as `load_weights` does.
+    """Builds a functional model, whose weights `load` sets, if there is one.
 
     With `preprocessing`, a mode of `ImagePreprocessing`, this is its first
     layer. `input_shape` is ignored with `input_tensor`.
@@ -163,13 +159,12 @@ def build_model(
         )(images)
     elif input_tensor is None:
         images = keras.Input(input_shape, name="images")
-    # A checkpoint sets every variable except a new head, which is zero anyway.
-    skip = checkpoint is not None
-    with initializers.skip_init() if skip else contextlib.nullcontext():
+    # `load` sets every variable except a new head, which is zero anyway.
+    with initializers.skip_init() if load else contextlib.nullcontext():
         outputs = forward(images)
     model = Model(images, outputs, name=name)
-    if checkpoint is not None:
-        load_weights(model, checkpoint, grid, reuse_head)
+    if load is not None:
+        load(model)
     if input_tensor is not None or preprocessing is not None:
         # Only after loading, since the checkpoint has no weights of the layers
         # before `images`.

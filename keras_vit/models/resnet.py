@@ -1,5 +1,6 @@
 """ResNets: v1 as the stem of the hybrids, and BiT, which is v2."""
 
+import functools
 from collections.abc import Callable
 
 import keras
@@ -21,6 +22,7 @@ from keras_vit.models.config import resolve_classes
 from keras_vit.models.config import resolve_input_shape
 from keras_vit.models.config import resolve_preprocessing
 from keras_vit.models.config import suggests_names
+from keras_vit.models.loading import load_weights
 from keras_vit.models.loading import open_for
 from keras_vit.models.model import Model
 from keras_vit.models.model import build_model
@@ -206,6 +208,6 @@ def BiT(
         input_tensor,
         input_shape,
         name or unique_name("bit"),
-        checkpoint,
-        preprocessing=mode,
+        checkpoint and functools.partial(load_weights, checkpoint=checkpoint),
+        mode,
     )

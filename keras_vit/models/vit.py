@@ -13,7 +13,6 @@ from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._types import Tensor
 from keras_vit._warnings import warn
-from keras_vit.config import POOLINGS
 from keras_vit.config import HybridConfig
 from keras_vit.config import ViTConfig
 from keras_vit.layers import AddPositionEmbs
@@ -34,6 +33,7 @@ from keras_vit.models.config import resolve_input_shape
 from keras_vit.models.config import resolve_preprocessing
 from keras_vit.models.config import resolve_vit
 from keras_vit.models.config import suggests_names
+from keras_vit.models.loading import load_weights
 from keras_vit.models.loading import open_for
 from keras_vit.models.model import Model
 from keras_vit.models.model import build_model
@@ -687,7 +687,8 @@ def _build(
 
     checkpoint_grid = inferred.get("grid_size")
     if input_shape is None:
-        size = _image_size(config, checkpoint, checkpoint_grid)
+        patch_size = checkpoint.patch_size if checkpoint else None
+        size = _image_size(config, patch_size, checkpoint_grid)
         input_shape = (*size, checkpoint.channels if checkpoint else 3)
     grid = _image_grid(
         input_shape[:2], stride, config.patch_size, config.pad_to_patch
@@ -706,29 +707,20 @@ def _build(
 
     classes = resolve_classes(include_top, classes, checkpoint)
     mode = resolve_preprocessing(preprocessing, input_tensor, checkpoint)
-    reuse_head = True
+    load = None
     if checkpoint is not None:
-        poolings = _possible_poolings(checkpoint, inferred)
         pooling = architecture.get("pooling")
-        reuse_head = pooling is None or pooling in poolings
-        if classes is not None:
-            _warn_of_zero_head(checkpoint, classes)
-            if pooling is None:
-                _warn_of_first_patch(checkpoint, inferred, poolings)
+        load = functools.partial(
+            load_weights,
+            checkpoint=checkpoint,
+            grid=checkpoint_grid,
+            reuse_head=_keeps_head(checkpoint, inferred, pooling, classes),
+        )
 
     def forward(images: Tensor) -> Tensor:
         return vit(images, config, classes, classifier_activation)
 
-    return build_model(
-        forward,
-        input_tensor,
-        input_shape,
-        name,
-        checkpoint,
-        checkpoint_grid,
-        reuse_head,
-        mode,
-    )
+    return build_model(forward, input_tensor, input_shape, name, load, mode)
 
 
 def _replace_periods(checkpoint: Checkpoint, config: ViTConfig) -> Checkpoint:
@@ -767,7 +759,7 @@ def _infer(
         "image_grid": image_grid,
         "position_prefix": explicit.get("position_prefix"),
     }
-    inferred = dataclasses.replace(checkpoint, given=given).arguments()
+    inferred = checkpoint.arguments(given)
     count = inferred["num_positions"]
     if count is not None and inferred["grid_size"] is None:
         raise ValueError(
@@ -780,17 +772,15 @@ def _infer(
 
 
 def _image_size(
-    config: ViTConfig, checkpoint: Checkpoint | None, grid: Grid
+    config: ViTConfig, stored: tuple[int, int] | None, grid: Grid
 ) -> tuple[int, ...]:
-    """Returns the size of images that is not given."""
-    default = (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
-    if checkpoint is None:
-        return default
-    if grid:  # the file's image size, also if `patch_size` is another
-        pairs = zip(grid, checkpoint.patch_size or (), strict=True)
+    """Returns the size of images that is not given, given the patch size and
+    the grid of a checkpoint."""
+    if stored and grid:  # of the file, also if `patch_size` is another
+        pairs = zip(grid, stored, strict=True)
         return tuple(n * patch * config.stride for n, patch in pairs)
-    if config.pad_to_patch:
-        return default
+    if stored is None or config.pad_to_patch:
+        return (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
     # A file without a grid, such as one with rotary positions, is for images of
     # any size that its patches divide.
     strides = (patch * config.stride for patch in config.patch_size)
@@ -821,49 +811,41 @@ def _image_grid(
         ) from error
 
 
-def _possible_poolings(
-    checkpoint: Checkpoint, inferred: Config
-) -> tuple[str | None, ...]:
-    """Returns the poolings that a checkpoint's head may have been trained with.
+def _keeps_head(
+    checkpoint: Checkpoint,
+    inferred: Config,
+    pooling: str | None,
+    classes: int | None,
+) -> bool:
+    """Returns whether a checkpoint's head may have been trained with a pooling,
+    which is the inferred one if None.
 
     Files of timm rarely store the pooling. Those of big_vision and of Keras's
     `save_weights` never do, and their arrays are the same for "gap" and
-    "first_patch".
+    "first_patch". There are warnings of this, and of a head of zeros, as in the
+    paper's ImageNet-21k checkpoints.
     """
-    if checkpoint.layout in ("timm", "mae"):
-        return POOLINGS
-    if (
-        checkpoint.layout in ("big_vision", "keras")
-        and inferred["pooling"] == "gap"
-        and "pooling" not in checkpoint.stored
-    ):
-        return ("gap", "first_patch")
-    return (inferred["pooling"],)
-
-
-def _warn_of_first_patch(
-    checkpoint: Checkpoint, inferred: Config, poolings: tuple[str | None, ...]
-) -> None:
-    """Warns that a head may read the first patch instead of the mean."""
-    if poolings == ("gap", "first_patch") and checkpoint.classes is not None:
-        warn(
-            f"{checkpoint.path!r} is read as a model whose head takes the mean "
-            "of the patches. Its arrays are the same as those of a head that "
-            'takes the first patch instead (big_vision\'s `pool_type="0"`). '
-            'Give `pooling="gap"` if the mean is right, or '
-            '`pooling="first_patch"`.'
-        )
-
-
-def _warn_of_zero_head(checkpoint: Checkpoint, classes: int) -> None:
-    """Warns if the head is zero, as in the paper's ImageNet-21k checkpoints."""
+    path = checkpoint.path
+    is_ambiguous = checkpoint.may_read_first_patch(inferred)
     head = checkpoint.weights.get("head/kernel")
     if head is not None and classes == head.shape[1] == CLASSES_21K:
         if not head.any():
             warn(
-                f"{checkpoint.path!r} was released with a head of zeros: all "
+                f"{path!r} was released with a head of zeros: all "
                 f"{CLASSES_21K:,} logits of this model are 0 whatever the "
                 "image. Give `classes` for a new head to train, or "
                 "`include_top=False` for features; AugReg's weights "
                 "('augreg-imagenet21k') have a trained head.",
             )
+    if is_ambiguous and classes is not None and pooling is None:
+        warn(
+            f"{path!r} is read as a model whose head takes the mean of the "
+            "patches. Its arrays are the same as those of a head that takes "
+            'the first patch instead (big_vision\'s `pool_type="0"`). Give '
+            '`pooling="gap"` if the mean is right, or `pooling="first_patch"`.'
+        )
+    if pooling is None or checkpoint.layout in ("timm", "mae"):
+        return True
+    return pooling == inferred["pooling"] or (
+        is_ambiguous and pooling == "first_patch"
+    )

@@ -15,7 +15,7 @@ from keras_vit.pretraining.mocov3 import MoCoV3
 from keras_vit.pretraining.patch_prediction import MaskedPatchPrediction
 from keras_vit.pretraining.simmim import MaskedImageModeling
 from keras_vit.weights.infer import drop_pretraining
-from keras_vit.weights.saved_models import pretraining_options
+from keras_vit.weights.infer import pretraining_options
 from keras_vit.weights.weight_map import assign_all
 
 _MODELS = {

@@ -6,7 +6,6 @@ from dataclasses import field
 
 import numpy as np
 
-from keras_vit import downloads
 from keras_vit._published import PREPROCESSING
 from keras_vit._types import Array
 from keras_vit._types import Config
@@ -19,20 +18,15 @@ from keras_vit.config import stride
 from keras_vit.weights import formats
 from keras_vit.weights import infer
 from keras_vit.weights.files import class_names_of
-from keras_vit.weights.files import existing_path
+from keras_vit.weights.files import locate
 from keras_vit.weights.files import read
 from keras_vit.weights.files import read_config
-from keras_vit.weights.files import resolve_run_folder
 from keras_vit.weights.files.keras import is_keras
 from keras_vit.weights.files.keras import read_keras
 from keras_vit.weights.formats.keras_hub import mean_and_std
-from keras_vit.weights.saved_models import HYPERPARAMETERS_NOT_IN_SHAPES
-from keras_vit.weights.saved_models import arguments_of
 from keras_vit.weights.weight_map import WeightMap
 from keras_vit.weights.weight_map import from_checkpoint
 
-# Keras files already use keras_vit's paths: there is nothing to map.
-_KERAS_MAP = WeightMap("", {}, ())
 # All models of these families were released with ImageNet's mean and standard
 # deviation; these are the names of their variants in several layouts.
 _NORMALIZED_FAMILIES = ("deit", "dinov2", "dinov3", "mae")
@@ -54,9 +48,6 @@ class Checkpoint:
             describe its architecture, such as `input_shape`.
         file_keys: Dict of keys of `weight_map` to the keys of the file, which
             differ in files of older versions of the code base.
-        given: Dict of what the caller knows: `grid_size`, `position_prefix`,
-            and `image_grid`, that of the model's input, which is used if the
-            position embeddings are no square grid.
         released_mode: String. The `mode` of `preprocess_input` in the table of
             released weights; None for other files.
         saved: Dict in the config.json of a .keras file.
@@ -70,7 +61,6 @@ class Checkpoint:
     stored: Config
     build_arguments: Config = field(default_factory=dict)
     file_keys: dict[str, str] = field(default_factory=dict)
-    given: Config = field(default_factory=dict)
     released_mode: str | None = None
     saved: Config = field(default_factory=dict)
     layers: dict[str, Config] = field(default_factory=dict)
@@ -124,11 +114,6 @@ class Checkpoint:
         return formats.FORMATS.get(self.layout) or formats.Format()
 
     @property
-    def patch_resampling(self) -> str:
-        """The method by which a patch embedding of the code base is resized."""
-        return self.code_base.patch_resampling
-
-    @property
     def stride(self) -> int:
         """Downsampling factor of the ResNet; 1 if there is none."""
         if self.family == "vit":
@@ -137,12 +122,12 @@ class Checkpoint:
 
     @functools.cached_property
     def config(self) -> ViTConfig | ResNetConfig:
-        """The architecture, inferred once.
+        """The architecture.
 
         A field that the file does not determine has its default: `grid_size` is
-        None, and `missing_hyperparameters` lists the others.
+        None, and `missing` lists the others.
         """
-        return config_from(self._arguments)
+        return config_from(self.arguments())
 
     @property
     def is_pretraining_model(self) -> bool:
@@ -172,33 +157,89 @@ class Checkpoint:
         bias = self.weights.get("head/bias")
         return None if bias is None else len(bias)
 
-    def arguments(self) -> Config:
+    def missing(self, explicit: Config) -> list[str]:
+        """Lists the arguments that a bare .weights.h5 file does not store, that
+        cannot be inferred from shapes, and that the caller does not pass."""
+        known = {name for name, x in explicit.items() if x is not None}
+        known |= self.stored.keys()
+        needed = infer.HYPERPARAMETERS_NOT_IN_SHAPES[self.family]
+        return [x for x in needed if self.layout == "keras" and x not in known]
+
+    def raise_if_missing(self, explicit: Config) -> None:
+        """Raises a `ValueError` if there are any `missing` arguments."""
+        if missing := self.missing(explicit):
+            raise ValueError(
+                f"{self.path!r} holds weights only and does not store "
+                f"{', '.join(missing)}. Pass them; or pass `layout=` to "
+                "`converters.load` (--from on the command line), with the code "
+                "base that the weights were made for: 'vit_jax' for the "
+                "defaults of this package, 'timm', ...; or build the model "
+                "that was saved and call its `load_weights`."
+            )
+
+    def build_arguments_with(self, overrides: Config) -> Config:
+        """Returns the arguments that build the model, with a new head if
+        `classes` asks for one that it does not have."""
+        weights, arguments = self.weights, {**self.build_arguments}
+        has_head = "head/kernel" in weights
+        top = has_head or overrides.get("classes") is not None
+        has_token = "class_token/tokens" in weights
+        if not top:
+            of_clip = has_token and "pre_norm/gamma" in weights
+            pooling = "token" if of_clip else None
+            for path, mode in (  # what remains of a model without its head
+                ("pre_logits/kernel", "token" if has_token else "gap"),
+                ("head_norm/gamma", "gap"),
+                ("pooling/probe", "map"),
+            ):
+                pooling = mode if path in weights else pooling
+            arguments.setdefault("pooling", pooling)
+        elif has_head or arguments.get("pooling") is None:
+            arguments.pop("pooling", None)  # inferred with the architecture
+        arguments = {"include_top": top, **arguments, **overrides}
+        if "pre_logits/bias" in weights and (
+            arguments["include_top"] or arguments.get("pooling")
+        ):
+            size = len(weights["pre_logits/bias"])
+            arguments.setdefault("representation_size", size)
+        return arguments
+
+    def may_read_first_patch(self, arguments: Config) -> bool:
+        """Returns whether a head that is inferred to read the mean of the
+        patches may read the first: big_vision's `pool_type="0"` has the same
+        arrays as `pool_type="gap"`."""
+        return (
+            self.layout in ("big_vision", "keras")
+            and "pooling" not in self.stored
+            and arguments.get("pooling") == "gap"
+            and arguments.get("classes") is not None
+        )
+
+    def arguments(self, given: Config | None = None) -> Config:
         """Returns all that is known of the model, as arguments of its function.
 
         Values in `stored` take precedence over those inferred from shapes, and
-        these over those implied by the layout. A `ValueError` is raised if the
-        arrays are not those of a model, or fit several architectures.
+        these over those implied by the layout. The inference uses `grid_size`
+        and `position_prefix` of what is `given`, and `image_grid`, that of the
+        model's input, for position embeddings that are no square grid. A
+        `ValueError` is raised if the arrays are not those of a model, or fit
+        several architectures.
         """
-        return dict(self._arguments)
-
-    @functools.cached_property
-    def _arguments(self) -> Config:
-        shapes, stored, given = self.shapes, dict(self.stored), self.given
+        shapes, stored, given = self.shapes, dict(self.stored), given or {}
         implied, prefix = {}, given.get("position_prefix")
         prefixes = (prefix,) if prefix else infer.POSITION_PREFIXES
         try:
             if self.layout != "keras":
-                variant = self.weight_map.variant
                 implied = formats.implied_arguments(
                     self.layout, self.weight_map, shapes
                 )
                 if not prefix:
+                    variant = self.weight_map.variant
                     prefixes = self.code_base.possible_prefixes(variant)
-            if self.family == "bit":
-                return {**implied, **infer.infer_bit(shapes), **stored}
+            grid = stored.pop("grid_size", None)
             inferred = infer.infer_architecture(
                 shapes,
-                given.get("grid_size") or stored.pop("grid_size", None),
+                given.get("grid_size") or grid,
                 given.get("image_grid"),
                 prefixes,
                 # Derived from the name of timm's architecture only, so it is
@@ -215,9 +256,8 @@ class Checkpoint:
             raise ValueError(
                 f"{self.path!r} cannot be used. {reason}"
             ) from error
-        stored.pop("grid_size", None)
         if self.layout == "big_vision" and (
-            inferred["position_embedding"] == "none"
+            inferred.get("position_embedding") == "none"
         ):
             inferred["position_embedding"] = "sincos2d"  # it is never stored
         return {**implied, **inferred, **stored}
@@ -255,43 +295,40 @@ def open_checkpoint(
         OSError: if it could not be downloaded.
         ValueError: if it cannot be read, or does not have this layout.
     """
-    path = resolve_run_folder(downloads.fetch_if_remote(path))
+    path = locate(path)
     if is_keras(path):
         return _open_keras(path, layout, finite, decoder)
     arrays = read(path, finite)
-    config, found = {}, {}
     try:
-        name, weight_map = formats.detect_layout(arrays, layout)
-        code_base = formats.FORMATS[name]
+        code_base, weight_map, normalized, keys = formats.detect_layout(
+            arrays, layout
+        )
         left_out = code_base.left_out(arrays)
-        normalized = code_base.normalize(arrays)
-        file_keys = formats.file_keys(arrays, normalized)
-        if code_base.config_key:
-            found = (read_config(path, file) for file in code_base.config_files)
-            found = next(filter(None, found), {})
-            config = formats.read_config_arguments(found, name)
+        config = formats.find_config(code_base, path)
+        stored = code_base.read_config(config) if config else {}
         heads = infer.infer_num_heads(
             normalized,
             weight_map,
-            num_heads or config.get("num_heads") or code_base.num_heads,
+            num_heads or stored.get("num_heads") or code_base.num_heads,
         )
-        decoder_heads = config.pop("decoder_num_heads", None)
+        decoder_heads = decoder_num_heads or stored.get("decoder_num_heads")
+        stored.pop("decoder_num_heads", None)
         decoder_heads = infer.infer_decoder_num_heads(
             normalized,
             weight_map,
             # Without the decoder, its arrays are dropped, whatever their axes.
-            (decoder_num_heads or decoder_heads) if decoder else 1,
+            decoder_heads if decoder else 1,
         )
         weights = from_checkpoint(
-            normalized, weight_map, (heads, decoder_heads), file_keys
+            normalized, weight_map, (heads, decoder_heads), keys
         )
         if not decoder:
             weights = infer.drop_pretraining(weights)
-        weights, config = code_base.after_reading(
-            weights, config, weight_map.variant
+        weights, stored = code_base.after_reading(
+            weights, stored, weight_map.variant
         )
-        if formats.is_config_of(found, name):
-            code_base.check_config(found, weights)
+        if config:
+            code_base.check_config(config, weights)
     except ValueError as error:
         wanted = f" the layout {layout!r}" if layout else " a known layout"
         raise ValueError(
@@ -303,10 +340,10 @@ def open_checkpoint(
             f"the image model, which are left out: {', '.join(left_out[:3])}"
             + (" ..." if len(left_out) > 3 else "")
         )
-    activation = config.pop("classifier_activation", None)
+    activation = stored.pop("classifier_activation", None)
     built = {"classifier_activation": activation} if activation else {}
     return Checkpoint(
-        str(path), name, weight_map, weights, config, built, file_keys
+        str(path), code_base.name, weight_map, weights, stored, built, keys
     )
 
 
@@ -317,16 +354,19 @@ def _stored_mode(path: StrPath) -> str | None:
     preprocessor_config.json of transformers, and keras-hub's
     image_converter.json.
     """
+    names = ("config", "preprocessor_config", "image_converter")
     try:
-        config = read_config(path)
-        preprocessor = read_config(path, "preprocessor_config.json")
-        converter = read_config(path, "image_converter.json")
+        config, preprocessor, converter = (
+            read_config(path, f"{name}.json") for name in names
+        )
     except (ValueError, OSError):
         return None
-    run, timm = (config.get(key) for key in ("config", "pretrained_cfg"))
-    if isinstance(run, dict) and run.get("mode") in list(PREPROCESSING):
+    run, timm = (
+        found if isinstance(found := config.get(key), dict) else {}
+        for key in ("config", "pretrained_cfg")
+    )
+    if run.get("mode") in list(PREPROCESSING):
         return run["mode"]
-    timm = timm if isinstance(timm, dict) else {}
     for found in (
         (preprocessor.get("image_mean"), preprocessor.get("image_std")),
         mean_and_std(converter.get("config")),
@@ -347,21 +387,18 @@ def _open_keras(
     """Reads a file of Keras's, whose arguments a layout may imply."""
     if layout is not None:
         formats.split(layout)  # raises an error before the file is read
-    file = read_keras(existing_path(path), finite)
+    file = read_keras(path, finite)
     try:
-        stored, build_arguments = arguments_of(file)
+        stored, build_arguments = infer.arguments_of(file)
     except ValueError as error:
         raise ValueError(
             f"{str(path)!r} was not made by keras_vit. {error}"
         ) from error
-    weights = file.weights
-    if not decoder:
-        weights = infer.drop_pretraining(weights)
     checkpoint = Checkpoint(
         str(path),
         "keras",
-        _KERAS_MAP,
-        weights,
+        WeightMap("", {}, ()),  # it already has keras_vit's paths
+        file.weights if decoder else infer.drop_pretraining(file.weights),
         stored,
         build_arguments,
         saved=file.config,
@@ -369,37 +406,12 @@ def _open_keras(
     )
     if layout is None:
         return checkpoint
-    if not missing_hyperparameters(checkpoint, {}):
+    if not checkpoint.missing({}):
         raise ValueError(
             f"{str(path)!r} has no layout and stores what a layout implies. "
             f"Leave out layout={layout!r}."
         )
+    weights = checkpoint.weights
     weight_map = formats.get_weight_map(layout, weights)
     stored.update(formats.implied_arguments(layout, weight_map, weights))
     return checkpoint
-
-
-def missing_hyperparameters(
-    checkpoint: Checkpoint, explicit: Config
-) -> list[str]:
-    """Lists the arguments that a bare .weights.h5 file does not store, that
-    cannot be inferred from shapes, and that the caller does not pass."""
-    if checkpoint.layout != "keras":
-        return []
-    given = {name for name, value in explicit.items() if value is not None}
-    needed = HYPERPARAMETERS_NOT_IN_SHAPES[checkpoint.family]
-    return [x for x in needed if x not in checkpoint.stored and x not in given]
-
-
-def check_hyperparameters(checkpoint: Checkpoint, explicit: Config) -> None:
-    """Raises a `ValueError` if any of `missing_hyperparameters` is missing."""
-    missing = missing_hyperparameters(checkpoint, explicit)
-    if missing:
-        raise ValueError(
-            f"{checkpoint.path!r} holds weights only and does not store "
-            f"{', '.join(missing)}. Pass them; or pass `layout=` to "
-            "`converters.load` (--from on the command line), with the code "
-            "base that the weights were made for: 'vit_jax' for the defaults "
-            "of this package, 'timm', ...; or build the model that was saved "
-            "and call its `load_weights`."
-        )

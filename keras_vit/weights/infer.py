@@ -1,14 +1,14 @@
-"""Inference of a model's architecture from the names and shapes of its weights.
+"""Inference of architectures from the names and shapes of weights, and from the
+configs of layers or the metadata that a Keras file has.
 
 Shapes are given as a dict of keras_vit paths to tuples. Arguments that do not
-affect shapes (epsilons, activation, resampling) are not inferred here: they are
-implied by the code base (see `formats`).
+affect shapes (epsilons, activation, resampling) are stored in layers' configs
+and metadata, or else are implied by the code base (see `formats`).
 """
 
 import math
 import re
 from collections.abc import Collection
-from collections.abc import Mapping
 from typing import TypeAlias
 
 from keras_vit._types import Array
@@ -16,6 +16,7 @@ from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._warnings import warn
 from keras_vit.config import POSITION_PREFIXES
+from keras_vit.weights.files.keras import KerasFile
 from keras_vit.weights.weight_map import WeightMap
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
@@ -28,6 +29,35 @@ _REQUIRED_ARRAYS = {  # path: number of axes
     "block_0/mlp/dense_1/kernel": 2,
     "block_0/mlp/dense_2/kernel": 2,
 }
+# The root of a ResNet, on its own (BiT) or before a Vision Transformer
+# (hybrid), and the first layers of its units.
+_ROOT = "root_conv/kernel"
+_UNIT = re.compile(r"stage_(\d+)_unit_(\d+)/conv_1/kernel")
+_POSITION_LAYER = re.compile(r"position_embedding(?:_\d+|_shared)?")
+_POSITION_MODES = {  # an array: the `position_embedding` that has it
+    "embedding": "learned",
+    "columns": "learned_2d",
+    "offsets": "relative",
+    "periods": "rope",
+}
+
+
+def family(paths: Collection[str]) -> str:
+    """Returns the family of a model with these weights: `"vit"`, `"hybrid"` or
+    `"bit"`."""
+    if _ROOT not in paths:
+        return "vit"
+    encoder = ("patch_embedding/", "block_")
+    return "hybrid" if any(p.startswith(encoder) for p in paths) else "bit"
+
+
+def units_per_stage(paths: Collection[str]) -> tuple[int, ...]:
+    """Returns a ResNet's number of units per stage, such as `(3, 4, 9)`."""
+    stages = [int(match[1]) for match in map(_UNIT.fullmatch, paths) if match]
+    # Gaps in the numbers are reported when the weights are loaded.
+    return tuple(
+        max(1, stages.count(stage)) for stage in range(1, len(set(stages)) + 1)
+    )
 
 
 def infer_architecture(
@@ -37,14 +67,30 @@ def infer_architecture(
     prefixes: tuple[str, ...] = POSITION_PREFIXES,
     configured_prefix: str | None = None,
 ) -> Config:
-    """Infers the arguments of a Vision Transformer or a hybrid.
+    """Infers the arguments of a model's function.
 
     They include `channels` and `num_positions`, the number of patches with a
-    position embedding. Their `grid` is inferred if None; `image_grid`, that of
-    the model's input, is used for positions that are no square. The most likely
-    of `prefixes`, values of `position_prefix`, is the first, unless
-    `configured_prefix` fits.
+    position embedding; `num_heads` of a ResNet alone is None. The `grid` of
+    positions is inferred if None; `image_grid`, that of the model's input, is
+    used for positions that are no square. The most likely of `prefixes`, values
+    of `position_prefix`, is the first, unless `configured_prefix` fits.
     """
+    classes, kind = shapes.get("head/bias", (None,))[0], family(shapes)
+    resnet: Config = {}
+    if kind != "vit":
+        *_, channels, width = shapes[_ROOT]
+        resnet = {
+            "resnet_layers": units_per_stage(shapes),
+            "width_factor": width / 64,
+        }
+    if kind == "bit":
+        return {
+            **resnet,
+            "preactivation": "root_norm/gamma" not in shapes,
+            "channels": channels,
+            "classes": classes,
+            "num_heads": None,
+        }
     wrong = [
         f"{path} with {axes} axes"
         for path, axes in _REQUIRED_ARRAYS.items()
@@ -55,16 +101,15 @@ def infer_architecture(
             "These are not the weights of a Vision Transformer, which has "
             f"{', '.join(wrong)}."
         )
+    layers = {path.partition("/")[0] for path in shapes}
     *patch_size, channels, hidden_size = shapes["patch_embedding/kernel"]
-    class_token = "class_token/tokens" in shapes
-    inferred = {
+    inferred: Config = {
         "patch_size": tuple(patch_size),
-        "channels": channels,
         "hidden_size": hidden_size,
         "num_layers": _count_blocks(shapes, "block_"),
         "num_heads": shapes["block_0/attention/query/kernel"][1],
         "mlp_dim": shapes["block_0/mlp/dense_2/kernel"][0],
-        "class_token": class_token,
+        "class_token": "class_token/tokens" in shapes,
         "num_registers": shapes.get("register_tokens/tokens", (1, 0))[1],
         "distillation": "distillation_token/tokens" in shapes,
         "mask_token": "mask_token/tokens" in shapes,
@@ -76,28 +121,40 @@ def infer_architecture(
         "layer_scale": 1e-5 if "block_0/scale_1/gamma" in shapes else None,
         "pre_norm": "pre_norm/gamma" in shapes,
         "representation_size": shapes.get("pre_logits/bias", (None,))[0],
-        "classes": shapes.get("head/bias", (None,))[0],
+        "classes": classes,
+        "final_norm": "before_pooling"
+        if "encoder_norm" in layers
+        else "after_pooling"
+        if "head_norm" in layers
+        else "none",
+        **resnet,
+        # Of the images; a hybrid's patches are those of a feature map.
+        "channels": shapes[_ROOT][2] if resnet else channels,
     }
     if shapes["block_0/mlp/dense_1/kernel"][1] == 2 * inferred["mlp_dim"]:
         inferred["activation"] = "swiglu"
-    inferred["final_norm"] = "none"
-    for layer, place in (("head", "after"), ("encoder", "before")):
-        if any(path.startswith(f"{layer}_norm/") for path in shapes):
-            inferred["final_norm"] = f"{place}_pooling"
-    inferred["pooling"] = _pooling(inferred, shapes)
-    if family(shapes) == "hybrid":
-        resnet = _resnet(shapes)
-        del resnet["preactivation"]  # hybrids are never pre-activation
-        inferred.update(resnet)
-    mode, layer = "none", ""
-    for path in shapes:
-        name, _, array = path.partition("/")
-        if is_position_layer(name) and array in _POSITION_MODES:
-            mode, layer = _POSITION_MODES[array], name
-            break
+    if "pooling/probe" in shapes:
+        inferred["pooling"] = "map"
+    elif inferred["representation_size"] is None and (
+        shapes.get("head/kernel", (0,))[0] == 2 * hidden_size
+    ):
+        inferred["pooling"] = "token_gap"
+    else:
+        before = inferred["final_norm"] != "after_pooling"
+        inferred["pooling"] = (
+            "token" if inferred["class_token"] and before else "gap"
+        )
+    layer, array = next(
+        (
+            (name, array)
+            for name, _, array in (path.partition("/") for path in shapes)
+            if is_position_layer(name) and array in _POSITION_MODES
+        ),
+        ("", ""),
+    )
     shape = shapes.get(f"{layer}/embedding", (0, 0, 0))
-    if len(shape) != 3:  # a wrong array, which loading reports
-        mode = "none"
+    # Loading reports an array of another number of axes.
+    mode = _POSITION_MODES.get(array, "none") if len(shape) == 3 else "none"
     inferred |= {
         "position_embedding": mode,
         "position_placement": placement(layer) if layer else "stem",
@@ -111,13 +168,11 @@ def infer_architecture(
     elif mode == "learned_2d":
         grid = tuple(shapes[f"{layer}/{x}"][0] for x in ("rows", "columns"))
         count = shapes.get(f"{layer}/prefix", (1, 0))[1]
+        fitting = (x for x in prefixes if num_positioned(x, inferred) == count)
         inferred |= {
             "num_positions": math.prod(grid),
             "grid_size": grid,
-            "position_prefix": next(
-                (x for x in prefixes if num_positioned(x, inferred) == count),
-                prefixes[0],
-            ),
+            "position_prefix": next(fitting, prefixes[0]),
         }
     elif mode == "learned":
         counts = {x: shape[1] - num_positioned(x, inferred) for x in prefixes}
@@ -129,7 +184,7 @@ def infer_architecture(
         if configured_prefix in grids:
             grids = {configured_prefix: grids[configured_prefix]}
         elif grid is None:
-            _raise_if_ambiguous(inferred, counts, grids)
+            _raise_if_ambiguous(inferred, counts, list(grids))
         chosen = next(iter(grids), prefixes[0])
         inferred |= {
             "num_positions": counts[chosen],
@@ -142,29 +197,6 @@ def infer_architecture(
 def _count_blocks(shapes: Shapes, start: str) -> int:
     paths = [path for path in shapes if path.startswith(start)]
     return len({path[len(start) :].partition("/")[0] for path in paths})
-
-
-def _pooling(inferred: Config, shapes: Shapes) -> str:
-    """Returns the pooling that the arrays imply."""
-    if "pooling/probe" in shapes:
-        return "map"
-    width = shapes.get("head/kernel", (0,))[0]
-    if inferred["representation_size"] is None and (
-        width == 2 * inferred["hidden_size"]
-    ):
-        return "token_gap"
-    after_pooling = inferred["final_norm"] == "after_pooling"
-    return "token" if inferred["class_token"] and not after_pooling else "gap"
-
-
-# Position embeddings: mode, placement, grid.
-_POSITION_LAYER = re.compile(r"position_embedding(?:_\d+|_shared)?")
-_POSITION_MODES = {  # an array: the `position_embedding` that has it
-    "embedding": "learned",
-    "columns": "learned_2d",
-    "offsets": "relative",
-    "periods": "rope",
-}
 
 
 def is_position_layer(name: str) -> bool:
@@ -211,7 +243,7 @@ def _grid(count: int, grid: Grid, image_grid: ImageGrid) -> Grid:
 
 
 def _raise_if_ambiguous(
-    inferred: Config, counts: dict[str, int], grids: Mapping[str, Grid]
+    inferred: Config, counts: dict[str, int], fitting: list[str]
 ) -> None:
     """Raises a `ValueError` or warns if position embeddings are ambiguous.
 
@@ -222,12 +254,12 @@ def _raise_if_ambiguous(
     in DINOv2.
     """
     first = next(iter(counts))
-    fitting = next(iter(grids), first)
-    several = len({counts[prefix] for prefix in grids}) > 1
-    is_first = counts[fitting] == counts[first]
+    chosen = fitting[0] if fitting else first
+    several = len({counts[prefix] for prefix in fitting}) > 1
+    is_first = counts[chosen] == counts[first]
     if not several and (is_first or inferred["num_registers"]):
         return
-    possible = (*grids, first) if first not in grids else tuple(grids)
+    possible = dict.fromkeys([*fitting, first])
     readings = " or ".join(
         f"`position_prefix={prefix!r}` and {counts[prefix]} patches"
         for prefix in {counts[x]: x for x in reversed(possible)}.values()
@@ -239,59 +271,15 @@ def _raise_if_ambiguous(
     )
     if several or not inferred["layer_scale"]:
         raise ValueError(message)
-    warn(f"{message} They are read as `{fitting}`, as in DeiT III.")
-
-
-# ResNets, on their own (BiT) or before a Vision Transformer (hybrid).
-_ROOT = "root_conv/kernel"
-_UNIT = re.compile(r"stage_(\d+)_unit_(\d+)/conv_1/kernel")
-
-
-def family(paths: Collection[str]) -> str:
-    """Returns the family of a model with these weights: `"vit"`, `"hybrid"` or
-    `"bit"`."""
-    if _ROOT not in paths:
-        return "vit"
-    encoder = ("patch_embedding/", "block_")
-    return "hybrid" if any(p.startswith(encoder) for p in paths) else "bit"
-
-
-def units_per_stage(paths: Collection[str]) -> tuple[int, ...]:
-    """Returns a ResNet's number of units per stage, such as `(3, 4, 9)`."""
-    stages = [int(match[1]) for match in map(_UNIT.fullmatch, paths) if match]
-    # Gaps in the numbers are reported when the weights are loaded.
-    return tuple(
-        max(1, stages.count(stage)) for stage in range(1, len(set(stages)) + 1)
-    )
-
-
-def infer_bit(shapes: Shapes) -> Config:
-    """Infers the arguments of `BiT`, plus `channels`, and `num_heads`, which is
-    None."""
-    return {
-        **_resnet(shapes),
-        "classes": shapes.get("head/bias", (None,))[0],
-        "num_heads": None,
-    }
-
-
-def _resnet(shapes: Shapes) -> Config:
-    """Infers the sizes of a ResNet."""
-    *_, channels, width = shapes[_ROOT]
-    return {
-        "resnet_layers": units_per_stage(shapes),
-        "width_factor": width / 64,
-        "preactivation": "root_norm/gamma" not in shapes,
-        "channels": channels,
-    }
+    warn(f"{message} They are read as `{chosen}`, as in DeiT III.")
 
 
 # Prefixes of the weights that pre-training adds to an encoder: MAE's decoder,
 # the head of masked image modeling ("mim"), that of masked patch prediction
 # ("mpp"), and the other encoder and the heads of DINO and of MoCo v3.
-DECODER = "decoder/"
+
 PRETRAINING_PREFIXES = (
-    DECODER,
+    "decoder/",
     "predictor/",
     "student/",
     "teacher/",
@@ -354,7 +342,6 @@ def drop_pretraining(weights: dict[str, Array]) -> dict[str, Array]:
 # Published widths with heads that are not 64 channels wide: "Scaling Vision
 # Transformers", Table 2; SoViT, https://arxiv.org/abs/2305.13035
 _PUBLISHED_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
-_NARROWEST_PUBLISHED = 192
 # A quarter of a head's channels, in layouts that store it.
 _PERIODS = "position_embedding_shared/periods"
 
@@ -369,10 +356,15 @@ def infer_num_heads(
     It is None if the shapes of the arrays contain it. A `ValueError` is raised
     if it cannot be inferred, or does not divide the width.
     """
-    if _stores_num_heads(weight_map):
+
+    def find(path: str) -> Array | None:
+        array = arrays.get(weight_map.key(path))
+        return array if array is not None and array.ndim else None
+
+    if weight_map.stores_heads:
         return None
-    kernel = arrays.get(weight_map.key("patch_embedding/kernel"))
-    if kernel is None or not kernel.ndim:  # reported by `from_checkpoint`
+    kernel = find("patch_embedding/kernel")
+    if kernel is None:  # reported by `from_checkpoint`
         return num_heads
     hidden_size = kernel.shape[0]
     divisors = [n for n in range(1, hidden_size + 1) if hidden_size % n == 0]
@@ -387,10 +379,10 @@ def infer_num_heads(
                 f"{hidden_size}. {remedy}"
             )
         return num_heads
-    norm = arrays.get(weight_map.key("block_0/attention/query_norm/gamma"))
-    if norm is not None and norm.ndim:
+    norm = find("block_0/attention/query_norm/gamma")
+    if norm is not None:
         return hidden_size // norm.shape[0]
-    periods = arrays.get(weight_map.key(_PERIODS))
+    periods = find(_PERIODS)
     if periods is not None and periods.size:
         return hidden_size // (4 * periods.size)
     published = _published_num_heads(hidden_size, weight_map)
@@ -399,7 +391,7 @@ def infer_num_heads(
             "The number of heads is not stored, and the hidden size "
             f"{hidden_size} is no multiple of 64. {remedy}"
         )
-    if hidden_size < _NARROWEST_PUBLISHED:
+    if hidden_size < 192:  # narrower than all published models
         warn(
             "The number of heads is not stored, and taken to be "
             f"{published}, of 64 channels each. If it is another: {remedy}"
@@ -431,7 +423,7 @@ def warn_if_heads_ambiguous(
     """Warns if the number of heads cannot be inferred from a written file."""
     heads, hidden_size = arguments["num_heads"], arguments["hidden_size"]
     if (
-        _stores_num_heads(weight_map)
+        weight_map.stores_heads
         or arguments.get("qk_norm")
         or heads == _published_num_heads(hidden_size, weight_map)
         or not weight_map.unmapped_paths([_PERIODS])
@@ -444,14 +436,170 @@ def warn_if_heads_ambiguous(
     )
 
 
-def _stores_num_heads(weight_map: WeightMap) -> bool:
-    """Returns whether the arrays of a layout have an axis of heads."""
-    # The pattern of such kernels, which are Flax's, is the identity.
-    return weight_map.parameter_types["heads"]["kernel"][1] == "... -> ..."
-
-
 def _published_num_heads(hidden_size: int, weight_map: WeightMap) -> int | None:
     """Returns the number of heads of published models of a width, or None."""
     published = {**_PUBLISHED_HEADS, **weight_map.published_heads}
     usual = None if hidden_size % 64 else hidden_size // 64
     return published.get(hidden_size, usual)
+
+
+# Arguments that a .weights.h5 file written by Keras does not store. Without
+# arrays of position embeddings, there may be fixed ones or none.
+_OF_VIT = ("activation", "norm_epsilon", "resampling", "position_embedding")
+_OF_RESNET = (
+    "group_norm_epsilon",
+    "std_epsilon",
+    "std_epsilon_place",
+    "conv_padding",
+    "pool_padding",
+)
+HYPERPARAMETERS_NOT_IN_SHAPES = {
+    "vit": _OF_VIT,
+    "hybrid": (*_OF_VIT, *_OF_RESNET),
+    "bit": _OF_RESNET,
+}
+_SIZES = (
+    "patch_size",
+    "channels",
+    "hidden_size",
+    "num_layers",
+    "num_heads",
+    "mlp_dim",
+    "classes",
+    "representation_size",
+    "num_registers",
+    "resnet_layers",
+    "width_factor",
+)
+# Arguments of the model that all of its blocks have.
+_OF_BLOCKS = (
+    *("activation", "norm_epsilon", "layer_scale"),
+    *("dropout", "attention_dropout", "remat"),
+)
+
+
+def arguments_of(file: KerasFile) -> tuple[Config, Config]:
+    """Returns `(arguments, built)` of the model in a file.
+
+    The first describe its architecture, without those that only layer configs
+    contain if the file has none and no metadata; the second are the others that
+    it was built with.
+    """
+    shapes = {name: array.shape for name, array in file.weights.items()}
+    try:
+        if not file.config:
+            inferred = infer_architecture(shapes, file.grid)
+            # The arrays would be the same with fixed position embeddings, and
+            # with `pooling="first_patch"`.
+            unknown = (("position_embedding", "none"), ("pooling", "gap"))
+            inferred = {
+                name: value
+                for name, value in inferred.items()
+                if (name, value) not in unknown
+            }
+            # Lists are tuples in JSON.
+            told, built = (
+                {
+                    k: tuple(v) if isinstance(v, list) else v
+                    for k, v in x.items()
+                }
+                for x in (file.metadata.get(k, {}) for k in ("told", "built"))
+            )
+            if told:  # arrays decide on sizes, of which metadata may lie
+                inferred = {x: inferred[x] for x in _SIZES if x in inferred}
+            return {**told, **inferred}, built
+        arguments, built = arguments_from_layer_configs(
+            {name: layer["config"] for name, layer in file.layers.items()},
+            shapes,
+            file.grid,
+            file.layers.get("block_0", {}).get("registered_name"),
+        )
+        config = file.config["config"]
+        if "encoder" not in config:
+            built["name"] = config["name"]
+        return arguments | pretraining_options(config), built
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        # Unexpected configs or shapes; the error's cause shows where.
+        raise ValueError(
+            "Its contents are not what keras_vit writes "
+            f"({type(error).__name__}: {error})."
+        ) from error
+
+
+def arguments_from_layer_configs(
+    configs: dict[str, Config],
+    shapes: Shapes,
+    grid: Grid = None,
+    block: str | None = None,
+) -> tuple[Config, Config]:
+    """Returns `(arguments, built)` of a model, as `arguments_of`.
+
+    `grid` is that of learned position embeddings, and `block` the registered
+    name of the class of the blocks, which is an argument of the model unless it
+    is `TransformerBlock`. Configs of another model raise a ValueError, KeyError
+    or another error of a lookup.
+    """
+    arguments, kind = infer_architecture(shapes, grid), family(shapes)
+    pooling = configs.get("pooling")
+    built: Config = {"pooling": pooling and pooling.get("mode", "map")}
+    if "batch_shape" in configs.get("images", {}):
+        *size, channels = configs["images"]["batch_shape"][1:]
+        preprocessing = configs.get("preprocessing")
+        if preprocessing is not None:
+            built["preprocessing"] = preprocessing["mode"]
+            size = preprocessing["image_size"] or (None, None)
+        built["input_shape"] = (*size, channels)
+    activation = configs.get("head", {}).get("activation")
+    if isinstance(activation, str) and activation != "linear":
+        built["classifier_activation"] = activation
+    if kind != "vit":
+        root, unit = configs["root_conv"], configs.get("stage_1_unit_1", {})
+        arguments |= {
+            "group_norm_epsilon": configs["root_norm"]["epsilon"]
+            if "root_norm" in configs
+            else unit["group_norm_epsilon"],
+            "std_epsilon": root["epsilon"],
+            "std_epsilon_place": root["epsilon_place"],
+            "conv_padding": root["padding"],
+            "pool_padding": configs["root"]["padding"],
+        }
+    if kind == "bit":
+        return arguments, built | {"pooling": "gap" if pooling else None}
+    if block != "keras_vit>TransformerBlock":
+        arguments["block"] = block
+    layer = next(filter(is_position_layer, configs), "position_embedding")
+    positions, first = configs[layer], configs["block_0"]
+    last = configs[f"block_{arguments['num_layers'] - 1}"]
+    # Layers of relative and rotary positions have no `kind`.
+    embedding = positions.get("kind", arguments["position_embedding"])
+    arguments |= {
+        **{name: first[name] for name in _OF_BLOCKS if name in first},
+        # The rates of stochastic depth grow up to that of the last block.
+        "drop_path": last.get("drop_path", 0.0),
+        "pad_to_patch": configs["patch_embedding"].get("pad_to_patch", False),
+        "position_embedding": embedding,
+        "position_placement": placement(layer),
+        # Layers of rotary positions have none, and any would do.
+        "resampling": positions.get("resampling", "bilinear_align_corners"),
+        "pooling": built["pooling"]
+        or ("token" if arguments["class_token"] else "gap"),
+    }
+    if embedding == "rope":
+        for name in ("base", "shift", "jitter", "rescale"):
+            arguments[f"rope_{name}"] = positions[name]
+    if embedding in ("relative", "learned", "learned_2d"):
+        arguments["grid_size"] = grid
+    if embedding in ("learned", "learned_2d"):
+        # The first of prefixes with the same number of positions is taken.
+        counts = {
+            num_positioned(prefix, arguments): prefix
+            for prefix in reversed(POSITION_PREFIXES)
+        }
+        arguments["position_prefix"] = counts[positions["num_prefix_tokens"]]
+    return arguments, built
+
+
+def pretraining_options(config: Config) -> Config:
+    """Returns the arguments of a pre-training model, in its config, that are no
+    sizes."""
+    return {x: config[x] for x in ("mask_ratio", "norm_pixels") if x in config}

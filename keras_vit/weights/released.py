@@ -61,11 +61,24 @@ def resolve_weights(
     """
     if not isinstance(weights, str):
         return weights
-    tag = ALIASES.get(weights, weights)
+    tag, path = ALIASES.get(weights, weights), pathlib.Path(weights)
     variants = [name for name, known in RELEASED if known == tag]
-    if not variants:
-        _raise_if_misspelt(weights, variant)
+    may_be_path = path.suffix or path.name != weights or path.exists()
+    if not variants and (may_be_path or not weights):
         return weights
+    if not variants:
+        tags = tags_of(variant) or dict.fromkeys(tag for _, tag in RELEASED)
+        names, lower = [*tags, *ALIASES], weights.lower()
+        most = 1 if lower in names else 2
+        close = difflib.get_close_matches(lower, names, most)
+        hint = (
+            f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+        )
+        raise FileNotFoundError(
+            f"There is no file {weights!r}, and no weights have that name."
+            f"{hint} Names: {', '.join(map(repr, tags))}; see "
+            "keras_vit.list_weights()."
+        )
     if variant is None:
         raise ValueError(
             f"The weights {weights!r} are of one of: {', '.join(variants)}. "
@@ -78,7 +91,43 @@ def resolve_weights(
             f"{', '.join(map(repr, tags_of(variant))) or 'none'}. See "
             "keras_vit.list_weights()."
         )
-    return _fetch_released(variant, tag, sizes or {})
+    released = RELEASED[variant, tag]
+    layouts = dict(released.files)
+    # Such as MoCo v3's number of heads, which is not that of the variant.
+    sizes = {
+        name: released.arguments.get(name, size)
+        for name, size in (sizes or {}).items()
+    }
+    checked = {}  # a file is read once: to check it, and for its weights
+
+    def check(path: pathlib.Path, source: Source) -> None:
+        checkpoint = open_checkpoint(
+            path, layouts[source], sizes.get("num_heads")
+        )
+        _check_complete(checkpoint, released, sizes)
+        checked[source] = checkpoint
+
+    path, source = downloads.fetch(
+        _folder(variant, tag),
+        tuple(layouts),
+        check,
+        label=f"{variant}(weights={tag!r})",
+    )
+    checkpoint = checked[source]
+    arrays = dict(checkpoint.weights)
+    if released.zero_init_head and "head/kernel" not in arrays:
+        norm = arrays["encoder_norm/beta"]
+        width = len(arrays.get("pre_logits/bias", norm))
+        classes = released.classes or 0
+        arrays["head/kernel"] = np.zeros((width, classes), np.float32)
+        arrays["head/bias"] = np.zeros(classes, np.float32)
+    return replace(
+        checkpoint,
+        path=str(path),  # a download is checked before it is moved here
+        weights=arrays,
+        stored={**checkpoint.stored, **released.arguments},
+        released_mode=released.preprocess_mode,
+    )
 
 
 def tags_of(variant: str | None) -> list[str]:
@@ -150,64 +199,9 @@ def list_weights(
     )
 
 
-def _raise_if_misspelt(weights: str, variant: str | None) -> None:
-    """Raises a `FileNotFoundError` unless `weights` may be a path."""
-    path = pathlib.Path(weights)
-    if weights and (path.suffix or path.name != weights or path.exists()):
-        return
-    tags = tags_of(variant) or dict.fromkeys(tag for _, tag in RELEASED)
-    names, lower = [*tags, *ALIASES], weights.lower()
-    close = difflib.get_close_matches(lower, names, 1 if lower in names else 2)
-    hint = " or ".join(map(repr, close))
-    hint = f" Did you mean {hint}?" if close else ""
-    raise FileNotFoundError(
-        f"There is no file {weights!r}, and no weights have that name.{hint} "
-        f"Names: {', '.join(map(repr, tags))}; see keras_vit.list_weights()."
-    )
-
-
 def _folder(variant: str, tag: str) -> pathlib.Path:
     """Returns the cache folder of released weights."""
     return downloads.cache_dir() / "weights" / tag / variant
-
-
-def _fetch_released(variant: str, tag: str, sizes: Config) -> Checkpoint:
-    released = RELEASED[variant, tag]
-    layouts = dict(released.files)
-    # Such as MoCo v3's number of heads, which is not that of the variant.
-    sizes = {
-        name: released.arguments.get(name, size) for name, size in sizes.items()
-    }
-    checked = {}  # a file is read once: to check it, and for its weights
-
-    def check(path: pathlib.Path, source: Source) -> None:
-        checkpoint = open_checkpoint(
-            path, layouts[source], sizes.get("num_heads")
-        )
-        _check_complete(checkpoint, released, sizes)
-        checked[source] = checkpoint
-
-    path, source = downloads.fetch(
-        _folder(variant, tag),
-        tuple(layouts),
-        check,
-        label=f"{variant}(weights={tag!r})",
-    )
-    checkpoint = checked[source]
-    weights = dict(checkpoint.weights)
-    if released.zero_init_head and "head/kernel" not in weights:
-        norm = weights["encoder_norm/beta"]
-        width = len(weights.get("pre_logits/bias", norm))
-        classes = released.classes or 0
-        weights["head/kernel"] = np.zeros((width, classes), np.float32)
-        weights["head/bias"] = np.zeros(classes, np.float32)
-    return replace(
-        checkpoint,
-        path=str(path),  # a download is checked before it is moved here
-        weights=weights,
-        stored={**checkpoint.stored, **released.arguments},
-        released_mode=released.preprocess_mode,
-    )
 
 
 def _check_complete(
@@ -234,15 +228,14 @@ def _check_complete(
         for name, value in expected.items()
         if found[name] != value
     ]
-    blocks: dict[str, Config] = {}
+    blocks: dict[str, set[object]] = {}
     for path, array in checkpoint.weights.items():
         block, _, name = path.partition("/")
         if block.startswith("block_"):
-            blocks.setdefault(block, {})[name] = array.shape
+            blocks.setdefault(block, set()).add((name, array.shape))
+    first = blocks.get("block_0")
     problems += [
-        f"{block} is not like block_0"
-        for block, shapes in blocks.items()
-        if shapes != blocks.get("block_0")
+        f"{x} is not like block_0" for x in blocks if blocks[x] != first
     ]
     if problems:
         raise ValueError(f"it is not the file expected: {'; '.join(problems)}")

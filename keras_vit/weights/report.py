@@ -1,19 +1,15 @@
 """Text report on a checkpoint: layout, architecture, size and keys."""
 
-from dataclasses import replace
-
 from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.checkpoint import missing_hyperparameters
 from keras_vit.weights.checkpoint import open_checkpoint
+from keras_vit.weights.files import locate
 from keras_vit.weights.files import read
 from keras_vit.weights.files import read_config
-from keras_vit.weights.files import resolve_run_folder
 from keras_vit.weights.files.keras import is_keras
 from keras_vit.weights.formats import detect_layout
-from keras_vit.weights.formats import first_patch_is_possible
 from keras_vit.weights.formats import is_config_of
 
 
@@ -26,39 +22,54 @@ def report(
     arguments that resolve them.
     """
     arguments, ambiguities = dict(arguments or {}), []
-    path = resolve_run_folder(path)
-    if is_keras(path):
-        checkpoint = open_checkpoint(path, layout, finite=False)
-        arrays, name = checkpoint.weights, "none, a file of Keras's"
-        missing = missing_hyperparameters(checkpoint, arguments)
-        if missing:
-            ambiguities.append(
-                f"{', '.join(missing)}: not stored in the file. Give them with "
-                "--set, or with --from the layout whose code the weights are "
-                "for"
-            )
-    else:
+    path, name = locate(path), "none, a file of Keras's"
+    if not is_keras(path):
         arrays = read(path, finite=False)
         try:
-            found, dialect = detect_layout(arrays, layout)
+            match = detect_layout(arrays, layout)
         except ValueError as error:
             if layout is not None:
                 raise
             return "\n".join(
                 ["layout          unknown", str(error), *_key_table(arrays)]
             )
-        name = ":".join(filter(None, (found, dialect.variant)))
-        checkpoint = _open(path, layout, arguments, ambiguities)
+        variant = match.weight_map.variant
+        name = ":".join(filter(None, (match.code_base.name, variant)))
+    num_heads = arguments.get("num_heads")
+    try:
+        checkpoint = open_checkpoint(path, layout, num_heads, finite=False)
+    except ValueError as error:
+        if num_heads is not None or is_keras(path):
+            raise
+        checkpoint = open_checkpoint(path, layout, 1, finite=False)
+        arguments["num_heads"] = "?"
+        reason = str(error).partition(". ")[2]
+        ambiguities.append(f"num_heads: {reason} (--set num_heads=...)")
+    missing = checkpoint.missing(arguments)
+    if missing:
+        ambiguities.append(
+            f"{', '.join(missing)}: not stored in the file. Give them with "
+            "--set, or with --from the layout whose code the weights are "
+            "for"
+        )
+    if is_keras(path):
+        arrays = checkpoint.weights
     inferred = _infer(checkpoint, arguments, ambiguities)
-    if "pooling" not in {**checkpoint.stored, **arguments} and (
-        first_patch_is_possible(checkpoint.layout, inferred)
+    if "pooling" not in arguments and (
+        checkpoint.may_read_first_patch(inferred)
     ):
         ambiguities.append(
             "pooling: 'gap', the mean of the patches, or 'first_patch', "
             'big_vision\'s pool_type="0", have the same arrays (--set '
             "pooling=first_patch)"
         )
-    lines = [f"{'layout':20} {name}", *_size(arrays)]
+    count = sum(array.size for array in arrays.values())
+    dtypes = sorted({str(array.dtype) for array in arrays.values()})
+    lines = [
+        f"{'layout':20} {name}",
+        f"{'parameters':20} {count:,}",
+        f"{'dtype':20} {', '.join(dtypes)}",
+    ]
     config = read_config(path)
     if config and not is_keras(path):
         used = "read" if is_config_of(config, checkpoint.layout) else "not read"
@@ -69,33 +80,17 @@ def report(
     return "\n".join([*lines, *_key_table(arrays)])
 
 
-def _open(
-    path: StrPath, layout: str | None, arguments: Config, ambiguities: list[str]
-) -> Checkpoint:
-    num_heads = arguments.get("num_heads")
-    try:
-        return open_checkpoint(path, layout, num_heads, finite=False)
-    except ValueError as error:
-        if num_heads is not None:
-            raise
-        checkpoint = open_checkpoint(path, layout, 1, finite=False)
-        arguments["num_heads"] = "?"
-        reason = str(error).partition(". ")[2]
-        ambiguities.append(f"num_heads: {reason} (--set num_heads=...)")
-        return checkpoint
-
-
 def _infer(
     checkpoint: Checkpoint, arguments: Config, ambiguities: list[str]
 ) -> Config:
     """Returns the arguments of the model; appends to `ambiguities`."""
     try:
-        inferred = replace(checkpoint, given=arguments).arguments()
+        inferred = checkpoint.arguments(arguments)
     except ValueError as error:
         # The position embeddings fit two grids: describe one of them.
         given = {**arguments, "position_prefix": "all"}
         try:
-            inferred = replace(checkpoint, given=given).arguments()
+            inferred = checkpoint.arguments(given)
         except ValueError as other:
             raise error from other
         reason = str(error).partition("cannot be used. ")[2]
@@ -113,15 +108,6 @@ def _infer(
                 f"grid_size=(rows,columns). Possible: {', '.join(grids)}"
             )
     return {**inferred, **arguments}
-
-
-def _size(arrays: dict[str, Array]) -> list[str]:
-    count = sum(array.size for array in arrays.values())
-    dtypes = sorted({str(array.dtype) for array in arrays.values()})
-    return [
-        f"{'parameters':20} {count:,}",
-        f"{'dtype':20} {', '.join(dtypes)}",
-    ]
 
 
 def _key_table(arrays: dict[str, Array]) -> list[str]:

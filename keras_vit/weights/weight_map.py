@@ -145,6 +145,11 @@ class WeightMap:
     required: tuple = ()
     published_heads: dict = field(default_factory=dict)
 
+    @property
+    def stores_heads(self) -> bool:
+        """Whether arrays have an axis of heads, as those of Flax."""
+        return self.parameter_types["heads"]["kernel"][1] == IDENTITY
+
     def entries(self) -> Iterator[tuple[list[str], list[str], str]]:
         """Yields `(path templates, key templates, pattern)` of each array."""
         for path_names, key_names, parameter_type in self.layers:

@@ -16,6 +16,7 @@ from keras_vit.weights.formats import split
 from keras_vit.weights.formats.format import Checkpoint
 from keras_vit.weights.formats.format import write_folder
 from keras_vit.weights.infer import warn_if_heads_ambiguous
+from keras_vit.weights.weight_map import WeightMap
 from keras_vit.weights.weight_map import to_checkpoint
 
 DTYPES = {
@@ -34,9 +35,9 @@ def write_checkpoint(
     overwrite: bool = False,
     source: Checkpoint | None = None,
     preprocess_mode: str | None = None,
-) -> None:
+) -> WeightMap:
     """Writes weights in a layout to a file, or to a folder if the target has no
-    suffix.
+    suffix, and returns the map that was used.
 
     A folder keeps the labels and the preprocessing of `source`, or stores
     `preprocess_mode`, "tf" by default. Nothing is written if the layout or the
@@ -86,6 +87,7 @@ def write_checkpoint(
         write_folder(target, files, configs, overwrite, to, names)
     else:
         write(arrays, target, overwrite, to)
+    return weight_map
 
 
 def warn_of_activation(arguments: dict, target: str | pathlib.Path) -> None:

@@ -18,7 +18,6 @@ import keras_vit
 from keras_vit import convert as _cli
 from keras_vit.converters import load
 from keras_vit.converters import save
-from keras_vit.weights.files import keras as keras_files
 from keras_vit.weights.files import read
 from keras_vit.weights.files import torch as torch_files
 from tests.containers import FLAX
@@ -318,8 +317,8 @@ def failing_reads(monkeypatch):
 
         monkeypatch.setattr(np.lib.format, "read_array", fail)
         monkeypatch.setattr(safetensors, "safe_open", fail)
-        monkeypatch.setattr(torch_files, "_set_values", fail)
-        monkeypatch.setattr(keras_files, "read_dataset", fail)
+        monkeypatch.setattr(torch_files._Storage, "set", fail)
+        monkeypatch.setattr(h5py.Dataset, "__getitem__", fail)
 
     return fail_with
 

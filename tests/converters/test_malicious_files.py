@@ -220,7 +220,10 @@ FILES = {  # name, ending: bytes and what the error says
         pth(b"r\xff\xff\xff\x7f" + b"K\x01"),
         "the memo index 2147483647",
     ),
-    ("extension", ".pth"): (pth(b"\x82\x01"), "a pickle with extension codes"),
+    ("extension", ".pth"): (
+        pth(b"\x82\x01"),
+        "a broken pickle: the opcode EXT1",
+    ),
     ("terabytes", ".pth"): (
         pth(rebuilt(shape=2**40, stride=0)),
         "cls: its shape .1099511627776,. does not fit the 4 values",

@@ -10,8 +10,5 @@ from keras_vit.weights.files.configs import read_json as read_json
 from keras_vit.weights.files.paths import SUFFIXES as SUFFIXES
 from keras_vit.weights.files.paths import atomic_write as atomic_write
 from keras_vit.weights.files.paths import check_new as check_new
-from keras_vit.weights.files.paths import existing_path as existing_path
-from keras_vit.weights.files.paths import (
-    resolve_run_folder as resolve_run_folder,
-)
+from keras_vit.weights.files.paths import locate as locate
 from keras_vit.weights.files.progress import track as track

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import lzma
 import math
 import pathlib
@@ -23,13 +24,9 @@ NamedArrays: TypeAlias = Iterable[tuple[str, Array]]
 # The arrays of a file, and descriptions of what else it holds.
 Read: TypeAlias = tuple[dict[str, Array], list[str]]
 
-# Unpacked contents may have 4 times the file's size plus 64 MiB. Weights hardly
-# compress, so an archive that claims more is a zip bomb.
-MAX_EXPANSION_RATIO = 4
 MAX_EXTRA_BYTES = 2**26
 MAX_MEMBERS = 2**16  # a checkpoint has one or two for each array
 COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-METHODS_WITH_LZMA = (*COMPRESSION_METHODS, zipfile.ZIP_LZMA)
 # Exceptions that parsers raise for damaged files. MemoryError is not included,
 # nor are exceptions that indicate a bug of this package (KeyError, TypeError,
 # ...).
@@ -70,38 +67,38 @@ def open_archive(
         if len(archive.infolist()) > MAX_MEMBERS:
             raise ValueError(f"it holds more than {MAX_MEMBERS:,} files")
         for member in archive.infolist():
-            problem = _problem_of(member, names, methods)
-            if member.compress_size > size:  # `zipfile` allocates it
-                problem = f"of {member.compress_size:,} bytes, more than it has"
-            if problem:
-                raise ValueError(f"it holds {member.filename!r}, {problem}")
-            names.add(member.filename)
+            name = member.filename
+            parts = pathlib.PurePosixPath(name.replace("\\", "/")).parts
+            problems = {
+                "and holds it twice": name in names,
+                "a path outside of the archive": ".." in parts
+                or parts[:1] == ("/",),
+                "a link": stat.S_ISLNK(member.external_attr >> 16),
+                "which is encrypted": member.flag_bits & 1,
+                "compressed by a method that is not supported": (
+                    member.compress_type not in methods
+                ),
+                # `zipfile` allocates it.
+                f"of {member.compress_size:,} bytes, more than it has": (
+                    member.compress_size > size
+                ),
+            }
+            for problem, is_found in problems.items():
+                if is_found:
+                    raise ValueError(f"it holds {name!r}, {problem}")
+            names.add(name)
             total += member.file_size
         check_size(total, size)
         yield archive
 
 
-def _problem_of(
-    member: zipfile.ZipInfo, names: set[str], methods: Collection[int]
-) -> str | None:
-    """Returns why a member of an archive is refused, or None if it is not."""
-    parts = pathlib.PurePosixPath(member.filename.replace("\\", "/")).parts
-    if member.filename in names:
-        return "and holds it twice"
-    if ".." in parts or parts[:1] == ("/",):
-        return "a path outside of the archive"
-    if stat.S_ISLNK(member.external_attr >> 16):
-        return "a link"
-    if member.flag_bits & 1:
-        return "which is encrypted"
-    if member.compress_type not in methods:
-        return "compressed by a method that is not supported"
-    return None
-
-
 def size_limit(size: int) -> int:
-    """Returns the most bytes that a file of `size` bytes may unpack to."""
-    return MAX_EXPANSION_RATIO * size + MAX_EXTRA_BYTES
+    """Returns the most bytes that a file of `size` bytes may unpack to: 4 times
+    as many, plus 64 MiB.
+
+    Weights hardly compress, so an archive that claims more is a zip bomb.
+    """
+    return 4 * size + MAX_EXTRA_BYTES
 
 
 def check_size(claimed: int, size: int) -> None:
@@ -164,12 +161,24 @@ def format_error(kind: str, path: pathlib.Path) -> ValueError:
     return ValueError(f"{str(path)!r} is not {kind}. {why}")
 
 
-def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the dict of a JSON object, as an `object_pairs_hook` of
-    `json`."""
-    found = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"the key {name!r} is there twice")
-        found[name] = value
-    return found
+def read_members(path: pathlib.Path, names: Collection[str]) -> list[bytes]:
+    """Returns the contents of members of a zip archive."""
+    with open_archive(path) as archive:
+        missing = set(names) - set(archive.namelist())
+        if missing:
+            raise ValueError(f"it has no {', '.join(sorted(missing))}")
+        return [archive.read(name) for name in names]
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Returns the content of a JSON file, of which no key is there twice."""
+
+    def to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = {}
+        for name, value in pairs:
+            if name in found:
+                raise ValueError(f"the key {name!r} is there twice")
+            found[name] = value
+        return found
+
+    return json.loads(text, object_pairs_hook=to_dict)

@@ -20,7 +20,6 @@ from keras_vit.weights.files import npz
 from keras_vit.weights.files import progress
 from keras_vit.weights.files import safetensors
 from keras_vit.weights.files import torch
-from keras_vit.weights.files.archives import NamedArrays
 from keras_vit.weights.files.archives import Read
 from keras_vit.weights.files.configs import read_json
 from keras_vit.weights.files.paths import SUFFIXES
@@ -34,14 +33,15 @@ FLOAT_TYPES = ("float64", "float32", "float16", "bfloat16")
 MAX_REPORTED = 20  # problems in one error
 # Arrays that may have no values: transformers' DINOv2 without registers.
 MAY_BE_EMPTY = ("embeddings.register_tokens",)
-_TORCH = (torch.read_torch, torch.write_torch)
 FILE_TYPES = {  # suffix: (reader, writer)
     ".npz": (npz.read_npz, npz.write_npz),
     ".safetensors": (
         safetensors.read_safetensors,
         safetensors.write_safetensors,
     ),
-    **dict.fromkeys((".pth", ".pt", ".bin"), _TORCH),
+    **dict.fromkeys(
+        (".pth", ".pt", ".bin"), (torch.read_torch, torch.write_torch)
+    ),
 }
 
 
@@ -87,8 +87,15 @@ def write(
     writer = hdf5.write_layers
     if path.name not in PRESET_FILES:
         writer = FILE_TYPES[path.suffix][1]
+    size = sum(array.nbytes for array in arrays.values())
     with atomic_write(path, overwrite) as temporary:
-        writer(_converted(arrays, path, dtype), pathlib.Path(temporary))
+        items = list(arrays.items())
+        items = progress.track(items, f"writing {path.suffix[1:]}", size)
+        converted = (
+            (key, array if dtype is None else array.astype(dtype, copy=False))
+            for key, array in items
+        )
+        writer(converted, pathlib.Path(temporary))
 
 
 def check_arrays(
@@ -118,16 +125,6 @@ def check_arrays(
         )
 
 
-def _converted(
-    arrays: dict[str, Array], path: pathlib.Path, dtype: np.dtype | None
-) -> NamedArrays:
-    """Yields `(key, array)`, with arrays converted to `dtype`."""
-    size = sum(array.nbytes for array in arrays.values())
-    for key in progress.track(list(arrays), f"writing {path.suffix[1:]}", size):
-        array = arrays[key]
-        yield key, array if dtype is None else array.astype(dtype, copy=False)
-
-
 def _reader(path: pathlib.Path) -> Callable[[pathlib.Path], Read]:
     if path.name.endswith(".pth.tar"):  # facebookresearch/moco-v3
         return torch.read_torch
@@ -155,23 +152,21 @@ def _weights_in_folder(folder: pathlib.Path) -> pathlib.Path:
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise FileNotFoundError(
-        f"The folder {str(folder)!r} has no weights: expected one of "
-        f"{', '.join(names)}, or model.keras.{_what_to_do_instead(folder)}"
-    )
-
-
-def _what_to_do_instead(folder: pathlib.Path) -> str:
+    models = sorted(str(path.parent) for path in folder.glob("*/model.keras"))
+    remedy = ""
     if (folder / "checkpoints").is_dir():
-        return (
+        remedy = (
             " It is of a training run that has not ended: repeat the command "
             "of the training, which resumes it and writes model.keras."
         )
-    found = sorted(str(path.parent) for path in folder.glob("*/model.keras"))
-    if not found:
-        return ""
-    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-    return f" Give a folder in it that has one: {', '.join(found[:5])}{more}."
+    elif models:
+        more = f" and {len(models) - 5} more" if len(models) > 5 else ""
+        listed = ", ".join(models[:5])
+        remedy = f" Give a folder in it that has one: {listed}{more}."
+    raise FileNotFoundError(
+        f"The folder {str(folder)!r} has no weights: expected one of "
+        f"{', '.join(names)}, or model.keras.{remedy}"
+    )
 
 
 def _read_preset(folder: pathlib.Path) -> Read:

@@ -1,6 +1,5 @@
 """JSON files next to weights."""
 
-import json
 import pathlib
 
 from keras_vit._program import printable
@@ -50,10 +49,7 @@ def read_json(path: pathlib.Path) -> Config:
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise ValueError(f"it has more than {MAX_JSON_BYTES:,} bytes")
-        content = json.loads(
-            path.read_text(encoding="utf-8"),
-            object_pairs_hook=archives.reject_duplicate_keys,
-        )
+        content = archives.parse_json(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{str(path)!r} is not valid JSON: {error}") from error
     return content if isinstance(content, dict) else {}

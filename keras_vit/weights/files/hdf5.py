@@ -5,9 +5,11 @@ named by their number. HDF5 is read by h5py, as in Keras. It is imported inside
 functions, since other files are converted without it.
 """
 
+import io
 import mmap
 import pathlib
 import struct
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,60 +79,72 @@ def _check_heaps(content: bytes | mmap.mmap) -> None:
         start = content.find(b"GCOL\1\0\0\0", start + 1)
 
 
-def layer_datasets(group: Any, path: str) -> Iterator[tuple[str, Any, bool]]:
-    """Yields the path of each weight in a group, its dataset, and whether its
-    bytes are values in bfloat16."""
+def layer_datasets(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields each weight in a group: its path, which begins with `path` and
+    leaves out "vars", and its dataset."""
     import h5py
 
     for key, item in group.items():
         if key.startswith("seed_generator"):
             continue  # the state of a dropout layer, not a weight
         if isinstance(item, h5py.Dataset):
-            # HDF5 has no bfloat16: Keras stores raw bytes and the type's name.
-            is_bfloat16 = item.attrs.get("dtype") == "bfloat16"
-            yield f"{path}/{key}", item, is_bfloat16
+            yield path + key, item
         else:
-            inner = path if key == "vars" else f"{path}/{key}"
+            inner = path if key == "vars" else f"{path}{key}/"
             yield from layer_datasets(item, inner)
 
 
-def read_dataset(
-    path: str, dataset: Any, is_bfloat16: bool, problems: list[str]
-) -> Array | None:
-    """Returns the array of a dataset; None, and one more problem, if its values
-    are no numbers."""
-    if dataset.dtype.kind not in "fiubcV":  # text, references
-        problems.append(f"{path}: type {dataset.dtype}, expected floats")
-        return None
-    array = np.asarray(dataset[()])
-    return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array
+def read_tree(
+    file: pathlib.Path | io.BytesIO,
+    datasets: Callable[[Any], Iterator[tuple[str, Any]]],
+    attribute: str = "",
+) -> tuple[dict[str, Array], list[str], Any]:
+    """Reads the arrays of the datasets that a function of the root yields, by
+    their paths.
 
-
-def read_layers(path: pathlib.Path) -> tuple[dict[str, Array], list[str]]:
-    """Reads the arrays of all layers in a `.weights.h5` file, under the paths
-    of their groups without "layers" and "vars"."""
+    The other results are descriptions of arrays that are no numbers, and the
+    value of an attribute of the root.
+    """
     import h5py
 
     arrays, problems = {}, []
-    with (
-        archives.parsing("a .weights.h5 file of Keras's", path),
-        h5py.File(path, "r", locking=False) as root,
-        mapped(path) as content,
-    ):
+    # Without a lock, since another process may have the file open.
+    with h5py.File(file, "r", locking=False) as root:
         try:
+            is_path = isinstance(file, pathlib.Path)
+            content = mapped(file) if is_path else file.getvalue()
             check_tree(root, content)
-            datasets = list(layer_datasets(root["layers"], ""))
+            value = root.attrs.get(attribute)
+            # HDF5 has no bfloat16: Keras stores bytes and the type's name.
+            found = [
+                (path, dataset, dataset.attrs.get("dtype") == "bfloat16")
+                for path, dataset in datasets(root)
+            ]
         except (KeyError, TypeError, NotImplementedError) as error:
+            # Raised by h5py for damaged objects and unsupported types.
             raise ValueError(f"it holds damaged objects: {error}") from error
-        for name, dataset, is_bfloat16 in datasets:
-            array = read_dataset(name[1:], dataset, is_bfloat16, problems)
-            if array is not None:
-                arrays[name[1:]] = array
-    return arrays, problems
+        for path, dataset, is_bfloat16 in found:
+            if path in arrays:
+                raise ValueError(f"{path} is there twice")
+            if dataset.dtype.kind in "fiubcV":
+                array = np.asarray(dataset[()])
+                bfloat16 = ml_dtypes.bfloat16
+                arrays[path] = array.view(bfloat16) if is_bfloat16 else array
+            else:  # text, references
+                kind = f"type {dataset.dtype}, expected floats"
+                problems.append(f"{path}: {kind}")
+    return arrays, problems, value
+
+
+def read_layers(path: pathlib.Path) -> archives.Read:
+    """Reads the arrays of all layers in a `.weights.h5` file, under the paths
+    of their groups without "layers" and "vars"."""
+    with archives.parsing("a .weights.h5 file of Keras's", path):
+        return read_tree(path, lambda root: layer_datasets(root["layers"]))[:2]
 
 
 def write_layers(items: archives.NamedArrays, path: pathlib.Path) -> None:
-    """Writes arrays, as `read_layers` returns them, to a `.weights.h5` file."""
+    """Writes a `.weights.h5` file, as `read_layers` reads it."""
     import h5py
 
     with h5py.File(path, "w") as root:

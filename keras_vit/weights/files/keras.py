@@ -13,11 +13,11 @@ files are converted without it.
 """
 
 import dataclasses
+import functools
 import io
 import json
 import pathlib
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,13 +30,12 @@ from keras_vit.weights.files import archives
 from keras_vit.weights.files.arrays import check_arrays
 from keras_vit.weights.files.hdf5 import check_tree
 from keras_vit.weights.files.hdf5 import layer_datasets
-from keras_vit.weights.files.hdf5 import mapped
-from keras_vit.weights.files.hdf5 import read_dataset
+from keras_vit.weights.files.hdf5 import read_tree
 from keras_vit.weights.files.paths import existing_path
-from keras_vit.weights.infer import DECODER
 
 SUFFIXES = (".keras", ".weights.h5")
 METADATA_ATTRIBUTE = "keras_vit"
+_MEMBERS = ("config.json", "model.weights.h5")  # of a .keras file
 # Arrays of a norm in their order in the file; batch norms have all four.
 _NORM = ("gamma", "beta", "moving_mean", "moving_variance")
 # Layers with one array that are neither dense nor a norm: the array's name.
@@ -111,48 +110,37 @@ class KerasFile:
     metadata: Config
 
 
-def read_keras(path: pathlib.Path, finite: bool = True) -> KerasFile:
+def read_keras(path: StrPath, finite: bool = True) -> KerasFile:
     """Reads a .keras or .weights.h5 file."""
-    _raise_if_folder(path)
-    config, layers, content = {}, {}, path
+    path, config, layers = _existing_file(path), {}, {}
     with archives.parsing(f"a {path.suffix} file of Keras's", path):
+        content = path
         if path.suffix == ".keras":
-            config, stored = _read_archive(path)
-            layers = _serialized_layers(config)
-            content = io.BytesIO(stored)
+            text, stored = archives.read_members(path, _MEMBERS)
+            config, content = archives.parse_json(text), io.BytesIO(stored)
+            try:
+                model = config["config"].get("encoder", config)["config"]
+                listed = model.get("layers", ())
+                layers = {layer["config"]["name"]: layer for layer in listed}
+            except (KeyError, TypeError, AttributeError) as error:
+                reason = "its config.json is not that of a model"
+                raise ValueError(reason) from error
         # What is used after DINO's training is the teacher.
         is_dino = config.get("class_name") == "DINO"
-        encoder = "teacher" if is_dino else "encoder"
-        arrays, problems, grid, metadata = _read_tree(content, encoder)
-    _raise_if_of_another_package(path, arrays)
-    check_arrays(path, arrays, problems, finite)
-    weights = {_path_of(key, arrays): array for key, array in arrays.items()}
-    return KerasFile(weights, grid, config, layers, metadata)
-
-
-def _serialized_layers(config: Config) -> dict[str, Config]:
-    """Returns `{layer name: its class and config}` of the config.json of a
-    model, or of the encoder of a pre-training model."""
-    try:
-        model = config["config"].get("encoder", config)["config"]
-        layers = model.get("layers", ())
-        return {layer["config"]["name"]: layer for layer in layers}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError("its config.json is not that of a model") from error
-
-
-def _raise_if_folder(path: pathlib.Path) -> None:
-    """Raises a `ValueError` if a path is a folder's."""
-    if path.is_dir():
-        raise ValueError(
-            f"{str(path)!r} is a folder, not a {path.suffix} file."
+        arrays, problems, metadata = read_tree(
+            content,
+            functools.partial(_model_datasets, is_dino=is_dino),
+            METADATA_ATTRIBUTE,
         )
-
-
-def _raise_if_of_another_package(
-    path: pathlib.Path, arrays: Collection[str]
-) -> None:
-    """Raises a `ValueError` that names the package, if the names are known."""
+        metadata = json.loads("{}" if metadata is None else str(metadata))
+        if not isinstance(metadata, dict):
+            raise ValueError(f"its attribute {METADATA_ATTRIBUTE!r} is no dict")
+        grid = None
+        for key in [key for key in arrays if key.endswith("/grid_size")]:
+            stored = arrays.pop(key)
+            grid = tuple(int(n) for n in stored.ravel())
+            if stored.shape != (2,) or min(grid) < 1:
+                raise ValueError(f"a grid of {grid}")
     for start, package in _OTHER_PACKAGES.items():
         if any(key.startswith(start) for key in arrays):
             raise ValueError(
@@ -161,6 +149,27 @@ def _raise_if_of_another_package(
                 "and write its arrays under the names of another layout, as "
                 "docs/migrate.md shows."
             )
+    check_arrays(path, arrays, problems, finite)
+    weights = {}
+    for key, array in arrays.items():
+        layer, _, number = key.rpartition("/")
+        first = arrays.get(f"{layer}/0", np.zeros(1))
+        names = _NORM if first.ndim == 1 else ("kernel", "bias")
+        one = _SINGLE_ARRAY_LAYERS.get(layer.rpartition("/")[2])
+        if number in ("0", "1", "2", "3")[: 4 if one else len(names)]:
+            key = f"{layer}/{one or names[int(number)]}"
+        weights[key] = array
+    return KerasFile(weights, grid, config, layers, metadata)
+
+
+def _existing_file(path: StrPath) -> pathlib.Path:
+    """Returns the path of a file, or raises an error if there is none."""
+    path = existing_path(path)
+    if path.is_dir():
+        raise ValueError(
+            f"{str(path)!r} is a folder, not a {path.suffix} file."
+        )
+    return path
 
 
 def write_metadata(path: StrPath, arguments: Config, built: Config) -> None:
@@ -186,12 +195,12 @@ def check_is_safe(
     """
     import h5py
 
-    path = existing_path(path)
-    _raise_if_folder(path)
+    path = _existing_file(path)
     with archives.parsing("a .keras file of Keras's", path):
-        config, content = _read_archive(path)
-        with h5py.File(io.BytesIO(content), "r") as root:
-            arrays = check_tree(root, content)
+        text, stored = archives.read_members(path, _MEMBERS)
+        config = archives.parse_json(text)
+        with h5py.File(io.BytesIO(stored), "r") as root:
+            arrays = check_tree(root, stored)
     try:
         _check_config(config, is_registered)
     except (ValueError, RecursionError) as error:
@@ -219,8 +228,25 @@ def _check_config(
         package = name.partition(">")[0]
         if package != "keras_vit":
             raise ValueError(f"it names {name!r}, which is not registered")
-    if not known:
-        _check_class(content.get("module"), kind)
+    if kind in _UNSAFE_CLASSES and not known:
+        raise ValueError(
+            f"it holds a layer {kind!r}, which may run code or read other files"
+        )
+    module = content.get("module")
+    root, _, rest = str(module).partition(".")
+    of_keras = rest.partition(".")[0] in _MODULES
+    if not rest:
+        of_keras = kind in _CLASSES_OF_KERAS
+    if not (
+        known
+        or module in (None, "builtins")
+        or root == "keras_vit"
+        or (root == "keras" and of_keras)
+    ):
+        raise ValueError(
+            f"it names {kind!r} of the module {module!r}, which is not "
+            "registered with Keras"
+        )
     name = content.get("name")
     if isinstance(name, str) and not (
         name.isprintable() and ".." not in name.replace("\\", "/").split("/")
@@ -234,105 +260,25 @@ def _check_config(
         _check_config(value, is_registered)
 
 
-def _check_class(module: object, kind: object) -> None:
-    """Raises a `ValueError` if a class or function is not one of Keras's layers
-    and the like."""
-    if kind in _UNSAFE_CLASSES:
-        raise ValueError(
-            f"it holds a layer {kind!r}, which may run code or read other files"
-        )
-    if module in (None, "builtins"):
-        return
-    root, _, rest = str(module).partition(".")
-    of_keras = rest.partition(".")[0] in _MODULES
-    if not rest:
-        of_keras = kind in _CLASSES_OF_KERAS
-    if root != "keras_vit" and not (root == "keras" and of_keras):
-        raise ValueError(
-            f"it names {kind!r} of the module {module!r}, which is not "
-            "registered with Keras"
-        )
-
-
-def _read_archive(path: pathlib.Path) -> tuple[Config, bytes]:
-    """Returns the config and the bytes of the HDF5 file in a .keras file."""
-    with archives.open_archive(path) as archive:
-        missing = {"config.json", "model.weights.h5"} - set(archive.namelist())
-        if missing:
-            raise ValueError(f"it has no {', '.join(sorted(missing))}")
-        config = json.loads(
-            archive.read("config.json"),
-            object_pairs_hook=archives.reject_duplicate_keys,
-        )
-        return config, archive.read("model.weights.h5")
-
-
-def _read_tree(
-    file: pathlib.Path | io.BytesIO, encoder: str = "encoder"
-) -> tuple[dict[str, Array], list[str], tuple[int, ...] | None, Config]:
-    """Reads the arrays of an HDF5 file that Keras wrote.
-
-    Returns them by paths that end in their number; descriptions of the problems
-    of other arrays; the grid of learned position embeddings; and the metadata.
-    """
+def _model_datasets(root: Any, is_dino: bool) -> Iterator[tuple[str, Any]]:
+    """Yields the path and the dataset of all weights of a model."""
     import h5py
 
-    if isinstance(file, pathlib.Path):
-        content = mapped(file)
-    else:
-        content = file.getvalue()
-    arrays, problems, grid = {}, [], None
-    # Without a lock, since another process may have the file open.
-    with h5py.File(file, "r", locking=False) as root:
-        try:
-            check_tree(root, content)
-            metadata = json.loads(root.attrs.get(METADATA_ATTRIBUTE, "{}"))
-            datasets = list(_model_datasets(root, encoder))
-        except (KeyError, TypeError, NotImplementedError) as error:
-            # Raised by h5py for damaged objects and unsupported types.
-            raise ValueError(f"it holds damaged objects: {error}") from error
-        if not isinstance(metadata, dict):
-            raise ValueError(f"its attribute {METADATA_ATTRIBUTE!r} is no dict")
-        for path, dataset, is_bfloat16 in datasets:
-            array = read_dataset(path, dataset, is_bfloat16, problems)
-            if array is None:
-                continue
-            if path.endswith("/grid_size"):
-                grid = tuple(int(n) for n in array.ravel())
-                if array.shape != (2,) or min(grid) < 1:
-                    raise ValueError(f"a grid of {grid}")
-            elif path in arrays:
-                raise ValueError(f"{path} is there twice")
-            else:
-                arrays[path] = array
-    return arrays, problems, grid, metadata
-
-
-def _model_datasets(root: Any, encoder: str) -> Iterator[tuple[str, Any, bool]]:
-    """Yields `(path, dataset, is_bfloat16)` of all weights of a model."""
-    import h5py
-
+    if not isinstance(root.get("layers"), h5py.Group) and "encoder" not in root:
+        raise ValueError("it has no layers")
     # A pre-training model has separate trees for its encoder and decoder.
-    for prefix, place in (
-        (DECODER, "decoder/layers"),
-        ("", "layers"),
-        ("", "encoder/layers"),
-    ):
+    trees = [("decoder/layers", "decoder/"), ("layers", "")]
+    for place, prefix in trees + [("encoder/layers", "")] * (not is_dino):
         group = root.get(place)
-        if place == "encoder/layers" and encoder != "encoder":
-            continue
-        if isinstance(group, h5py.Group):
-            for layer in group.values():
-                if not isinstance(layer, h5py.Group):
-                    raise ValueError(f"an array of no layer: {layer.name}")
-                name = _name_of(layer)
-                if name != "teacher" or "layers" not in layer:
-                    yield from layer_datasets(layer, prefix + name)
-                elif encoder == "teacher":
-                    for inner in layer["layers"].values():
-                        yield from layer_datasets(inner, _name_of(inner))
-        elif place == "layers" and "encoder" not in root:
-            raise ValueError("it has no layers")
+        for layer in group.values() if isinstance(group, h5py.Group) else ():
+            if not isinstance(layer, h5py.Group):
+                raise ValueError(f"an array of no layer: {layer.name}")
+            name = _name_of(layer)
+            if name != "teacher" or "layers" not in layer:
+                yield from layer_datasets(layer, f"{prefix}{name}/")
+            elif is_dino:
+                for inner in layer["layers"].values():
+                    yield from layer_datasets(inner, f"{_name_of(inner)}/")
 
 
 def _name_of(layer: Any) -> str:
@@ -341,17 +287,3 @@ def _name_of(layer: Any) -> str:
     if "vars" in layer:
         name = layer["vars"].attrs.get("name") or name
     return str(name)
-
-
-def _path_of(key: str, arrays: dict[str, Array]) -> str:
-    """Returns the keras_vit path of an array, which in the file has a number,
-    such as `"head/0"`."""
-    parent, _, number = key.rpartition("/")
-    if number not in ("0", "1", "2", "3"):
-        return key
-    name = _SINGLE_ARRAY_LAYERS.get(parent.rpartition("/")[2])
-    if name is not None:
-        return f"{parent}/{name}"
-    first = arrays.get(f"{parent}/0", np.zeros(1))
-    names = _NORM if first.ndim == 1 else ("kernel", "bias")
-    return f"{parent}/{names[int(number)]}" if int(number) < len(names) else key

@@ -15,13 +15,12 @@ from keras_vit.weights.files.archives import Read
 
 
 def read_npz(path: pathlib.Path) -> Read:
-    kind = "an .npz file (a zip archive of arrays)"
-    if not archives.is_archive(path):
-        raise archives.format_error(kind, path)
     arrays, problems = {}, []
     with (
-        archives.parsing(kind, path),
-        archives.open_archive(path, archives.METHODS_WITH_LZMA) as archive,
+        archives.parsing("an .npz file (a zip archive of arrays)", path),
+        archives.open_archive(
+            path, (*archives.COMPRESSION_METHODS, zipfile.ZIP_LZMA)
+        ) as archive,
     ):
         size = path.stat().st_size
         for member in progress.track(
@@ -71,14 +70,14 @@ class _SmallReads:
 def _read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
     """Returns `(shape, dtype)` from the header of an .npy file."""
     version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        read_header = np.lib.format.read_array_header_1_0
-    elif version == (2, 0):
-        read_header = np.lib.format.read_array_header_2_0
-    else:
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
         raise ValueError(f"an .npy header of version {version}")
     try:
-        shape, _, dtype = read_header(file)
+        shape, _, dtype = readers[version](file)
     except Exception as error:
         # NumPy parses the header, of at most 10,000 characters, as a Python
         # literal. This can raise many exceptions; for deep nesting, even

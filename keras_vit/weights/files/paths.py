@@ -6,13 +6,20 @@ import pathlib
 import re
 import secrets
 from collections.abc import Iterator
-from typing import TypeVar
 
 from keras_vit._types import StrPath
+from keras_vit.downloads import fetch_if_remote
 
-Path = TypeVar("Path")
 # The names of files of arrays end in one of these.
 SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin")
+
+
+def locate(path: StrPath) -> pathlib.Path:
+    """Returns the path of an existing file or folder of weights: of a recipe's
+    run folder, that of its model; of a URL, that of the download."""
+    path = existing_path(fetch_if_remote(path))
+    model = path / "model.keras"
+    return model if model.is_file() else path
 
 
 def existing_path(path: StrPath) -> pathlib.Path:
@@ -41,15 +48,6 @@ def existing_path(path: StrPath) -> pathlib.Path:
         )
     if not (path.is_file() or path.is_dir()):
         raise ValueError(f"{str(path)!r} is no file, but a pipe or a device.")
-    return path
-
-
-def resolve_run_folder(path: Path) -> Path | str:
-    """Returns the path of the model in a recipe's run folder, else `path`."""
-    if isinstance(path, (str, os.PathLike)):
-        model = pathlib.Path(path).expanduser() / "model.keras"
-        if model.is_file():
-            return str(model)
     return path
 
 

@@ -1,5 +1,6 @@
 """A progress bar for large files."""
 
+import math
 import sys
 from collections.abc import Iterable
 from collections.abc import Sequence
@@ -14,13 +15,9 @@ def track(
 ) -> Iterable[Item]:
     """Returns an iterable of items that shows a progress bar on a terminal,
     unless their size in bytes is below `MIN_TRACKED_BYTES`."""
-    if sys.stderr.isatty() and (size is None or size > MIN_TRACKED_BYTES):
-        try:
-            from rich.console import Console
-            from rich.progress import track as bar
-        except ImportError:
-            pass
-        else:
-            console = Console(stderr=True)
-            return bar(items, title, console=console, transient=True)
-    return items
+    if not sys.stderr.isatty() or (size or math.inf) <= MIN_TRACKED_BYTES:
+        return items
+    from rich.console import Console  # here, as importing it takes a while
+    from rich.progress import track as bar
+
+    return bar(items, title, console=Console(stderr=True), transient=True)

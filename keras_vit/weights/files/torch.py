@@ -7,6 +7,7 @@ for the functions and classes that a pickle may name. They only record how they
 are called: nothing that a file names is imported or run.
 """
 
+import dataclasses
 import io
 import math
 import pathlib
@@ -18,18 +19,13 @@ from typing import TypeGuard
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import DTypeLike
 
 from keras_vit._program import printable
 from keras_vit._types import Array
 from keras_vit.weights.files import archives
 
-# Keys under which training code stores a model's weights, and prefixes that
-# torch.compile and DistributedDataParallel add to the keys of weights.
-STATE_DICT_KEYS = ("model", "state_dict", "teacher")
 # Those of facebookresearch/dino's training, all of which are read.
 DINO_KEYS = ("student", "teacher", "dino_loss")
-WRAPPER_PREFIXES = ("_orig_mod.", "module.")
 STORAGE_TYPES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -62,13 +58,10 @@ SETTINGS = (
     "numpy._core.multiarray.scalar",
     "numpy.dtype",
 )
-NAMESPACE = "argparse.Namespace"
-# Number of batches that a batch norm has seen, an integer.
-_COUNTER = ".num_batches_tracked"
-REBUILD_TENSOR = "torch._utils._rebuild_tensor"
-REBUILD_PARAMETER = "torch._utils._rebuild_parameter"
-NUM_ARGUMENTS = {REBUILD_TENSOR: (4,), f"{REBUILD_TENSOR}_v2": (6, 7)}
-LEGACY_MAGIC_NUMBER = 0x1950A86A20F9469CFC6C  # the first of four pickles
+NUM_ARGUMENTS = {
+    "torch._utils._rebuild_tensor": (4,),
+    "torch._utils._rebuild_tensor_v2": (6, 7),
+}
 
 _MAX_OPCODES = 2**20  # a model of 1,000 arrays has some 50,000
 
@@ -82,9 +75,13 @@ class UnsafePickleError(Exception):
 
 
 class _Inert:
-    """Base class of stand-ins, which ignores attributes that a pickle sets."""
+    """Stand-in for an object that a pickle makes; it ignores the attributes
+    that the pickle sets."""
 
     __slots__ = ()
+
+    def __new__(cls, *arguments: object) -> "_Inert":
+        return super().__new__(cls)
 
     def __setstate__(self, state: object) -> None:
         pass
@@ -94,80 +91,74 @@ class _Dict(dict):
     """Stand-in for an `OrderedDict`, on which PyTorch sets `_metadata`."""
 
     __slots__ = ()
-
-    def __setstate__(self, state: object) -> None:
-        pass
+    __setstate__ = _Inert.__setstate__
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
+class _Call(_Inert):
+    """Record of a call of the function or class `name`, "module.name"."""
+
+    name: str
+    arguments: tuple[Any, ...]
+
+
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class _Global(_Inert):
-    """Stand-in for the function or class `name`, "module.name"."""
+    """Stand-in for the function or class `name`."""
 
-    __slots__ = ("name",)
+    name: str
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, *arguments: Any) -> "_Dict | _Call":
+    def __call__(self, *arguments: Any) -> _Dict | _Call:
         if self.name in DICTS:
             return _Dict(*arguments)
         return _Call(self.name, arguments)
 
 
-class _Call(_Inert):
-    """Record of a call of a `_Global`."""
-
-    __slots__ = ("arguments", "name")
-
-    def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:
-        self.name = name
-        self.arguments = arguments
-
-
-class _Namespace(_Inert):
-    """Stand-in for `argparse.Namespace`, which a pickle makes as a class."""
-
-    __slots__ = ()
-
-    def __new__(cls, *arguments: object) -> "_Namespace":
-        return super().__new__(cls)
-
-
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class _Storage(_Inert):
-    """Stand-in for a storage: one-dimensional values that tensors view."""
+    """Stand-in for a storage: one-dimensional values that tensors view, which
+    are set after the pickle has been read."""
 
-    __slots__ = ("dtype", "key", "size", "values")
+    key: str
+    dtype: np.dtype
+    size: int
+    values: Array | None = None
 
-    def __init__(self, key: str, dtype: DTypeLike, size: int) -> None:
-        self.key = key
-        self.dtype = np.dtype(dtype)
-        self.size = size
-        self.values: Array | None = None  # set after the pickle has been read
+    def set(self, data: bytes, byte_order: str) -> None:
+        """Sets the values, given their bytes."""
+        if len(data) != self.size * self.dtype.itemsize:
+            raise ValueError(
+                f"the storage {self.key} has {len(data):,} bytes for "
+                f"{self.size:,} values"
+            )
+        values = np.frombuffer(bytearray(data), self.dtype)
+        self.values = values if byte_order == "little" else values.byteswap()
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, storages: dict[str, _Storage]) -> None:
+    def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, encoding="utf-8")
-        self.storages = storages
+        self.storages: dict[str, _Storage] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         full_name = f"{module}.{name}"
-        if full_name == NAMESPACE:
-            return _Namespace
+        if full_name == "argparse.Namespace":
+            return _Inert  # a pickle makes it as a class
         if module not in MODULES and full_name not in (*DICTS, *SETTINGS):
             raise UnsafePickleError(full_name)
         return _Global(full_name)
 
     def persistent_load(self, pid: Any) -> _Storage:
         tag, storage_type, key, _, size, *view = pid
-        if not isinstance(storage_type, _Global):
-            raise ValueError("a storage without a type")
-        dtype = STORAGE_TYPES.get(storage_type.name.rpartition(".")[2])
-        if tag != "storage" or dtype is None or view not in ([], [None]):
+        named = isinstance(storage_type, _Global) and isinstance(key, str)
+        if not named or not _is_size(size):
+            raise ValueError("a storage without a type, a name or a size")
+        kind = STORAGE_TYPES.get(storage_type.name.rpartition(".")[2])
+        if tag != "storage" or kind is None or view not in ([], [None]):
             raise ValueError(f"a storage of type {storage_type.name}")
-        if not isinstance(key, str) or not _is_size(size):
-            raise ValueError("a storage without a name or size")
+        dtype = np.dtype(kind)
         storage = self.storages.setdefault(key, _Storage(key, dtype, size))
-        if (storage.dtype, storage.size) != (np.dtype(dtype), size):
+        if (storage.dtype, storage.size) != (dtype, size):
             raise ValueError(f"the storage {key} with two types or sizes")
         return storage
 
@@ -194,21 +185,27 @@ def read_torch(path: pathlib.Path) -> tuple[dict[str, Array], list[str]]:
             "that it needs is installed, and save only the weights: "
             "torch.save(model.state_dict(), PATH)."
         ) from error
-    tensors = _flatten_dino(tensors)
-    for name in STATE_DICT_KEYS:
-        nested = tensors.get(name) if isinstance(tensors, dict) else None
-        if isinstance(nested, dict):
-            tensors = nested
-            break
     if not isinstance(tensors, dict):
         raise archives.format_error("a PyTorch file of named weights", path)
-    for prefix in WRAPPER_PREFIXES:
+    nested = {k: x for k, x in tensors.items() if isinstance(x, dict)}
+    if nested.keys() >= set(DINO_KEYS):
+        tensors = {
+            f"{name}.{key}": tensor
+            for name in DINO_KEYS
+            for key, tensor in nested[name].items()
+        }
+    else:
+        # Training code stores a model's weights under one of these.
+        names = [x for x in ("model", "state_dict", "teacher") if x in nested]
+        tensors = nested[names[0]] if names else tensors
+    # torch.compile and DistributedDataParallel add these to all keys.
+    for prefix in ("_orig_mod.", "module."):
         if all(str(key).startswith(prefix) for key in tensors):
             tensors = {k[len(prefix) :]: x for k, x in tensors.items()}
     arrays, problems = {}, []
     for key, tensor in tensors.items():
-        if str(key).endswith(_COUNTER):
-            continue
+        if str(key).endswith(".num_batches_tracked"):
+            continue  # an integer of a batch norm
         try:
             if not isinstance(key, str):
                 raise ValueError("a key that is not a string")
@@ -216,37 +213,6 @@ def read_torch(path: pathlib.Path) -> tuple[dict[str, Array], list[str]]:
         except ValueError as error:
             problems.append(f"{key}: {error}")
     return arrays, problems
-
-
-def _flatten_dino(tensors: Any) -> Any:
-    """Returns a checkpoint of DINO's training as one dict, others unchanged."""
-    if not isinstance(tensors, dict) or not all(
-        isinstance(tensors.get(name), dict) for name in DINO_KEYS
-    ):
-        return tensors
-    return {
-        f"{name}.{key}": tensor
-        for name in DINO_KEYS
-        for key, tensor in tensors[name].items()
-    }
-
-
-def _nest(tensors: dict[str, Any]) -> dict[str, Any]:
-    """Nests a state dict as the training programs of DINO and MoCo v3 do."""
-    groups = {key.partition(".")[0] for key in tensors}
-    if groups == set(DINO_KEYS):
-        return {
-            name: {
-                key.removeprefix(f"{name}."): tensor
-                for key, tensor in tensors.items()
-                if key.startswith(f"{name}.")
-            }
-            for name in DINO_KEYS
-        }
-    if groups == {"base_encoder", "momentum_encoder", "predictor"}:
-        weights = {f"module.{key}": tensor for key, tensor in tensors.items()}
-        return {"state_dict": weights}
-    return tensors
 
 
 def write_torch(items: Iterable[tuple[str, Array]], path: pathlib.Path) -> None:
@@ -262,7 +228,7 @@ def write_torch(items: Iterable[tuple[str, Array]], path: pathlib.Path) -> None:
             f"imported ({error}). Install it with: pip install torch. Files "
             "that end in .npz or .safetensors need nothing."
         ) from error
-    tensors = {}
+    tensors: dict[str, Any] = {}
     for key, array in items:
         # PyTorch needs writable, C-contiguous arrays.
         array = np.require(array, requirements=["C", "W"])
@@ -271,7 +237,16 @@ def write_torch(items: Iterable[tuple[str, Array]], path: pathlib.Path) -> None:
             tensors[key] = bits.view(torch.bfloat16)
         else:
             tensors[key] = torch.from_numpy(array)
-    torch.save(_nest(tensors), path)
+    groups: dict[str, Any] = {}
+    for key, tensor in tensors.items():
+        name, _, rest = key.partition(".")
+        groups.setdefault(name, {})[rest] = tensor
+    if groups.keys() == set(DINO_KEYS):
+        tensors = {name: groups[name] for name in DINO_KEYS}
+    elif groups.keys() == {"base_encoder", "momentum_encoder", "predictor"}:
+        weights = {f"module.{key}": tensor for key, tensor in tensors.items()}
+        tensors = {"state_dict": weights}
+    torch.save(tensors, path)
 
 
 def _read_zip(path: pathlib.Path) -> Any:
@@ -282,122 +257,99 @@ def _read_zip(path: pathlib.Path) -> Any:
         }
         if len(members) != len(archive.infolist()):
             raise ValueError("it has two folders")
-        if "data.pkl" not in members:
-            raise ValueError("it has no data.pkl")
         if "constants.pkl" in members:
             raise ValueError("it is a TorchScript program")
+
+        def content(name: str) -> bytes:
+            if name not in members:
+                raise ValueError(f"it has no {name}")
+            return archive.read(members[name])
+
         order = "little"
         if "byteorder" in members:
-            order = archive.read(members["byteorder"]).decode()
-        storages = {}
-        pickled = io.BytesIO(archive.read(members["data.pkl"]))
-        tensors = _unpickle(pickled, storages)
+            order = content("byteorder").decode()
+        tensors, storages = _unpickle(io.BytesIO(content("data.pkl")))
         for key, storage in storages.items():
-            if f"data/{key}" not in members:
-                raise ValueError(f"it has no data/{key}")
-            data = bytearray(archive.read(members[f"data/{key}"]))
-            _set_values(storage, data, order)
+            storage.set(content(f"data/{key}"), order)
     return tensors
 
 
 def _read_legacy(path: pathlib.Path) -> Any:
     file = io.BytesIO(path.read_bytes())
-    if _unpickle(file) != LEGACY_MAGIC_NUMBER:
+    if _unpickle(file)[0] != 0x1950A86A20F9469CFC6C:
         raise ValueError("it does not begin with PyTorch's magic number")
     _unpickle(file)  # the version of the format
-    system = _unpickle(file)
-    storages = {}
-    tensors = _unpickle(file, storages)
-    keys = _unpickle(file)
+    system, _ = _unpickle(file)
+    tensors, storages = _unpickle(file)
+    keys, _ = _unpickle(file)
     if not isinstance(system, dict) or "little_endian" not in system:
         raise ValueError("it does not state its byte order")
-    if not isinstance(keys, list):
-        raise ValueError("it has no list of storages")
     order = "little" if system["little_endian"] else "big"
-    for key in keys:
+    for key in keys if isinstance(keys, list) else [keys]:
         storage = storages.get(key) if isinstance(key, str) else None
         if storage is None:
-            raise ValueError(f"no tensor has the storage {key!r}")
+            name = key if isinstance(key, str) else type(key)
+            raise ValueError(f"no tensor has the storage {name!r}")
         if int.from_bytes(file.read(8), order) != storage.size:
             raise ValueError(f"the storage {key} has another size")
-        data = file.read(storage.size * storage.dtype.itemsize)
-        _set_values(storage, bytearray(data), order)
+        storage.set(file.read(storage.size * storage.dtype.itemsize), order)
     return tensors
 
 
-def _unpickle(
-    file: io.BytesIO, storages: dict[str, _Storage] | None = None
-) -> Any:
-    """Returns the object in a pickle, with stand-ins for all but plain values;
-    the storages that it names are added to `storages`."""
-    start = file.tell()
-    _check_opcodes(file)
+def _unpickle(file: io.BytesIO) -> tuple[Any, dict[str, _Storage]]:
+    """Returns the object in a pickle, with stand-ins for all but plain values,
+    and the storages that it names.
+
+    Opcodes that are unsafe are refused. Before it reads a string,
+    `pickle.Unpickler` allocates the length that the pickle states; it also
+    allocates a table as long as the largest memo index. Extension codes would
+    bypass `find_class`. Python never writes DUP, by which a short pickle makes
+    an object of exponential size.
+    """
+    start, size = file.tell(), file.getbuffer().nbytes
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
+        name = opcode.name
+        if number >= _MAX_OPCODES:
+            raise ValueError(f"a pickle of more than {_MAX_OPCODES} opcodes")
+        index = (argument or 0) if name.endswith("PUT") else 0
+        if name == "DUP" or name.startswith("EXT") or not 0 <= index < size:
+            raise ValueError(
+                f"a broken pickle: the opcode {name} and the memo index {index}"
+            )
     end = file.tell()
     file.seek(start)
-    pickled = io.BytesIO(file.read(end - start))
-    storages = {} if storages is None else storages
+    unpickler = _Unpickler(io.BytesIO(file.read(end - start)))
     try:
-        return _Unpickler(pickled, storages).load()
+        return unpickler.load(), unpickler.storages
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         # Opcodes in an invalid order. Only stand-ins are ever called.
         raise ValueError(f"a broken pickle: {error}") from error
-
-
-def _check_opcodes(file: io.BytesIO) -> None:
-    """Reads a pickle to its end, and refuses opcodes that are unsafe.
-
-    Before it reads a string, `pickle.Unpickler` allocates the length that the
-    pickle states; it also allocates a table as long as the largest memo index.
-    Extension codes would bypass `find_class`. Python never writes DUP, by which
-    a short pickle makes an object of exponential size.
-    """
-    size = file.getbuffer().nbytes
-    for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
-        if number >= _MAX_OPCODES:
-            raise ValueError(f"a pickle of more than {_MAX_OPCODES} opcodes")
-        if opcode.name == "DUP":
-            raise ValueError("a broken pickle: the opcode DUP")
-        if opcode.name.endswith("PUT") and not 0 <= (argument or 0) < size:
-            raise ValueError(f"a broken pickle: the memo index {argument}")
-        if opcode.name.startswith("EXT"):
-            raise ValueError("a pickle with extension codes")
 
 
 def _is_size(number: object) -> TypeGuard[int]:
     return type(number) is int and 0 <= number < 2**63
 
 
-def _set_values(storage: _Storage, data: bytearray, byte_order: str) -> None:
-    if len(data) != storage.size * storage.dtype.itemsize:
-        raise ValueError(
-            f"the storage {storage.key} has {len(data):,} bytes for "
-            f"{storage.size:,} values"
-        )
-    values = np.frombuffer(data, storage.dtype)
-    storage.values = values if byte_order == "little" else values.byteswap()
-
-
 def _array_of(tensor: object) -> Array:
     """Returns the array of a tensor from the recorded call that makes it."""
     if not isinstance(tensor, _Call):
         raise ValueError(f"{type(tensor).__name__}, not a tensor")
-    if tensor.name.startswith(REBUILD_PARAMETER) and tensor.arguments:
-        return _array_of(tensor.arguments[0])
-    if tensor.name not in NUM_ARGUMENTS:
-        raise ValueError(f"{tensor.name}: not a plain tensor")
-    if len(tensor.arguments) not in NUM_ARGUMENTS[tensor.name]:
-        raise ValueError(f"{tensor.name}: {len(tensor.arguments)} arguments")
-    storage, offset, shape, strides, *_ = tensor.arguments
-    if not isinstance(storage, _Storage) or storage.values is None:
-        raise ValueError("a tensor without values")
-    values = storage.values
-    if not (
-        _is_size(offset)
-        and all(type(part) is tuple for part in (shape, strides))
-        and all(map(_is_size, (*shape, *strides)))
-        and len(shape) == len(strides)
+    name, arguments = tensor.name, tensor.arguments
+    if name.startswith("torch._utils._rebuild_parameter") and arguments:
+        return _array_of(arguments[0])
+    if len(arguments) not in NUM_ARGUMENTS.get(name, ()):
+        raise ValueError(
+            f"{name}: {len(arguments)} arguments, not a plain tensor"
+        )
+    storage, offset, shape, strides, *_ = arguments
+    values = storage.values if isinstance(storage, _Storage) else None
+    if (
+        values is None
+        or not all(type(part) is tuple for part in (shape, strides))
+        or not all(map(_is_size, (offset, *shape, *strides)))
+        or len(shape) != len(strides)
     ):
-        raise ValueError("a tensor without a shape")
+        raise ValueError("a tensor without a shape or without values")
     # The stride of an axis of length 1 is arbitrary and unused.
     strides = [step * (n > 1) for n, step in zip(shape, strides, strict=True)]
     count = math.prod(shape)

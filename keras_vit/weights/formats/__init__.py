@@ -1,11 +1,14 @@
 """The supported code bases, one class each."""
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 from keras_vit._types import Array
 from keras_vit._types import Config
+from keras_vit._types import StrPath
 from keras_vit._warnings import warn
 from keras_vit.weights import infer
+from keras_vit.weights.files import read_config
 from keras_vit.weights.formats import google
 from keras_vit.weights.formats import meta
 from keras_vit.weights.formats.dinov3 import Dinov3
@@ -59,33 +62,48 @@ def get_weight_map(layout: str, weights: Collection[str] = ()) -> WeightMap:
     return code_base.weight_map(variant, weights)
 
 
-def detect_layout(
-    arrays: dict[str, Array], layout: str | None = None
-) -> tuple[str, WeightMap]:
-    """Returns the name and the map of the layout that keys fit; a given
-    layout is the only candidate."""
+class Match(NamedTuple):
+    """A code base and a map that a file's arrays may have, the arrays under
+    the keys of the map, and the file's own keys by these; the last are empty if
+    arrays were merged."""
+
+    code_base: Format
+    weight_map: WeightMap
+    arrays: dict[str, Array]
+    file_keys: dict[str, str]
+
+
+def detect_layout(arrays: dict[str, Array], layout: str | None = None) -> Match:
+    """Returns what the keys of arrays fit; a given layout is the only
+    candidate."""
     code_bases, matches, candidates = list(FORMATS.values()), {}, []
-    for code_base in [split(layout)[0]] if layout else code_bases:
-        normalized = code_base.normalize(arrays)
+    variant = ""
+    if layout:
+        code_base, variant = split(layout)
+        code_bases = [code_base]
+    for code_base in code_bases:
+        normalized, names = code_base.normalize(arrays), {}
         if not (layout or code_base.marker in (None, *normalized)):
             continue
-        maps, variant = code_base.maps, split(layout)[1] if layout else ""
+        if len(arrays) == len(normalized):
+            names = dict(zip(normalized, arrays, strict=True))
+        maps = code_base.maps
         for weight_map in [code_base.weight_map(variant)] if variant else maps:
+            match = Match(code_base, weight_map, normalized, names)
             unmapped = weight_map.unmapped_keys(normalized)
-            names = file_keys(arrays, normalized)
-            candidates.append((unmapped, names, code_base.name, weight_map))
+            candidates.append((unmapped, match))
             complete = all(key in normalized for key in weight_map.required)
             if not unmapped and (complete or variant):
-                matches.setdefault(code_base.name, weight_map)
+                matches.setdefault(code_base.name, match)
     if "bit" in matches:
         # Also fits "vit_jax", as a hybrid without a Vision Transformer.
         matches.pop("vit_jax", None)
     # Keys that both of Google's layouts have mean the same in both.
     if len(matches) == 1 or matches.keys() == {"vit_jax", "big_vision"}:
-        return next(iter(matches.items()))
-    unmapped, names, name, weight_map = min(candidates, key=lambda x: len(x[0]))
+        return next(iter(matches.values()))
+    unmapped, match = min(candidates, key=lambda candidate: len(candidate[0]))
     if layout:
-        return name, weight_map  # the reader lists what does not fit
+        return match  # the reader lists what does not fit
     if matches:
         raise ValueError(
             f"The keys fit several layouts: {', '.join(matches)}. Give one as "
@@ -97,21 +115,12 @@ def detect_layout(
             f"{', '.join(sorted(arrays)[:5])}. Known layouts: "
             f"{', '.join(FORMATS)}."
         )
-    lines = "\n".join(f"  {names.get(key, key)}" for key in sorted(unmapped))
+    keys = [match.file_keys.get(key, key) for key in sorted(unmapped)]
+    lines = "\n".join(f"  {key}" for key in keys)
     raise ValueError(
-        f"The keys fit no layout. The nearest is {name!r}.\n"
+        f"The keys fit no layout. The nearest is {match.code_base.name!r}.\n"
         f"Arrays that it has no place for:\n{lines}"
     )
-
-
-def file_keys(
-    arrays: dict[str, Array], normalized: dict[str, Array]
-) -> dict[str, str]:
-    """Returns the keys of a file by their normalized keys; empty if arrays were
-    merged."""
-    if len(arrays) != len(normalized):
-        return {}
-    return dict(zip(normalized, arrays, strict=True))
 
 
 def implied_arguments(
@@ -128,19 +137,22 @@ def implied_arguments(
     return {**code_base.implied(variant, paths), **stem}
 
 
-def read_config_arguments(config: Config, layout: str) -> Config:
-    """Returns the arguments that a checkpoint's config.json implies.
-
-    A config.json of another code base is ignored with a warning.
-    """
-    if is_config_of(config, layout):
-        return FORMATS[layout].read_config(config)
+def find_config(code_base: Format, path: StrPath) -> Config:
+    """Returns the JSON file with the config of a checkpoint's model; {} if
+    there is none, or, with a warning, if it is of another code base."""
+    if not code_base.config_key:
+        return {}
+    found = (read_config(path, name) for name in code_base.config_files)
+    config = next(filter(None, found), {})
+    if is_config_of(config, code_base.name):
+        return config
     for other in FORMATS:
         if is_config_of(config, other):
             warn(
-                f"The config.json in the checkpoint's folder is ignored: it is "
-                f"one of {other}, and the arrays are in the layout {layout!r}. "
-                "Move it elsewhere, or give what it holds as arguments."
+                "The config.json in the checkpoint's folder is ignored: it is "
+                f"one of {other}, and the arrays are in the layout "
+                f"{code_base.name!r}. Move it elsewhere, or give what it holds "
+                "as arguments."
             )
     return {}
 
@@ -176,17 +188,3 @@ def check_representable(
             f"The layout {code_base.name!r} cannot hold the model: "
             f"{'; '.join(reasons)}."
         )
-
-
-def first_patch_is_possible(layout: str, arguments: Config) -> bool:
-    """Returns whether a model's pooling may be `"first_patch"`.
-
-    big_vision's `pool_type="0"`, which takes the first patch, has the same
-    arrays as `pool_type="gap"`, so that it is inferred as `"gap"`.
-    """
-    code_base = FORMATS.get(layout.partition(":")[0])
-    return (
-        (code_base is None or "first_patch" in code_base.poolings)
-        and arguments.get("pooling") == "gap"
-        and arguments.get("classes") is not None
-    )

@@ -24,10 +24,10 @@ from keras_vit.weights.formats.format import Reference
 from keras_vit.weights.formats.format import ReferenceUnavailable
 from keras_vit.weights.formats.format import Values
 from keras_vit.weights.formats.format import block_layers
-from keras_vit.weights.formats.reference import image_size
+from keras_vit.weights.formats.format import image_size
+from keras_vit.weights.formats.format import mismatches
 from keras_vit.weights.weight_map import TORCH
 from keras_vit.weights.weight_map import Layers
-from keras_vit.weights.weight_map import Names
 from keras_vit.weights.weight_map import WeightMap
 
 # In timm and in transformers: with an MLP of two layers, and with a gated one.
@@ -37,31 +37,39 @@ ARGUMENTS = {"norm_epsilon": 1e-5, "rope_base": 100.0}
 PERIODS = "position_embedding_shared/periods"
 _REGISTERS = "register_tokens/tokens"
 _ATTENTION = "block_{i}/attention"
-_NORM = ("encoder_norm/*", "norm.*", "norm")
 
 
-def _map(variant: str, *layers: Layers) -> WeightMap:
-    types = {
-        **TORCH,
-        "fused_kernel": {"kernel": ("weight", "(n h d) i -> n i h d")},
-        "head_bias": {"": ("", "(h d) -> h d")},
-    }
-    heads = {1280: 20, 4096: 32}  # others than in `infer.py`
-    return WeightMap(variant, types, sum(layers, ()), published_heads=heads)
+_TYPES = {
+    **TORCH,
+    "fused_kernel": {"kernel": ("weight", "(n h d) i -> n i h d")},
+    "head_bias": {"": ("", "(h d) -> h d")},
+}
 
 
-def _tokens(patches: str, token: str, registers: str) -> Layers:
-    return (
-        ("patch_embedding/*", patches, "conv"),
-        ("class_token/tokens", token, "array"),
-        (_REGISTERS, registers, "array"),
+def _map(
+    variant: str, embeddings: tuple[str, str, str], *layers: Layers
+) -> WeightMap:
+    """Returns a map, given the names of the patch embedding, class token and
+    registers, and other layers."""
+    patches, token, registers = embeddings
+    return WeightMap(
+        variant,
+        _TYPES,
+        (
+            ("patch_embedding/*", patches, "conv"),
+            ("class_token/tokens", token, "array"),
+            (_REGISTERS, registers, "array"),
+            *sum(layers, ()),
+            ("encoder_norm/*", "norm.*", "norm"),
+        ),
+        published_heads={1280: 20, 4096: 32},  # others than in `infer.py`
     )
 
 
-def _meta(variant: str, mlp: tuple[Names, str]) -> WeightMap:
-    return _map(
+_META_MAPS = tuple(
+    _map(
         variant,
-        _tokens("patch_embed.proj.*", "cls_token", "storage_tokens"),
+        ("patch_embed.proj.*", "cls_token", "storage_tokens"),
         block_layers(
             "blocks.{i}.",
             "attn.qkv.*",
@@ -77,54 +85,59 @@ def _meta(variant: str, mlp: tuple[Names, str]) -> WeightMap:
                 "blocks.{i}.attn.qkv.bias_mask",
                 "array",
             ),
-            _NORM,
             # Used in pre-training only, as a decoder is.
             ("decoder/local_norm/*", "local_cls_norm.*", "norm"),
         ),
     )
-
-
-def _timm(variant: str, first: Names) -> WeightMap:
-    norm, *block = block_layers(
-        "blocks.{i}.",
-        "attn.qkv.*",
-        "attn.proj.*",
-        (first, "mlp.fc2.*"),
-        scales=("gamma_1", "gamma_2"),
+    for variant, mlp in (
+        ("", ("mlp.fc1.*", "mlp.fc2.*")),
+        ("gated", (("mlp.w1.*", "mlp.w2.*"), "mlp.w3.*")),
     )
-    paths, keys, _ = block.pop(0)
-    return _map(
+)
+TIMM_MAPS = tuple(
+    _map(
         variant,
-        _tokens("patch_embed.proj.*", "cls_token", "reg_token"),
-        (norm, (paths, keys, "fused_kernel"), *block),
+        ("patch_embed.proj.*", "cls_token", "reg_token"),
+        block_layers(
+            "blocks.{i}.",
+            "attn.qkv.*",
+            "attn.proj.*",
+            (first, "mlp.fc2.*"),
+            scales=("gamma_1", "gamma_2"),
+            fused="fused_kernel",
+        ),
         (
-            (
-                f"{_ATTENTION}/query/bias",
-                "blocks.{i}.attn.q_bias",
-                "head_bias",
+            *(
+                (
+                    f"{_ATTENTION}/{name}/bias",
+                    f"blocks.{{i}}.attn.{name[0]}_bias",
+                    "head_bias",
+                )
+                for name in ("query", "value")
             ),
-            (
-                f"{_ATTENTION}/value/bias",
-                "blocks.{i}.attn.v_bias",
-                "head_bias",
+            *(
+                (
+                    f"{_ATTENTION}/{name}_norm/*",
+                    f"blocks.{{i}}.attn.{name[0]}_norm.*",
+                    "norm",
+                )
+                for name in ("query", "key")
             ),
-            (f"{_ATTENTION}/query_norm/*", "blocks.{i}.attn.q_norm.*", "norm"),
-            (f"{_ATTENTION}/key_norm/*", "blocks.{i}.attn.k_norm.*", "norm"),
-            _NORM,
             ("head_norm/*", "fc_norm.*", "norm"),
             ("head/*", "head.*", "linear"),
         ),
     )
-
-
-def _transformers(variant: str, first: Names) -> WeightMap:
-    name = "embeddings."
-    return _map(
+    for variant, first in zip(
+        VARIANTS, ("mlp.fc1.*", ("mlp.fc1_g.*", "mlp.fc1_x.*")), strict=True
+    )
+)
+TRANSFORMERS_MAPS = tuple(
+    _map(
         variant,
-        _tokens(
-            f"{name}patch_embeddings.*",
-            f"{name}cls_token",
-            f"{name}register_tokens",
+        (
+            "embeddings.patch_embeddings.*",
+            "embeddings.cls_token",
+            "embeddings.register_tokens",
         ),
         block_layers(
             "layer.{i}.",
@@ -133,17 +146,13 @@ def _transformers(variant: str, first: Names) -> WeightMap:
             (first, "mlp.down_proj.*"),
             scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
         ),
-        (("mask_token/tokens", f"{name}mask_token", "array"), _NORM),
+        (("mask_token/tokens", "embeddings.mask_token", "array"),),
     )
-
-
-TIMM_MAPS = (
-    _timm(VARIANTS[0], "mlp.fc1.*"),
-    _timm(VARIANTS[1], ("mlp.fc1_g.*", "mlp.fc1_x.*")),
-)
-TRANSFORMERS_MAPS = (
-    _transformers(VARIANTS[0], "mlp.up_proj.*"),
-    _transformers(VARIANTS[1], ("mlp.gate_proj.*", "mlp.up_proj.*")),
+    for variant, first in zip(
+        VARIANTS,
+        ("mlp.up_proj.*", ("mlp.gate_proj.*", "mlp.up_proj.*")),
+        strict=True,
+    )
 )
 
 
@@ -200,9 +209,8 @@ def build_eva(arguments: Config) -> Any:
     from torch.nn import LayerNorm
 
     a = arguments
-    for name, possible in timm_values(a).items():
-        if a[name] not in possible:
-            raise ReferenceUnavailable(f"timm cannot have {name}={a[name]!r}")
+    if found := mismatches(a, timm_values(a)):
+        raise ReferenceUnavailable(f"timm builds no model of {found[0]}")
     return Eva(
         img_size=image_size(a),
         patch_size=a["patch_size"],
@@ -253,10 +261,7 @@ class Dinov3(Format):
     """facebookresearch/dinov3."""
 
     name = "dinov3"
-    maps = (
-        _meta("", ("mlp.fc1.*", "mlp.fc2.*")),
-        _meta("gated", (("mlp.w1.*", "mlp.w2.*"), "mlp.w3.*")),
-    )
+    maps = _META_MAPS
     # Its models were trained with random scales, as its hub builds them.
     arguments = {
         "activation": "gelu",

@@ -4,7 +4,7 @@ import json
 import pathlib
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 from typing import ClassVar
 from typing import TypeAlias
@@ -17,6 +17,7 @@ from keras_vit._types import Tensor
 from keras_vit._warnings import warn
 from keras_vit.weights import infer
 from keras_vit.weights.files import atomic_write
+from keras_vit.weights.files import read
 from keras_vit.weights.files import write
 from keras_vit.weights.infer import POSITION_PREFIXES
 from keras_vit.weights.weight_map import Layer
@@ -97,19 +98,18 @@ class Format:
         if not variant:
             complete = (m for m in self.maps if not m.unmapped_paths(weights))
             return next(complete, self.maps[0])
-        for weight_map in self.maps:
-            if weight_map.variant == variant:
-                return weight_map
-        variants = [repr(m.variant) for m in self.maps if m.variant]
-        raise ValueError(
-            f"The variants of the layout {self.name!r} are "
-            f"{', '.join(variants) or 'none'}. Received: variant {variant!r}"
-        )
+        maps = {weight_map.variant: weight_map for weight_map in self.maps}
+        if variant not in maps:
+            variants = ", ".join(repr(name) for name in maps if name)
+            raise ValueError(
+                f"The variants of the layout {self.name!r} are "
+                f"{variants or 'none'}. Received: variant {variant!r}"
+            )
+        return maps[variant]
 
     def possible_prefixes(self, variant: str) -> tuple[str, ...]:
         """Returns the possible values of a variant's `position_prefix`."""
-        prefixes = self.position_prefixes
-        return prefixes.get(variant, prefixes[""])
+        return self.position_prefixes.get(variant, self.position_prefixes[""])
 
     def implied(self, variant: str, paths: Collection[str]) -> Config:
         """Returns the arguments that are constants of the code base, for a
@@ -183,11 +183,7 @@ class Format:
             a
         ):
             values["activation"] = (f"another in {variant!r}",)
-        return [
-            f"{name}={a[name]!r} (it has {' or '.join(map(repr, allowed))})"
-            for name, allowed in values.items()
-            if name in a and a[name] not in allowed
-        ]
+        return mismatches(a, values)
 
     def before_writing(
         self, weights: dict[str, Array], arguments: Config, variant: str
@@ -250,6 +246,15 @@ class Format:
         raise ReferenceUnavailable(self.no_reference)
 
 
+def mismatches(arguments: Config, values: Values) -> list[str]:
+    """Lists the arguments whose value is none of those allowed."""
+    return [
+        f"{name}={arguments[name]!r} (it has {' or '.join(map(repr, allowed))})"
+        for name, allowed in values.items()
+        if name in arguments and arguments[name] not in allowed
+    ]
+
+
 def write_folder(
     folder: pathlib.Path,
     files: dict[str, dict[str, Array]],
@@ -295,13 +300,14 @@ def block_layers(
     mlp: tuple[Names, str] = ("mlp.fc1.*", "mlp.fc2.*"),
     norms: tuple[str, str] = ("norm1.*", "norm2.*"),
     scales: tuple[str, ...] = (),
+    fused: str = "fused",
 ) -> Layers:
     """Returns the layers of a block, as in `WeightMap`, from names below
-    `block`: of one or three layers of queries, keys and values, and of an MLP
-    whose first layer may be a gate and a projection."""
+    `block`: of three layers of queries, keys and values, or one of the type
+    `fused`, and of an MLP whose first layer may be a gate and a projection."""
     path, attention = "block_{i}", "block_{i}/attention"
     paths = tuple(f"{attention}/{name}/*" for name in QKV)
-    heads: Layers = ((paths, f"{block}{qkv}", "fused"),)
+    heads: Layers = ((paths, f"{block}{qkv}", fused),)
     if isinstance(qkv, tuple):
         pairs = zip(paths, qkv, strict=True)
         heads = tuple((one, block + key, "heads") for one, key in pairs)
@@ -331,15 +337,72 @@ def replace_prefix(
     return {new + k.removeprefix(old): array for k, array in arrays.items()}
 
 
-def replace_layers(
-    layers: Layers,
-    renamed: Mapping[Names, str] | None = None,
-    without: tuple[str, ...] = (),
+def resnet_layers(
+    root: str,
+    unit: str,
+    convs: Iterable[str],
+    norms: Iterable[str],
+    norm_type: str = "norm",
 ) -> Layers:
-    """Returns the layers of a `WeightMap` with some renamed or left out."""
-    renamed = renamed or {}
-    return tuple(
-        (path, renamed[key] if key in renamed else key, parameter_type)
-        for path, key, parameter_type in layers
-        if not "".join(path).startswith(tuple(without))
+    """Returns the layers of a ResNet, as in `WeightMap`, from names below
+    `unit`: those of the three convolutions and norms of a unit, and of the
+    projection's, if it has them."""
+    path, names = "stage_{s}_unit_{u}", ("1", "2", "3", "proj")
+    return (
+        ("root_conv/*", root, "conv"),
+        *(
+            (f"{path}/conv_{name}/*", unit + key, "conv")
+            for name, key in zip(names, convs, strict=False)
+        ),
+        *(
+            (f"{path}/norm_{name}/*", unit + key, norm_type)
+            for name, key in zip(names, norms, strict=False)
+        ),
     )
+
+
+# For `Format.reference`.
+
+
+def image_size(arguments: Config) -> tuple[int, int]:
+    """Returns the `(height, width)` in pixels that the position grid covers."""
+    (rows, columns), (height, width) = (
+        arguments["grid_size"],
+        arguments["patch_size"],
+    )
+    return rows * height, columns * width
+
+
+def load_state_dict(
+    model: Any, checkpoint: Checkpoint, renamed: dict[str, str] | None = None
+) -> None:
+    """Loads a checkpoint's file into a PyTorch model; sets evaluation mode.
+
+    PyTorch raises an error for missing and unexpected keys.
+    """
+    import torch
+
+    state = {}
+    for key, array in read(checkpoint.path).items():
+        for old, new in (renamed or {}).items():
+            key = key.replace(old, new)
+        state[key] = torch.tensor(np.asarray(array, "float32"))
+    model.load_state_dict(state, strict=True)
+    model.eval()
+
+
+def explain_import_error(error: BaseException) -> str:
+    """Returns a message about a failed import of a library, with its remedy."""
+    while error.__cause__ is not None:  # transformers wraps the error
+        error = error.__cause__
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        name = error.name.partition(".")[0]
+        return f"{name} is not installed: pip install {name}"
+    if "torchvision::" in str(error):  # a RuntimeError or an ImportError
+        return (
+            f"torchvision was built for another PyTorch ({error}): install "
+            "both anew"
+        )
+    if not isinstance(error, ImportError):
+        raise error
+    return f"importing it failed ({type(error).__name__}: {error})"

@@ -14,6 +14,7 @@ from keras_vit.weights.formats.format import Format
 from keras_vit.weights.formats.format import Values
 from keras_vit.weights.formats.format import block_layers
 from keras_vit.weights.formats.format import replace_prefix
+from keras_vit.weights.formats.format import resnet_layers
 from keras_vit.weights.weight_map import FLAX
 from keras_vit.weights.weight_map import TENSORFLOW
 from keras_vit.weights.weight_map import Layers
@@ -77,22 +78,17 @@ _NAMES = ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 
 def _resnet_v1(group_norm: str) -> Layers:
     """Returns the layers of vit_jax's hybrid ResNet and big_vision's bit.py."""
-    path, unit = "stage_{s}_unit_{u}", "block{s}/unit{u}"
-    layers = [
-        ("root_conv/*", "conv_root/*", "conv"),
+    names = ("1", "2", "3", "_proj")
+    return (
+        *resnet_layers(
+            "conv_root/*",
+            "block{s}/unit{u}/",
+            [f"conv{name}/*" for name in names],
+            [f"gn{name}/*" for name in names],
+            group_norm,
+        ),
         ("root_norm/*", "gn_root/*", group_norm),
-    ]
-    for path_name, name in (
-        ("1", "1"),
-        ("2", "2"),
-        ("3", "3"),
-        ("proj", "_proj"),
-    ):
-        layers += [
-            (f"{path}/conv_{path_name}/*", f"{unit}/conv{name}/*", "conv"),
-            (f"{path}/norm_{path_name}/*", f"{unit}/gn{name}/*", group_norm),
-        ]
-    return tuple(layers)
+    )
 
 
 _GROUP_NORM = re.compile(r"(.*/)?gn(_root|_proj|\d)/(scale|bias)")
@@ -143,52 +139,41 @@ def _big_vision(variant: str, block: str) -> WeightMap:
     )
 
 
-def _big_transfer() -> WeightMap:
-    """Returns the map of the released files, written by TensorFlow."""
-    path, unit = "stage_{s}_unit_{u}", "block{s}/unit{u:02}"
-    conv = "standardized_conv2d/*"
-    layers = [("root_conv/*", f"root_block/{conv}", "conv")]
-    for number, letter in zip("123", "abc", strict=True):
-        layers += [
-            (
-                f"{path}/norm_{number}/*",
-                f"{unit}/{letter}/group_norm/*",
-                "norm",
-            ),
-            (f"{path}/conv_{number}/*", f"{unit}/{letter}/{conv}", "conv"),
-        ]
-    layers += [
-        (f"{path}/conv_proj/*", f"{unit}/a/proj/{conv}", "conv"),
+# The released files, written by TensorFlow.
+_CONV = "standardized_conv2d/*"
+_BIG_TRANSFER = WeightMap(
+    "",
+    TENSORFLOW,
+    (
+        *resnet_layers(
+            f"root_block/{_CONV}",
+            "block{s}/unit{u:02}/",
+            [f"{name}/{_CONV}" for name in ("a", "b", "c", "a/proj")],
+            [f"{name}/group_norm/*" for name in "abc"],
+        ),
         ("final_norm/*", "group_norm/*", "norm"),
         ("head/*", "head/conv2d/*", "pointwise"),
-    ]
-    return WeightMap("", TENSORFLOW, tuple(layers), prefix="resnet/")
-
-
-def _bit_paper() -> WeightMap:
-    """Returns the map of big_vision's bit_paper.py.
-
-    That code converts the released files to these names.
-    """
-    path, unit = "stage_{s}_unit_{u}", "block{s}/unit{u:02}"
-    layers = [("root_conv/*", "root_block/conv_root/*", "conv")]
-    for number in "123":
-        layers += [
-            (f"{path}/norm_{number}/*", f"{unit}/gn{number}/*", "group_norm"),
-            (f"{path}/conv_{number}/*", f"{unit}/conv{number}/*", "conv"),
-        ]
-    layers += [
-        (f"{path}/conv_proj/*", f"{unit}/conv_proj/*", "conv"),
+    ),
+    prefix="resnet/",
+)
+# big_vision's bit_paper.py, which converts the released files to these names.
+_BIT_PAPER = WeightMap(
+    "bit_paper",
+    FLAX,
+    (
+        *resnet_layers(
+            "root_block/conv_root/*",
+            "block{s}/unit{u:02}/",
+            [f"conv{name}/*" for name in ("1", "2", "3", "_proj")],
+            [f"gn{name}/*" for name in "123"],
+            "group_norm",
+        ),
         ("final_norm/*", "norm-pre-head/*", "group_norm"),
         ("head/*", "head/*", "linear"),
-    ]
-    return WeightMap(
-        "bit_paper",
-        FLAX,
-        tuple(layers),
-        prefix="params/",
-        required=("params/root_block/conv_root/kernel",),
-    )
+    ),
+    prefix="params/",
+    required=("params/root_block/conv_root/kernel",),
+)
 
 
 class VitJax(Format):
@@ -251,15 +236,12 @@ class BigVision(Format):
                 arrays = stripped
                 break
 
+        pooling = "probe$|(MultiHeadDotProductAttention|LayerNorm|MlpBlock)_0/"
+
         def rename(key: str) -> str:
             if key in (_INPUT_POSITIONS, "Transformer/pos_embedding"):
-                key = "pos_embedding"
-            if re.match(
-                "probe$|(MultiHeadDotProductAttention|LayerNorm|MlpBlock)_0/",
-                key,
-            ):
-                key = f"MAPHead_0/{key}"
-            return key
+                return "pos_embedding"
+            return f"MAPHead_0/{key}" if re.match(pooling, key) else key
 
         return replace_prefix(rename_keys(arrays, rename), "", "params/")
 
@@ -284,7 +266,7 @@ class Bit(Format):
 
     name = "bit"
     maps = (
-        _big_transfer(),  # ResNet v2
+        _BIG_TRANSFER,  # ResNet v2
         WeightMap(  # ResNet v1
             "v1",
             FLAX,
@@ -292,7 +274,7 @@ class Bit(Format):
             prefix="params/",
             required=("params/conv_root/kernel",),
         ),
-        _bit_paper(),  # ResNet v2
+        _BIT_PAPER,  # ResNet v2
     )
     resnets = {
         "": (True, BIT_CONSTANTS),

@@ -35,10 +35,11 @@ from keras_vit.weights.formats.format import block_layers
 from keras_vit.weights.formats.format import square
 from keras_vit.weights.formats.format import write_folder
 from keras_vit.weights.formats.huggingface_config import ACTIVATIONS
+from keras_vit.weights.formats.huggingface_config import DINOV3
+from keras_vit.weights.formats.huggingface_config import SIGLIP2
 from keras_vit.weights.formats.huggingface_config import check_config
-from keras_vit.weights.formats.huggingface_config import dinov3_config
-from keras_vit.weights.formats.huggingface_config import hidden_act
 from keras_vit.weights.formats.huggingface_config import mlp_ratio
+from keras_vit.weights.formats.huggingface_config import model_config
 from keras_vit.weights.formats.huggingface_config import read_arguments
 from keras_vit.weights.formats.meta import mae_decoder
 from keras_vit.weights.weight_map import TORCH
@@ -47,15 +48,19 @@ from keras_vit.weights.weight_map import WeightMap
 from keras_vit.weights.weight_map import rename_keys
 
 MULTI_LABEL = "multi_label_classification"  # a `problem_type`
-_DISTILLATION = ("distillation_token/tokens", "distillation_token", "array")
-# In a DeiT with one head, or with a pooler of the class token, the distillation
-# token's output is not used, so that it is a register token.
-_UNREAD_DISTILLATION = ("register_tokens/tokens", "distillation_token", "array")
-_REGISTERS = ("register_tokens/tokens", "register_tokens", "array")
-_VIT_MASK = ("mask_token/tokens", "mask_token", "array")
-_DINOV2_MASK = ("mask_token/tokens", "mask_token", "vector")
-
-
+_TOKENS = {
+    "distilled": (
+        "distillation_token/tokens",
+        "distillation_token",
+        "array",
+    ),
+    # In a DeiT with one head, or with a pooler of the class token, the
+    # distillation token's output is not used, so that it is a register token.
+    "unread": ("register_tokens/tokens", "distillation_token", "array"),
+    "registers": ("register_tokens/tokens", "register_tokens", "array"),
+    "mask": ("mask_token/tokens", "mask_token", "array"),
+    "mask_vector": ("mask_token/tokens", "mask_token", "vector"),
+}
 # Names of the layers of a block: two norms and an MLP.
 _VIT = (
     ("layernorm_before.*", "layernorm_after.*"),
@@ -68,7 +73,7 @@ _SWIGLU = (_DINOV2[0], ("mlp.weights_in.*", "mlp.weights_out.*"))
 def _layers(
     prefix: str,
     names: tuple[tuple[str, str], tuple[str, str]],
-    tokens: Layers,
+    tokens: tuple[str, ...],
     head: str = "classifier",
 ) -> Layers:
     embeddings = f"{prefix}embeddings"
@@ -82,7 +87,10 @@ def _layers(
         ("class_token/tokens", f"{embeddings}.cls_token", "array"),
         *(
             (path_name, f"{embeddings}.{name}", parameter_type)
-            for path_name, name, parameter_type in (*tokens, positions)
+            for path_name, name, parameter_type in (
+                *(_TOKENS[token] for token in tokens),
+                positions,
+            )
         ),
         *block_layers(
             f"{prefix}encoder.layer.{{i}}.",
@@ -99,7 +107,7 @@ def _layers(
     )
 
 
-_VIT_LAYERS = _layers("vit.", _VIT, (_VIT_MASK,))
+_VIT_LAYERS = _layers("vit.", _VIT, ("mask",))
 _MAE_DECODER = mae_decoder(
     _VIT_LAYERS, "vit.encoder.layer.", "decoder.decoder_layers.", "decoder."
 )
@@ -117,22 +125,20 @@ _MAPS = tuple(
         # distillation token.
         (
             "deit-bare",
-            _layers("", _VIT, (_UNREAD_DISTILLATION, _VIT_MASK)),
+            _layers("", _VIT, ("unread", "mask")),
             ("embeddings.distillation_token", "pooler.dense.weight"),
         ),
-        ("vit", _layers("", _VIT, (_DISTILLATION, _VIT_MASK)), ()),
-        ("deit", _layers("deit.", _VIT, (_UNREAD_DISTILLATION, _VIT_MASK)), ()),
+        ("vit", _layers("", _VIT, ("distilled", "mask")), ()),
+        ("deit", _layers("deit.", _VIT, ("unread", "mask")), ()),
         (
             "deit-teacher",
-            _layers(
-                "deit.", _VIT, (_DISTILLATION, _VIT_MASK), "cls_classifier"
-            ),
+            _layers("deit.", _VIT, ("distilled", "mask"), "cls_classifier"),
             (),
         ),
         *(
             (
                 f"{variant}{suffix}",
-                _layers(prefix, blocks, (_REGISTERS, _DINOV2_MASK)),
+                _layers(prefix, blocks, ("registers", "mask_vector")),
                 (),
             )
             for variant, prefix in (
@@ -190,6 +196,22 @@ _CLASSES = {
         "Dinov2WithRegistersModel",
         "Dinov2WithRegistersForImageClassification",
     ),
+    **dict.fromkeys(dinov3.VARIANTS, (DINOV3, "DINOv3ViTModel", None)),
+    "clip": (
+        "clip_vision_model",
+        "CLIPVisionModel",
+        "CLIPVisionModelWithProjection",
+    ),
+    "siglip": (
+        "siglip_vision_model",
+        "SiglipVisionModel",
+        "SiglipForImageClassification",
+    ),
+    "siglip2": (
+        SIGLIP2,
+        "Siglip2VisionModel",
+        "Siglip2ForImageClassification",
+    ),
 }
 
 
@@ -197,67 +219,23 @@ def _is_deit(arguments: Config) -> bool:
     return arguments["distillation"] or arguments["num_registers"] == 1
 
 
-def _ratio(arguments: Config) -> int | None:
-    gated = arguments["activation"] == "swiglu"
-    return mlp_ratio(arguments["hidden_size"], arguments["mlp_dim"], gated)
-
-
 def _model_config(arguments: Config, variant: str) -> Config:
-    a = arguments
-    if variant in dinov3.VARIANTS:
-        return dinov3_config(a)
-    variant = variant.removesuffix("-swiglu")
+    """Returns the contents of config.json, but for labels."""
+    a, variant = arguments, variant.removesuffix("-swiglu")
     if variant in ("vit", "deit-bare"):
         variant = "deit" if _is_deit(a) else ""
     elif variant == "dinov2-bare":
         variant = "dinov2-reg" if a["num_registers"] else "dinov2"
-    patch_size = a["patch_size"][0]
-    common = {
-        "hidden_size": a["hidden_size"],
-        "num_hidden_layers": a["num_layers"],
-        "num_attention_heads": a["num_heads"],
-        "hidden_act": hidden_act(a["activation"]),
-        "layer_norm_eps": a["norm_epsilon"],
-        "image_size": a["grid_size"][0] * patch_size,
-        "patch_size": patch_size,
-        "num_channels": a["channels"],
-    }
-    if variant in siglip_clip.VARIANTS:
-        return siglip_clip.model_config(a, variant, common)
+    elif variant in siglip_clip.VARIANTS:
+        is_flexible = variant in naflex.VARIANTS
+        variant = "siglip2" if is_flexible else "siglip"
+        variant = "clip" if a["pre_norm"] else variant
     model_type, headless, with_head = _CLASSES[variant]
-    config = {
-        "model_type": model_type,
-        "architectures": [with_head if a["classes"] else headless],
-        **common,
-        "qkv_bias": a["qkv_bias"],
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-    }
-    if variant.startswith("dinov2"):
-        config["mlp_ratio"] = _ratio(a)
-        config["use_swiglu_ffn"] = a["activation"] == "swiglu"
-        if a["num_registers"]:
-            config["num_register_tokens"] = a["num_registers"]
-        else:
-            config["use_mask_token"] = a["mask_token"]
-        return config
-    config["intermediate_size"] = a["mlp_dim"]
-    if a["representation_size"]:
-        config["pooler_output_size"] = a["representation_size"]
-        config["pooler_act"] = "tanh"
-    if a.get("pretraining") == "mim":
-        config["encoder_stride"] = patch_size
-    if a.get("pretraining") == "mae":
-        config |= {
-            "decoder_hidden_size": a["decoder_hidden_size"],
-            "decoder_intermediate_size": a["decoder_mlp_dim"],
-            "decoder_num_attention_heads": a["decoder_num_heads"],
-            "decoder_num_hidden_layers": a["decoder_num_layers"],
-            # Files may lack these: defaults of `MaskedAutoencoder`.
-            "mask_ratio": a.get("mask_ratio", 0.75),
-            "norm_pix_loss": a.get("norm_pixels", True),
-        }
-    return config
+    config = model_config(a, model_type)
+    if a["classes"] and variant.startswith("siglip"):
+        model_type, config = variant, {"vision_config": config}
+    name = with_head if a["classes"] else headless
+    return {"model_type": model_type, "architectures": [name], **config}
 
 
 def problem_type(old: dict, activation: str | None = None) -> dict:
@@ -281,13 +259,9 @@ def label_entries(class_names: list[str]) -> Config:
     }
 
 
-_RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's constants
-
-
 def _preprocessor_config(
     arguments: Config,
     source: Checkpoint | None,
-    old: Config,
     mode: str | None,
     size: int,
 ) -> Config:
@@ -296,9 +270,9 @@ def _preprocessor_config(
     The source's own are kept if its layout is "huggingface". Otherwise, they
     are those of `mode`, else of the source's code base, else "tf".
     """
-    layout = source.layout if source else "keras"
-    if source and layout == "huggingface":
-        kept = read_config(source.path, FOLDER_FILES[2])
+    timm = None
+    if source and source.layout == "huggingface":
+        kept = read_config(source.path, JSON_FILES[1])
         if kept:
             return kept
     if source and mode is None:
@@ -306,24 +280,23 @@ def _preprocessor_config(
         meta = arguments["layer_scale"] is not None or _is_deit(arguments)
         if mode is None and arguments["pre_norm"]:
             mode = "clip"
-        elif mode is None and meta and layout != "keras":
+        elif mode is None and meta and source.layout != "keras":
             mode = "torch"
     mean, std = PREPROCESSING[mode or "tf"]
-    resample = _RESAMPLE["bilinear"]
-    timm = old.get("pretrained_cfg")
-    if layout == "timm" and isinstance(timm, dict) and "mean" in timm:
-        mean, std = timm["mean"], timm["std"]
-        resample = _RESAMPLE.get(timm.get("interpolation", ""), resample)
+    if source and source.layout == "timm":
+        timm = read_config(source.path).get("pretrained_cfg")
+    timm = timm if isinstance(timm, dict) and "mean" in timm else {}
+    bicubic = timm.get("interpolation") == "bicubic"
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
-        # In a folder with timm's config.json, transformers chooses the class
-        # by the model, and classes differ in their default.
-        "resample": resample,
+        # Pillow's constants. In a folder with timm's config.json, transformers
+        # chooses the class by the model, and classes differ in their default.
+        "resample": 3 if bicubic else 2,
         "do_rescale": True,
         "do_normalize": True,
-        "image_mean": mean,
-        "image_std": std,
+        "image_mean": timm.get("mean", mean),
+        "image_std": timm.get("std", std),
         "rescale_factor": 1 / 255,
         "size": {"height": size, "width": size},
     }
@@ -404,64 +377,60 @@ class HuggingFace(Format):
         Keys of models without a head have no prefix, so these are separate
         variants.
         """
-        a = arguments
+        a, head = arguments, arguments["classes"] is not None
         if a["position_embedding"] == "rope":
-            return dinov3.VARIANTS[a["activation"] == "swiglu"]
+            return super().nearest_variant(a)
         if a.get("pretraining") in ("mae", "mim"):
             return a["pretraining"]
         if tower := siglip_clip.nearest_variant(a):
             return tower
-        swiglu = "-swiglu" if a["activation"] == "swiglu" else ""
-        headless = a["classes"] is None
         if a["layer_scale"] is not None:
-            if headless:
-                return f"dinov2-bare{swiglu}"
-            return f"dinov2{'-reg' if a['num_registers'] else ''}{swiglu}"
-        if headless:
-            return "deit-bare" if a["num_registers"] == 1 else "vit"
-        if a["distillation"]:
+            registers = "-reg" if head and a["num_registers"] else ""
+            swiglu = "-swiglu" if a["activation"] == "swiglu" else ""
+            return f"dinov2{registers if head else '-bare'}{swiglu}"
+        if head and a["distillation"]:
             return "deit-teacher"
-        return "deit" if a["num_registers"] == 1 else ""
+        if a["num_registers"] == 1:
+            return "deit" if head else "deit-bare"
+        return "" if head else "vit"
 
     def values(self, arguments: Config, variant: str, folder: bool) -> Values:
         a, dinov2 = arguments, variant.startswith("dinov2")
-        if variant in dinov3.VARIANTS and not folder:
-            return {"class_token": (True,)}
+        scale = (a["layer_scale"] or 1.0,)
+        activations = (*ACTIVATIONS.values(),)
         if variant in dinov3.VARIANTS:
-            return {
-                "class_token": (True,),
-                "classes": (None,),
-                "layer_scale": (a["layer_scale"] or 1.0,),
-                "patch_bias": (True,),
-                "final_norm": ("before_pooling",),
-                "activation": ("gelu", "gelu_tanh", "swiglu"),
-            }
-        values: Values = {"channels": (3,)} if folder else {}
+            values: Values = {"class_token": (True,)}
+            if folder:
+                values |= {
+                    "classes": (None,),
+                    "layer_scale": scale,
+                    "patch_bias": (True,),
+                    "final_norm": ("before_pooling",),
+                    "activation": ("gelu", "gelu_tanh", "swiglu"),
+                }
+            return values
+        values = {"class_token": (True,)}
         if a["classes"]:
+            token = "token_gap" if dinov2 else "token"
+            either = ("token", "token_gap")
+            values["pooling"] = (token,) if folder else either
             values["representation_size"] = (None,)
         if variant in siglip_clip.VARIANTS:
             values |= siglip_clip.values(a, variant)
-            if folder:
-                values |= square(a) | {"activation": (*ACTIVATIONS.values(),)}
-            return values
-        values["class_token"] = (True,)
-        if a["classes"]:
-            values["pooling"] = ("token", "token_gap")
-            if folder:
-                values["pooling"] = ("token_gap",) if dinov2 else ("token",)
         if not folder:
             return values
-        gated = variant.endswith("swiglu")
-        values |= square(a) | {
-            "activation": ("swiglu",) if gated else (*ACTIVATIONS.values(),)
-        }
-        if not dinov2:
-            return values | {"layer_scale": (None,), "num_registers": (0, 1)}
-        width = a["mlp_dim"] if _ratio(a) else 4 * a["hidden_size"]
-        return values | {
-            "layer_scale": (a["layer_scale"] or 1.0,),
-            "mlp_dim": (width,),
-        }
+        values |= {"channels": (3,), "activation": activations, **square(a)}
+        if variant.endswith("swiglu"):
+            values["activation"] = ("swiglu",)
+        if dinov2:
+            width, mlp_dim = a["hidden_size"], a["mlp_dim"]
+            gated = a["activation"] == "swiglu"
+            whole = mlp_ratio(width, mlp_dim, gated)
+            values["layer_scale"] = scale
+            values["mlp_dim"] = (mlp_dim if whole else 4 * width,)
+        elif variant not in siglip_clip.VARIANTS:
+            values |= {"layer_scale": (None,), "num_registers": (0, 1)}
+        return values
 
     def before_writing(
         self, weights: dict[str, Array], arguments: Config, variant: str
@@ -491,7 +460,7 @@ class HuggingFace(Format):
         size = config.get("vision_config", config).get("image_size", 0)
         height = size if isinstance(size, int) else size[0]
         preprocessor = _preprocessor_config(
-            arguments, source, old, preprocess_mode, height
+            arguments, source, preprocess_mode, height
         )
         if variant in naflex.VARIANTS and "patch_size" not in preprocessor:
             del preprocessor["size"]

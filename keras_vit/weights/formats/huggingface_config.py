@@ -49,49 +49,128 @@ def mlp_ratio(hidden_size: int, mlp_dim: int, gated: bool) -> int | None:
     return None
 
 
-DINOV3 = "dinov3_vit"
-# Argument: key of config.json, and the argument's value for null.
-_ROPE_CHANGES = {
-    "rope_shift": ("pos_embed_shift", 0.0),
-    "rope_jitter": ("pos_embed_jitter", 1.0),
-    "rope_rescale": ("pos_embed_rescale", 1.0),
-}
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 < value < 2**31
-
-
-def _is_fraction(value: object) -> bool:
-    return type(value) is float and 0 < value < 1
-
-
-def _is_activation(value: object) -> bool:
-    return isinstance(value, str) and value in ACTIVATIONS
-
-
-_COUNT = ("a whole number above 0", _is_count)
+DINOV3, SIGLIP2 = "dinov3_vit", "siglip2_vision_model"
+_COUNT = (
+    "a whole number above 0",
+    lambda value: type(value) is int and 0 < value < 2**31,
+)
+_FRACTION = (
+    "between 0 and 1",
+    lambda value: type(value) is float and 0 < value < 1,
+)
 _TRUE = ("true, as in all released models", lambda value: value is True)
 _VALIDATORS = {  # name in config.json: (expected value, check)
-    "hidden_act": (f"one of {', '.join(ACTIVATIONS)}", _is_activation),
-    "layer_norm_eps": ("between 0 and 1", _is_fraction),
+    "hidden_act": (
+        f"one of {', '.join(ACTIVATIONS)}",
+        lambda value: isinstance(value, str) and value in ACTIVATIONS,
+    ),
+    "layer_norm_eps": _FRACTION,
     "num_attention_heads": _COUNT,
-    "mask_ratio": ("between 0 and 1", _is_fraction),
+    "mask_ratio": _FRACTION,
     "norm_pix_loss": ("true or false", lambda value: type(value) is bool),
     "decoder_num_attention_heads": _COUNT,
 }
+# Entries of config.json that are read as arguments, of all models ("") and by
+# model type; shapes of arrays have the others.
 _ARGUMENTS = {
-    "layer_norm_eps": "norm_epsilon",
-    "num_attention_heads": "num_heads",
-}
-_ARGUMENTS_OF = {
+    "": {"layer_norm_eps": "norm_epsilon", "num_attention_heads": "num_heads"},
     "vit_mae": {
         "mask_ratio": "mask_ratio",
         "norm_pix_loss": "norm_pixels",
         "decoder_num_attention_heads": "decoder_num_heads",
     },
-    DINOV3: {"rope_theta": "rope_base"},
+    DINOV3: {
+        "rope_theta": "rope_base",
+        "pos_embed_shift": "rope_shift",
+        "pos_embed_jitter": "rope_jitter",
+        "pos_embed_rescale": "rope_rescale",
+    },
 }
+# The argument's value for null.
+_NULL = {"rope_shift": 0.0, "rope_jitter": 1.0, "rope_rescale": 1.0}
+# Entries of config.json that are written, of all models and by model type.
+_WRITTEN = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("hidden_act", "layer_norm_eps", "image_size", "patch_size"),
+    "num_channels",
+)
+_VIT = ("qkv_bias", "hidden_dropout_prob", "attention_probs_dropout_prob")
+_DINOV2 = (*_VIT, "mlp_ratio", "use_swiglu_ffn")
+_WRITTEN_OF = {
+    "vit": (
+        *(*_VIT, "intermediate_size", "pooler_output_size", "pooler_act"),
+        "encoder_stride",
+    ),
+    "deit": (*_VIT, "intermediate_size", "pooler_output_size", "pooler_act"),
+    "vit_mae": (
+        *(*_VIT, *_ARGUMENTS["vit_mae"], "intermediate_size"),
+        *("decoder_hidden_size", "decoder_intermediate_size"),
+        "decoder_num_hidden_layers",
+    ),
+    "dinov2": (*_DINOV2, "use_mask_token"),
+    "dinov2_with_registers": (*_DINOV2, "num_register_tokens"),
+    DINOV3: (
+        *("intermediate_size", "use_gated_mlp", *_ARGUMENTS[DINOV3]),
+        *("query_bias", "key_bias", "value_bias", "num_register_tokens"),
+    ),
+    "clip_vision_model": ("intermediate_size", "projection_dim"),
+    "siglip_vision_model": ("intermediate_size", "vision_use_head"),
+    SIGLIP2: ("intermediate_size", "vision_use_head", "num_patches"),
+}
+
+
+def model_config(arguments: Config, model_type: str) -> Config:
+    """Returns the entries of config.json that describe a model."""
+    a, bias = arguments, arguments["qkv_bias"]
+    (rows, columns), gated = a["patch_size"], a["activation"] == "swiglu"
+    act, grid = hidden_act(a["activation"]), a["grid_size"] or (0, 0)
+    image_size = grid[0] * rows
+    if model_type == DINOV3:  # of images of any size
+        multiple = math.lcm(rows, columns)
+        image_size = -(-224 // multiple) * multiple
+    entries = {
+        "hidden_size": a["hidden_size"],
+        "num_hidden_layers": a["num_layers"],
+        "num_attention_heads": a["num_heads"],
+        "hidden_act": "silu" if gated and model_type == DINOV3 else act,
+        "layer_norm_eps": a["norm_epsilon"],
+        "image_size": None if model_type == SIGLIP2 else image_size,
+        "num_patches": math.prod(grid),
+        "patch_size": rows if rows == columns else [rows, columns],
+        "num_channels": a["channels"],
+        "intermediate_size": a["mlp_dim"],
+        "mlp_ratio": mlp_ratio(a["hidden_size"], a["mlp_dim"], gated),
+        "use_swiglu_ffn": gated,
+        "use_gated_mlp": gated,
+        "qkv_bias": bias,
+        "query_bias": bias,
+        "key_bias": bias and a["key_bias"],
+        "value_bias": bias,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "use_mask_token": a["mask_token"],
+        "num_register_tokens": a["num_registers"],
+        "vision_use_head": a["pooling"] == "map",
+        "projection_dim": a["classes"],
+        "pooler_output_size": a["representation_size"],
+        "pooler_act": "tanh" if a["representation_size"] else None,
+        "encoder_stride": rows if a.get("pretraining") == "mim" else None,
+        "decoder_hidden_size": a.get("decoder_hidden_size"),
+        "decoder_intermediate_size": a.get("decoder_mlp_dim"),
+        "decoder_num_attention_heads": a.get("decoder_num_heads"),
+        "decoder_num_hidden_layers": a.get("decoder_num_layers"),
+        # Files may lack these: defaults of `MaskedAutoencoder`.
+        "mask_ratio": a.get("mask_ratio", 0.75),
+        "norm_pix_loss": a.get("norm_pixels", True),
+    }
+    names = (*_WRITTEN, *_WRITTEN_OF[model_type])
+    config = {x: entries[x] for x in names if entries.get(x) is not None}
+    for name, argument in _ARGUMENTS[DINOV3].items():
+        if name in names:  # null means that there is no change
+            none = _NULL.get(argument)
+            value = a.get(argument, none)
+            config[name] = None if value == none else value
+    return config
 
 
 def vision_config(config: dict) -> dict:
@@ -106,101 +185,57 @@ def read_arguments(config: dict) -> dict:
     """Returns the arguments that transformers' config.json implies."""
     config = vision_config(config)
     kind = str(config.get("model_type"))
-    is_dinov3 = kind == DINOV3
+    is_dinov3, validators = kind == DINOV3, dict(_VALIDATORS)
     if kind == "vit_mae":  # transformers' default, not that of the paper
         config = {"norm_pix_loss": False, **config}
-    validators = dict(_VALIDATORS)
     if is_dinov3:
         validators |= {"proj_bias": _TRUE, "mlp_bias": _TRUE}
     gated = config.get("use_gated_mlp" if is_dinov3 else "use_swiglu_ffn")
     if gated:  # DINOv2's is a separate class, which ignores `hidden_act`
         del validators["hidden_act"]
+    activation = config.get("hidden_act", "gelu")
+    if is_dinov3 and gated:
+        validators["hidden_act"] = (
+            "'silu' with 'use_gated_mlp'",
+            lambda value: value in ("silu", "swish"),
+        )
+        config = {"hidden_act": activation, **config}
     for name, (expected, is_valid) in validators.items():
         if name in config and not is_valid(config[name]):
             raise ValueError(
                 f"{name!r} in its config.json must be {expected}. Received: "
                 f"{config[name]!r:.100}"
             )
-    arguments = {}
-    if gated:
-        arguments["activation"] = "swiglu"
-    elif is_dinov3 or "hidden_act" in config:
-        arguments["activation"] = ACTIVATIONS[config.get("hidden_act", "gelu")]
-    names = _ARGUMENTS | _ARGUMENTS_OF.get(kind, {})
-    arguments |= {
-        argument: config[name]
-        for name, argument in names.items()
-        if name in config
-    }
-    if is_dinov3:
-        return arguments | _read_dinov3(config)
-    image = _pair(config.get("image_size"))
-    patch = _pair(config.get("patch_size"))
-    if patch and kind.startswith("siglip2"):
-        arguments["patch_size"] = patch
-    if image and patch:
-        arguments["grid_size"] = (image[0] // patch[0], image[1] // patch[1])
-    return arguments
-
-
-def _read_dinov3(config: Config) -> Config:
     query, value = (config.get(f"{x}_bias", True) for x in ("query", "value"))
-    if query != value:
+    if is_dinov3 and query != value:
         raise ValueError(
             "'query_bias' and 'value_bias' in its config.json must be equal, "
             f"as in all released DINOv3. Received: {query!r:.100} and "
             f"{value!r:.100}"
         )
-    activation = config.get("hidden_act", "gelu")
-    if config.get("use_gated_mlp") and activation not in ("silu", "swish"):
-        raise ValueError(
-            "'hidden_act' in its config.json must be 'silu' with "
-            f"'use_gated_mlp'. Received: {activation!r:.100}"
-        )
-    return {
-        argument: none if config[name] is None else config[name]
-        for argument, (name, none) in _ROPE_CHANGES.items()
+    names = {**_ARGUMENTS[""], **_ARGUMENTS.get(kind, {})}
+    arguments = {
+        argument: _NULL.get(argument) if config[name] is None else config[name]
+        for name, argument in names.items()
         if name in config
     }
-
-
-def dinov3_config(arguments: Config) -> Config:
-    """Returns the config.json of a DINOv3."""
-    a = arguments
-    gated = a["activation"] == "swiglu"
-    rows, columns = a["patch_size"]
-    multiple = math.lcm(rows, columns)
-    bias = a["qkv_bias"]
-    return {
-        "model_type": DINOV3,
-        "architectures": ["DINOv3ViTModel"],
-        "hidden_size": a["hidden_size"],
-        "intermediate_size": a["mlp_dim"],
-        "num_hidden_layers": a["num_layers"],
-        "num_attention_heads": a["num_heads"],
-        "hidden_act": "silu" if gated else hidden_act(a["activation"]),
-        "use_gated_mlp": gated,
-        "layer_norm_eps": a["norm_epsilon"],
-        "rope_theta": a["rope_base"],
-        "image_size": -(-224 // multiple) * multiple,
-        "patch_size": rows if rows == columns else [rows, columns],
-        "num_channels": a["channels"],
-        "query_bias": bias,
-        "key_bias": bias and a["key_bias"],
-        "value_bias": bias,
-        "num_register_tokens": a["num_registers"],
-        **{
-            name: None if a.get(argument, none) == none else a[argument]
-            for argument, (name, none) in _ROPE_CHANGES.items()
-        },
-    }
+    if gated:
+        arguments["activation"] = "swiglu"
+    elif is_dinov3 or "hidden_act" in config:
+        arguments["activation"] = ACTIVATIONS[activation]
+    image, patch = (_pair(config.get(f"{x}_size")) for x in ("image", "patch"))
+    if patch and kind.startswith("siglip2"):
+        arguments["patch_size"] = patch
+    if image and patch and not is_dinov3:
+        arguments["grid_size"] = (image[0] // patch[0], image[1] // patch[1])
+    return arguments
 
 
 def _pair(size: Any) -> tuple[int, int] | None:
     if type(size) is int:
         size = (size, size)
     if isinstance(size, (list, tuple)) and len(size) == 2:
-        return tuple(size) if all(map(_is_count, size)) else None
+        return tuple(size) if all(map(_COUNT[1], size)) else None
     return None
 
 

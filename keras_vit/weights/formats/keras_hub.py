@@ -27,8 +27,8 @@ from keras_vit.weights.formats.format import Reference
 from keras_vit.weights.formats.format import ReferenceUnavailable
 from keras_vit.weights.formats.format import Values
 from keras_vit.weights.formats.format import block_layers
+from keras_vit.weights.formats.format import image_size
 from keras_vit.weights.formats.format import square
-from keras_vit.weights.formats.reference import image_size
 from keras_vit.weights.weight_map import IDENTITY
 from keras_vit.weights.weight_map import Layers
 from keras_vit.weights.weight_map import WeightMap
@@ -146,61 +146,16 @@ _MAPS = (
     ),
 )
 
+# The first block, which has no number, and what Keras numbers.
 _FIRST = re.compile(
     r"(encoder_layers/(?:vi_t|dei_t)_encoder_block|layers/dinov2_layer)(?=/)"
 )
-_NUMBERED = re.compile(rf"{_DINOV2}/\d+")
-_DENSE = re.compile(r"task/dense(_\d+)?(?=/)")
-
-
-_CLASSES = {  # name in keras-hub: variant, its folder there
-    "ViT": ("vit", "vit"),
-    "DeiT": ("deit", "deit"),
-    "DINOV2": ("dinov2", "dinov2"),
+_CLASSES = {"vit": "ViT", "deit": "DeiT", "dinov2": "DINOV2"}
+_POOLINGS = {  # of keras-hub, with a class token or without one
+    ("token", True): "token",
+    ("token", False): "first_patch",
+    ("gap", False): "gap",
 }
-
-
-def _arguments(name: str, options: Config, task: Config | None) -> Config:
-    if name.removesuffix("Backbone") not in _CLASSES:
-        raise ValueError(
-            "this package reads keras-hub's ViTBackbone, DeiTBackbone and "
-            f"DINOV2Backbone. Received: {name!r}"
-        )
-    for bias in ("use_mha_bias", "use_mlp_bias"):
-        if not options.get(bias, True):
-            raise ValueError(
-                f"its {bias} is False; this package's attention and MLP have "
-                "a bias in their last layers"
-            )
-    image, patch = options["image_shape"], options["patch_size"]
-    if image[0] <= 4 < image[2]:  # saved with channels first
-        image = image[1:]
-    pairs = zip(image, np.broadcast_to(patch, 2), strict=False)
-    arguments = {
-        "norm_epsilon": float(options.get("layer_norm_epsilon", 1e-6)),
-        "grid_size": tuple(int(size) // int(p) for size, p in pairs),
-    }
-    if options.get("antialias_in_interpolation"):
-        arguments["resampling"] = "bicubic_antialias"
-    if task is None:
-        return arguments
-    has_token = options.get("use_class_token", True)
-    pooling = {("token", True): "token", ("token", False): "first_patch"}
-    pooling[("gap", False)] = "gap"
-    key = (task["pooling"], has_token)
-    if key not in pooling:
-        raise ValueError(
-            f"its pooling is {task['pooling']!r}, which in keras-hub includes "
-            "the class token in the mean; this package has no such pooling"
-        )
-    activation = task.get("activation")
-    if not isinstance(activation, (str, type(None))):
-        raise ValueError(f"the activation of its head, {activation!r:.100}")
-    return {
-        **arguments,
-        "pooling": pooling[key],
-        "classifier_activation": activation,
-    }
 
 
 def _intermediate_dim(arguments: Config) -> int | None:
@@ -218,15 +173,6 @@ def _intermediate_dim(arguments: Config) -> int | None:
         if (int(candidate * 2 / 3) + 7) // 8 * 8 == width
     ]
     return min(candidates, key=lambda c: (c % hidden_size, c), default=None)
-
-
-def _serialized(name: str, module: str, config: Config) -> Config:
-    return {
-        "module": f"keras_hub.src.models.{module}",
-        "class_name": name,
-        "config": config,
-        "registered_name": f"keras_hub>{name}",
-    }
 
 
 def mean_and_std(
@@ -273,13 +219,15 @@ class KerasHub(Format):
 
     def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
         """Numbers the first block, and names what Keras numbers."""
-        heads = sorted({m[0] for m in map(_DENSE.match, arrays) if m})[::-1]
+        dense = (re.match(r"task/dense(_\d+)?(?=/)", key) for key in arrays)
+        heads = sorted({match[0] for match in dense if match}, reverse=True)
         names = {
             f"{head}/{i}": f"task/{name}/{i}"
             for head, name in zip(heads, _HEADS[::-1], strict=False)
             for i in (0, 1)
         }
-        numbered = sorted(filter(_NUMBERED.fullmatch, arrays))
+        pattern = rf"{_DINOV2}/\d+"
+        numbered = sorted(key for key in arrays if re.fullmatch(pattern, key))
         if len(numbered) >= 3:
             cls, *others, positions, dropped = numbered
             names |= {cls: _TOKENS[0], positions: _TOKENS[-1]}
@@ -316,7 +264,43 @@ class KerasHub(Format):
         try:
             task = config["config"] if "backbone" in config["config"] else None
             backbone = config if task is None else task["backbone"]
-            return _arguments(backbone["class_name"], backbone["config"], task)
+            name, options = backbone["class_name"], backbone["config"]
+            if name.removesuffix("Backbone") not in _CLASSES.values():
+                raise ValueError(
+                    "this package reads keras-hub's ViTBackbone, DeiTBackbone "
+                    f"and DINOV2Backbone. Received: {name!r}"
+                )
+            for bias in ("use_mha_bias", "use_mlp_bias"):
+                if not options.get(bias, True):
+                    raise ValueError(
+                        f"its {bias} is False; this package's attention and "
+                        "MLP have a bias in their last layers"
+                    )
+            image = options["image_shape"]
+            if image[0] <= 4 < image[2]:  # saved with channels first
+                image = image[1:]
+            patch = np.broadcast_to(options["patch_size"], 2)
+            pairs = zip(image, patch, strict=False)
+            arguments = {
+                "norm_epsilon": float(options.get("layer_norm_epsilon", 1e-6)),
+                "grid_size": tuple(int(size) // int(p) for size, p in pairs),
+            }
+            if options.get("antialias_in_interpolation"):
+                arguments["resampling"] = "bicubic_antialias"
+            if task is None:
+                return arguments
+            pooling, activation = task["pooling"], task.get("activation")
+            key = (pooling, options.get("use_class_token", True))
+            if key not in _POOLINGS:
+                raise ValueError(
+                    f"its pooling is {pooling!r}, which in keras-hub includes "
+                    "the class token in the mean; this package has no such "
+                    "pooling"
+                )
+            if not isinstance(activation, (str, type(None))):
+                raise ValueError(
+                    f"the activation of its head, {activation!r:.100}"
+                )
         except (
             LookupError,
             TypeError,
@@ -327,6 +311,11 @@ class KerasHub(Format):
                 "its config is not that of a keras-hub ViT, DeiT or DINOv2 "
                 f"({type(error).__name__}: {error})"
             ) from error
+        return {
+            **arguments,
+            "pooling": _POOLINGS[key],
+            "classifier_activation": activation,
+        }
 
     def nearest_variant(self, arguments: Config) -> str:
         """Returns the variant of the keras-hub model that fits best."""
@@ -376,10 +365,17 @@ class KerasHub(Format):
         preprocess_mode: str | None = None,
     ) -> dict[str, Config]:
         """Returns the contents of a preset's JSON files."""
-        a, variant = arguments, variant.removesuffix("-swiglu")
-        name, folder = next(
-            (n, f) for n, (v, f) in _CLASSES.items() if v == variant
-        )
+        a, folder = arguments, variant.removesuffix("-swiglu")
+
+        def serialized(name: str, module: str, config: Config) -> Config:
+            name = _CLASSES[folder] + name
+            return {
+                "module": f"keras_hub.src.models.{folder}.{folder}_{module}",
+                "class_name": name,
+                "config": config,
+                "registered_name": f"keras_hub>{name}",
+            }
+
         image = (*image_size(a), a["channels"])
         policy = {"module": "keras", "class_name": "DTypePolicy"}
         policy |= {"config": {"name": dtype}, "registered_name": None}
@@ -393,47 +389,47 @@ class KerasHub(Format):
             "num_heads": a["num_heads"],
             "hidden_dim": a["hidden_size"],
         }
-        if variant == "dinov2":
-            options |= {
+        antialias = a["resampling"] == "bicubic_antialias"
+        options |= {
+            "vit": {
+                "mlp_dim": a["mlp_dim"],
+                "layer_norm_epsilon": a["norm_epsilon"],
+                "use_class_token": a["class_token"],
+                "use_patch_bias": a["patch_bias"],
+            },
+            "deit": {
+                "intermediate_dim": a["mlp_dim"],
+                "layer_norm_epsilon": a["norm_epsilon"],
+            },
+            "dinov2": {
                 "patch_size": a["patch_size"][0],
                 "intermediate_dim": _intermediate_dim(a),
                 "num_register_tokens": a["num_registers"],
                 "use_mask_token": a["mask_token"],
                 "use_swiglu_ffn": a["activation"] == "swiglu",
                 "position_embedding_shape": image,
-                "antialias_in_interpolation": a["resampling"]
-                == "bicubic_antialias",
-            }
-        else:
-            width = "mlp_dim" if variant == "vit" else "intermediate_dim"
-            options |= {
-                width: a["mlp_dim"],
-                "layer_norm_epsilon": a["norm_epsilon"],
-            }
-        if variant == "vit":
-            options["use_class_token"] = a["class_token"]
-            options["use_patch_bias"] = a["patch_bias"]
-        backbone = _serialized(
-            f"{name}Backbone", f"{folder}.{folder}_backbone", options
-        )
-        configs = {"config.json": backbone}
+                "antialias_in_interpolation": antialias,
+            },
+        }[folder]
+        backbone = serialized("Backbone", "backbone", options)
+        configs, preprocessor = {"config.json": backbone}, None
         mode = preprocess_mode or (source and source.preprocess_mode)
-        preprocessor = None
         if mode:
             mean, std = map(np.array, PREPROCESSING[mode])
-            converter = {
-                "image_size": image[:2],
-                "crop_to_aspect_ratio": False,
-                "scale": (1 / 255 / std).tolist(),
-                "offset": (-mean / std).tolist(),
-            }
-            module = f"{folder}.{folder}_image_converter"
-            converter = _serialized(f"{name}ImageConverter", module, converter)
+            converter = serialized(
+                "ImageConverter",
+                "image_converter",
+                {
+                    "image_size": image[:2],
+                    "crop_to_aspect_ratio": False,
+                    "scale": (1 / 255 / std).tolist(),
+                    "offset": (-mean / std).tolist(),
+                },
+            )
             configs["image_converter.json"] = converter
-            module = f"{folder}.{folder}_image_classifier_preprocessor"
-            preprocessor = _serialized(
-                f"{name}ImageClassifierPreprocessor",
-                module,
+            preprocessor = serialized(
+                "ImageClassifierPreprocessor",
+                "image_classifier_preprocessor",
                 {"image_converter": converter},
             )
         if not a["classes"]:
@@ -449,21 +445,21 @@ class KerasHub(Format):
             "activation": a.get("classifier_activation"),
             "dropout": 0.0,
         }
-        if variant == "vit":
+        if folder == "vit":
             task["intermediate_dim"] = a["representation_size"]
-        module = f"{folder}.{folder}_image_classifier"
-        configs["task.json"] = _serialized(
-            f"{name}ImageClassifier", module, task
+        configs["task.json"] = serialized(
+            "ImageClassifier", "image_classifier", task
         )
         return configs
 
     def weight_files(
         self, arrays: dict[str, Array]
     ) -> dict[str, dict[str, Array]]:
-        task = {k[5:]: a for k, a in arrays.items() if k.startswith("task/")}
-        model = {k: a for k, a in arrays.items() if not k.startswith("task/")}
-        parts = zip(PRESET_FILES, (model, task), strict=True)
-        return {name: part for name, part in parts if part}
+        files: dict[str, dict[str, Array]] = {}
+        for key, array in arrays.items():
+            name = PRESET_FILES[key.startswith("task/")]
+            files.setdefault(name, {})[key.removeprefix("task/")] = array
+        return files
 
     def reference(
         self, checkpoint: Checkpoint, arguments: Config, output: str

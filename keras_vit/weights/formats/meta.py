@@ -15,22 +15,13 @@ from keras_vit._types import Config
 from keras_vit.weights.formats import timm
 from keras_vit.weights.formats.format import Format
 from keras_vit.weights.formats.format import Values
-from keras_vit.weights.formats.format import replace_layers
 from keras_vit.weights.weight_map import TORCH
 from keras_vit.weights.weight_map import Layer
 from keras_vit.weights.weight_map import Layers
 from keras_vit.weights.weight_map import Names
 from keras_vit.weights.weight_map import WeightMap
 
-
-def _arguments(resampling: str) -> Config:
-    return {
-        "activation": "gelu",
-        "norm_epsilon": 1e-6,
-        "resampling": resampling,
-    }
-
-
+_ARGUMENTS = {"activation": "gelu", "norm_epsilon": 1e-6}
 # Layers of timm's ViT that Meta's does not have.
 _TIMM_ONLY = (
     "distillation",
@@ -41,22 +32,26 @@ _TIMM_ONLY = (
 )
 
 
-def _dinov2(
-    variant: str, mlp_names: tuple[str, ...] = ("fc1", "fc2")
-) -> WeightMap:
-    layers = replace_layers(
-        timm.encoder(mlp_names),
-        {"reg_token": "register_tokens"},
-        without=(*_TIMM_ONLY, "head"),
+def _without(layers: Layers, *starts: str) -> Layers:
+    """Returns the layers of a `WeightMap` but those whose path begins so."""
+    return tuple(x for x in layers if not "".join(x[0]).startswith(starts))
+
+
+def _with_prefixes(
+    layers: Iterable[Layer], path: str, key: str, old: str = ""
+) -> Layers:
+    """Returns layers of a `WeightMap` with prefixes of their names; that of the
+    keys replaces `old`."""
+
+    def add(names: Names, new: str, old: str) -> Names:
+        if isinstance(names, tuple):
+            return tuple(new + name.removeprefix(old) for name in names)
+        return new + names.removeprefix(old)
+
+    return tuple(
+        (add(paths, path, ""), add(keys, key, old), parameter_type)
+        for paths, keys, parameter_type in layers
     )
-    mask = ("mask_token/tokens", "mask_token", "vector")
-    return WeightMap(variant, TORCH, (*layers, mask))
-
-
-def _prefixed(names: Names, new: str, old: str = "") -> Names:
-    if isinstance(names, tuple):
-        return tuple(new + name.removeprefix(old) for name in names)
-    return new + names.removeprefix(old)
 
 
 def mae_decoder(
@@ -66,46 +61,24 @@ def mae_decoder(
 
     Its blocks have the same names as the encoder's, with another prefix.
     """
-
-    path = "decoder/"
+    inner = [x for x in encoder if "".join(x[0]).startswith("block_")]
     return (
-        (f"{path}embedding/*", f"{prefix}decoder_embed.*", "linear"),
-        (f"{path}mask_token/tokens", f"{prefix}mask_token", "array"),
+        ("decoder/embedding/*", f"{prefix}decoder_embed.*", "linear"),
+        ("decoder/mask_token/tokens", f"{prefix}mask_token", "array"),
         (
-            f"{path}position_embedding/embedding",
+            "decoder/position_embedding/embedding",
             f"{prefix}decoder_pos_embed",
             "array",
         ),
-        *(
-            (
-                _prefixed(layer, path),
-                _prefixed(key, decoder_blocks, blocks),
-                parameter_type,
-            )
-            for layer, key, parameter_type in encoder
-            if "".join(layer).startswith("block_")
-        ),
-        (f"{path}norm/*", f"{prefix}decoder_norm.*", "norm"),
-        (f"{path}prediction/*", f"{prefix}decoder_pred.*", "linear"),
+        *_with_prefixes(inner, "decoder/", decoder_blocks, blocks),
+        ("decoder/norm/*", f"{prefix}decoder_norm.*", "norm"),
+        ("decoder/prediction/*", f"{prefix}decoder_pred.*", "linear"),
     )
 
 
-_MAE = replace_layers(
-    timm.encoder(), without=(*_TIMM_ONLY, "register", "block_{i}/scale")
-)
-
-
-def _with_prefixes(layers: Iterable[Layer], path: str, key: str) -> Layers:
-    """Returns layers of a `WeightMap` with prefixes of their names."""
-
-    return tuple(
-        (_prefixed(paths, path), _prefixed(keys, key), parameter_type)
-        for paths, keys, parameter_type in layers
-    )
-
-
+_MAE = _without(timm.encoder(), *_TIMM_ONLY, "register", "block_{i}/scale")
 # The encoder of MAE, DINO and MoCo v3 without a classification head.
-_ENCODER = replace_layers(_MAE, without=("head",))
+_ENCODER = _without(_MAE, "head")
 _DINO_HEAD = (
     *((f"dense_{i + 1}/*", f"mlp.{2 * i}.*", "linear") for i in range(3)),
     ("last_layer/*", "last_layer.*", "weight_norm"),
@@ -134,14 +107,31 @@ class Dinov2(_Meta):
     """facebookresearch/dinov2."""
 
     name = "dinov2"
-    maps = (_dinov2(""), _dinov2("swiglu", ("w12", "w3")))
-    arguments = _arguments("bicubic_offset")
+    maps = tuple(
+        WeightMap(
+            variant,
+            TORCH,
+            (
+                *_without(
+                    timm.encoder(mlp_names, registers="register_tokens"),
+                    *_TIMM_ONLY,
+                    "head",
+                ),
+                ("mask_token/tokens", "mask_token", "vector"),
+            ),
+        )
+        for variant, mlp_names in (
+            ("", ("fc1", "fc2")),
+            ("swiglu", ("w12", "w3")),
+        )
+    )
+    arguments = {**_ARGUMENTS, "resampling": "bicubic_offset"}
     marker = "mask_token"
     position_prefixes = {"": ("class",)}
 
     def implied(self, variant: str, paths: Collection[str]) -> Config:
         if "register_tokens/tokens" in paths:
-            return _arguments("bicubic_antialias")
+            return {**self.arguments, "resampling": "bicubic_antialias"}
         return self.arguments
 
     def nearest_variant(self, arguments: Config) -> str:
@@ -165,7 +155,7 @@ class Mae(_Meta):
             (*_MAE, *mae_decoder(_MAE, "blocks.", "decoder_blocks.")),
         ),
     )
-    arguments = _arguments("bicubic")
+    arguments = {**_ARGUMENTS, "resampling": "bicubic"}
     marker = "decoder_embed.weight"  # without it, the layout is "timm"
     reference = timm.Timm.reference
 
@@ -196,7 +186,7 @@ class Dino(_Meta):
             ),
         ),
     )
-    arguments = _arguments("bicubic_offset")
+    arguments = {**_ARGUMENTS, "resampling": "bicubic_offset"}
     marker = "teacher.backbone.cls_token"
 
 
@@ -223,7 +213,7 @@ class Mocov3(_Meta):
             ),
         ),
     )
-    arguments = _arguments("bicubic")
+    arguments = {**_ARGUMENTS, "resampling": "bicubic"}
     marker = "base_encoder.cls_token"
     # ViT-S/16 has heads of 32 channels, ViT-B/16 of 64.
     num_heads = 12

@@ -5,7 +5,6 @@ size has the classes and names of SigLIP. That of images of any size (NaFlex)
 has the same names, with `.linear` here, and a matrix of flat patches.
 """
 
-import math
 import re
 from collections.abc import Collection
 
@@ -191,27 +190,3 @@ def values(arguments: Config, variant: str) -> Values:
     if a["classes"]:
         values["pooling"] = ("token",) if clip else ("gap",)
     return values
-
-
-def model_config(arguments: Config, variant: str, common: Config) -> Config:
-    """Returns the contents of config.json, but for labels."""
-    a = arguments
-    config = {**common, "intermediate_size": a["mlp_dim"]}
-    if a["pre_norm"]:
-        model_type, kind = "clip_vision_model", "CLIPVisionModel"
-        if a["classes"]:
-            kind += "WithProjection"
-            config["projection_dim"] = a["classes"]
-    else:
-        siglip, kind = "siglip", "Siglip"
-        if variant in naflex.VARIANTS:
-            siglip, kind = "siglip2", "Siglip2"
-            del config["image_size"]
-            config["num_patches"] = math.prod(a["grid_size"])
-        model_type, kind = f"{siglip}_vision_model", f"{kind}VisionModel"
-        config["vision_use_head"] = a["pooling"] == "map"
-        if a["classes"]:
-            kind = kind.replace("VisionModel", "ForImageClassification")
-            model_type = siglip
-            config = {"vision_config": config}
-    return {"model_type": model_type, "architectures": [kind], **config}

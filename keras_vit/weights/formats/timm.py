@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from keras_vit._types import Array
 from keras_vit._types import Config
+from keras_vit.config import POSITION_PREFIXES
 from keras_vit.weights.formats import dinov3
 from keras_vit.weights.formats import naflex
 from keras_vit.weights.formats.format import QKV
@@ -18,9 +19,10 @@ from keras_vit.weights.formats.format import Reference
 from keras_vit.weights.formats.format import ReferenceUnavailable
 from keras_vit.weights.formats.format import Values
 from keras_vit.weights.formats.format import block_layers
-from keras_vit.weights.formats.format import replace_layers
-from keras_vit.weights.formats.reference import image_size
-from keras_vit.weights.formats.reference import load_state_dict
+from keras_vit.weights.formats.format import image_size
+from keras_vit.weights.formats.format import load_state_dict
+from keras_vit.weights.formats.format import mismatches
+from keras_vit.weights.formats.format import resnet_layers
 from keras_vit.weights.weight_map import TORCH
 from keras_vit.weights.weight_map import Layers
 from keras_vit.weights.weight_map import WeightMap
@@ -52,6 +54,7 @@ def mlp(path: str, key: str) -> Layers:
 def encoder(
     mlp_names: tuple[str, ...] = ("fc1", "fc2"),
     scales: tuple[str, ...] = ("ls1.gamma", "ls2.gamma"),
+    registers: str = "reg_token",
 ) -> Layers:
     """Returns the layers of a Vision Transformer, as in `WeightMap`."""
     pooling = "pooling/attention"
@@ -59,7 +62,7 @@ def encoder(
         ("patch_embedding/*", "patch_embed.proj.*", "conv"),
         ("class_token/tokens", "cls_token", "array"),
         ("distillation_token/tokens", "dist_token", "array"),
-        ("register_tokens/tokens", "reg_token", "array"),
+        ("register_tokens/tokens", registers, "array"),
         ("position_embedding/embedding", "pos_embed", "array"),
         ("pre_norm/*", "norm_pre.*", "norm"),
         *block_layers(
@@ -96,24 +99,21 @@ def encoder(
 
 def _resnet(prefix: str, root: str = "stem.") -> Layers:
     """Returns the layers of timm's ResNetV2, which counts from 0."""
-    path = "stage_{s}_unit_{u}"
-    unit = f"{prefix}stages.{{s-1}}.blocks.{{u-1}}"
-    layers = [
-        ("root_conv/*", f"{prefix}{root}conv.*", "conv"),
+    names = ("conv1", "conv2", "conv3", "downsample.conv")
+    return (
         ("root_norm/*", f"{prefix}{root}norm.*", "norm"),
-    ]
-    for path_name, conv, norm in (
-        *((number, f"conv{number}", f"norm{number}") for number in "123"),
-        ("proj", "downsample.conv", "downsample.norm"),
-    ):
-        layers += [
-            (f"{path}/conv_{path_name}/*", f"{unit}.{conv}.*", "conv"),
-            (f"{path}/norm_{path_name}/*", f"{unit}.{norm}.*", "norm"),
-        ]
-    return tuple(layers)
+        *resnet_layers(
+            f"{prefix}{root}conv.*",
+            f"{prefix}stages.{{s-1}}.blocks.{{u-1}}.",
+            [f"{name}.*" for name in names],
+            [f"{name.replace('conv', 'norm')}.*" for name in names],
+        ),
+    )
 
 
 _BACKBONE = "patch_embed.backbone."
+# Of the embeddings, which NaFlexVit has in a module of their own.
+_NAFLEX = ("cls_token", "reg_token", "pos_embed")
 _MAPS = (
     WeightMap("", TORCH, encoder()),
     # DeiT III, as released by Meta.
@@ -141,14 +141,11 @@ _MAPS = (
         TORCH,
         (
             ("patch_embedding/*", "embeds.proj.*", "linear"),
-            *replace_layers(
-                encoder(),
-                {
-                    "cls_token": "embeds.cls_token",
-                    "reg_token": "embeds.reg_token",
-                    "pos_embed": "embeds.pos_embed",
-                },
-                without=("patch_embedding", "distillation"),
+            *(
+                (path, f"embeds.{key}" if key in _NAFLEX else key, kind)
+                for path, key, kind in encoder()
+                if key not in ("patch_embed.proj.*", "dist_token")
+                and path != "distillation_head/*"
             ),
         ),
         required=("embeds.proj.weight",),
@@ -163,20 +160,24 @@ _TANH_SIGLIP = re.compile(
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 
 
+def _refuse_others(arguments: Config, values: Values) -> None:
+    """Raises an error if timm builds no model with these arguments."""
+    found = mismatches(arguments, values)
+    if found:
+        raise ReferenceUnavailable(f"timm builds no model of {found[0]}")
+
+
 def model_arguments(arguments: Config) -> Config:
     """Returns the arguments of timm's `VisionTransformer` that JSON can hold.
 
     These are all but the classes of norms, activations and MLPs.
     """
     a = arguments
-    if a["patch_bias"] == a["pre_norm"]:
-        raise ReferenceUnavailable(
-            "timm has a patch bias if it has no pre-norm"
-        )
-    if a["position_prefix"] == "class" and a["num_registers"]:
-        raise ReferenceUnavailable(
-            "timm gives registers a position, or no token at all"
-        )
+    prefixes = ("all", "none") if a["num_registers"] else POSITION_PREFIXES
+    _refuse_others(
+        a,
+        {"patch_bias": (not a["pre_norm"],), "position_prefix": prefixes},
+    )
     widened = 2 if a["activation"] == "swiglu" else 1
     return {
         "img_size": image_size(a),
@@ -216,30 +217,26 @@ def hub_config(
     file: str,
 ) -> Config:
     """Returns the entries of config.json with which timm builds a model."""
-    a = arguments
+    a, distilled = arguments, bool(arguments.get("distillation"))
     if "resnet_layers" in a:
         raise ReferenceUnavailable("its config.json cannot describe a ResNet")
-    entry_point = (a["norm_epsilon"], bool(a["distillation"]))
-    if entry_point not in _ENTRY_POINTS:
-        raise ReferenceUnavailable(
-            "its config.json cannot describe norms with the epsilon "
-            f"{a['norm_epsilon']:g}"
-        )
-    if a["activation"] == "swiglu":
-        raise ReferenceUnavailable("its config.json cannot describe SwiGLU")
-    if a["position_embedding"] != "learned" or a["position_placement"] != (
-        "stem"
-    ):
-        raise ReferenceUnavailable(
-            "it has only learned position embeddings, before the first block"
-        )
+    others = {a["activation"]} - {"swiglu"}
+    _refuse_others(
+        a,
+        {
+            "position_embedding": ("learned",),
+            "position_placement": ("stem",),
+            "norm_epsilon": (1e-6,) if distilled else (1e-6, 1e-5),
+            "activation": tuple(others) or ("a class that JSON can name",),
+        },
+    )
     options = model_arguments(a)
     for name in ("num_classes", "in_chans"):  # from `pretrained_cfg`
         del options[name]
     if a["distillation"]:
         del options["class_token"]
     return {
-        "architecture": _ENTRY_POINTS[entry_point],
+        "architecture": _ENTRY_POINTS[a["norm_epsilon"], distilled],
         "num_classes": a["classes"] or 0,
         "num_features": a["hidden_size"],
         "global_pool": options["global_pool"],

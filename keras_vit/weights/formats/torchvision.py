@@ -12,8 +12,10 @@ from keras_vit.weights.formats.format import Reference
 from keras_vit.weights.formats.format import ReferenceUnavailable
 from keras_vit.weights.formats.format import Values
 from keras_vit.weights.formats.format import block_layers
-from keras_vit.weights.formats.reference import image_size
-from keras_vit.weights.formats.reference import load_state_dict
+from keras_vit.weights.formats.format import image_size
+from keras_vit.weights.formats.format import load_state_dict
+from keras_vit.weights.formats.format import mismatches
+from keras_vit.weights.formats.format import square
 from keras_vit.weights.weight_map import TORCH
 from keras_vit.weights.weight_map import WeightMap
 from keras_vit.weights.weight_map import rename_keys
@@ -71,15 +73,11 @@ class Torchvision(Format):
         from torchvision.models import VisionTransformer
 
         a = arguments
-        height, width = image_size(a)
-        if height != width or len(set(a["patch_size"])) > 1:
-            raise ReferenceUnavailable(
-                "torchvision takes square patches and images"
-            )
-        if a["channels"] != 3 or a["activation"] not in ("gelu", "gelu_tanh"):
-            raise ReferenceUnavailable("torchvision has 3 channels and GELU")
+        values = {"channels": (3,), "activation": ("gelu", "gelu_tanh")}
+        if found := mismatches(a, {**values, **square(a)}):
+            raise ReferenceUnavailable(f"torchvision has no {found[0]}")
         model = VisionTransformer(
-            image_size=height,
+            image_size=image_size(a)[0],
             patch_size=a["patch_size"][0],
             num_layers=a["num_layers"],
             num_heads=a["num_heads"],
