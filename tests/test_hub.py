@@ -126,6 +126,7 @@ def test_libraries_without_the_model_are_left_out(tmp_path):
     assert "position_embedding='sincos2d'" in missing["timm"]
 
 
+@pytest.mark.backends("torch")
 def test_class_names_are_kept_without_the_other_libraries(tmp_path):
     run = make_run(
         tmp_path / "run",
@@ -140,6 +141,7 @@ def test_class_names_are_kept_without_the_other_libraries(tmp_path):
     assert classifier_names(tmp_path / "again") == NAMES
 
 
+@pytest.mark.backends("torch")
 def test_class_names_of_a_keras_file_are_kept(tmp_path):
     model = keras_vit.VisionTransformer(**SIZES)
     model.class_names = NAMES
@@ -152,6 +154,7 @@ def classifier_names(folder):
     return class_names(open_checkpoint(folder), len(NAMES))
 
 
+@pytest.mark.backends("torch")
 def test_class_names_of_a_folder_of_transformers_are_kept(tmp_path):
     run = make_run(tmp_path / "run")
     convert.convert(run, tmp_path / "first", to="huggingface")

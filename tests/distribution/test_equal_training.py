@@ -34,11 +34,13 @@ RUNS = {
         """,
     ),
 }
-# With each optimizer and strategy.
+# With each optimizer and strategy, in one process.
 FEW = {
     "tensorflow": (
-        "none:0:0:sgd none:0:0:adamw mirrored:2:0:sgd mirrored:2:0:adamw",
-        "none:0:0:sgd-distill mirrored:2:0:sgd-distill",
+        """
+        none:0:0:sgd none:0:0:adamw none:0:0:sgd-distill mirrored:2:0:sgd
+        mirrored:2:0:adamw mirrored:2:0:sgd-distill
+        """,
     ),
     "jax": (
         """

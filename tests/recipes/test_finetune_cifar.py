@@ -536,6 +536,7 @@ def test_training_stops_without_improvement(tmp_path):
     assert len(rows_of(tmp_path / "again")) == 3
 
 
+@pytest.mark.backends("torch")
 def test_given_flags_are_used():
     data = keras_vit.data.load_dataset("digits")
 

@@ -8,7 +8,13 @@ import keras_vit
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind, one_hot", [("digits", False), ("arrays", True)])
+@pytest.mark.parametrize(
+    "kind, one_hot",
+    [
+        pytest.param("digits", False, marks=pytest.mark.backends("torch")),
+        pytest.param("arrays", True, marks=pytest.mark.backends("tensorflow")),
+    ],
+)
 def test_class_weights_multiply_the_sample_weights(kind, one_hot):
     """The loss of a step is the weighted mean of the images' losses."""
     utils = pytest.importorskip("sklearn.utils.class_weight")
