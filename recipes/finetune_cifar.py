@@ -4,26 +4,21 @@
 (https://arxiv.org/abs/2010.11929).
 
   python recipes/finetune_cifar.py
-      trains on handwritten digits from scratch, in minutes on 2 CPU cores,
-      without a download
+      trains on handwritten digits from scratch, in minutes, without a download
   python recipes/finetune_cifar.py --weights runs/digits/model.npz \\
       --image-size 16 --output runs/digits-16
       fine-tunes that model at twice the image size
   python recipes/finetune_cifar.py --dataset photos --weights ViT-B_16.npz
-      fine-tunes on your own images, in photos/CLASS/* or
-      photos/{train,test}/CLASS/*
+      fine-tunes on your own images, photos/CLASS/* or photos/train/CLASS/*
   python recipes/finetune_cifar.py --preset vit_jax --dataset cifar100 \\
       --model ViTB16 --weights imagenet21k --accumulate 8 --sweep paper
-      fine-tunes downloaded weights as in the paper, on one or more GPUs, with
-      the learning rate that is best on a validation split; each batch of 512
-      images of 384 pixels is split into 8 micro-batches
+      fine-tunes downloaded weights as in the paper, with the learning rate
+      that is best on a validation split, in 8 micro-batches a step
 
-docs/finetune.md explains more, and docs/reproduce.md the presets, which are in
-keras_vit/training/presets.py. They train on the same fraction of the training
-images as their source, and evaluate on the test set. With --holdout 0, and in
-the last training of --sweep, the model trains on all training images. Without
---preset, the settings are for small machines and datasets (docs/transfer.md).
-
+docs/finetune.md explains more, and docs/reproduce.md the presets, which train
+on the same fraction of the training images as their source and evaluate on the
+test set. Without one, the settings are for small machines and datasets. With
+--holdout 0, and at the end of --sweep, all training images are used.
 An interrupted run resumes bit for bit with the same command. recipes/README.md
 lists the files in the output folder. KERAS_BACKEND selects the backend.
 """
