@@ -9,6 +9,7 @@ import pytest
 import keras_vit
 from keras_vit.weights import open_checkpoint
 from keras_vit.weights.formats import FORMATS
+from keras_vit.weights.formats import naflex
 from keras_vit.weights.weight_map import from_checkpoint
 from keras_vit.weights.weight_map import to_checkpoint
 from keras_vit.weights.writing import write_checkpoint
@@ -48,8 +49,11 @@ def numbered(name):
             )
     no_head = ("dinov2", "dino:", "mocov3")
     of_meta = any(part in name.partition("huggingface")[0] for part in no_head)
-    if of_meta or name.endswith("tower"):
+    if of_meta or name.endswith(("tower", "siglip2")):
         del weights["head/kernel"], weights["head/bias"]
+    if MAPS[name].variant in naflex.VARIANTS:  # a matrix of flat patches
+        kernel = weights["patch_embedding/kernel"]
+        weights["patch_embedding/kernel"] = kernel.reshape(-1, len(kernel.T))
     if "dinov3" in name:  # no positions; no head but in timm
         del weights["position_embedding/embedding"]
         dropped = "key/bias" if name.startswith("timm") else "head/"
@@ -99,7 +103,11 @@ MODELS = {
 _NO_CLASSIFIERS = {"dino", "mocov3", "dinov2", "dinov3"}
 _EVERY = dict.fromkeys(FORMATS.keys() - {"bit", *_NO_CLASSIFIERS})
 _HUGGINGFACE, _TIMM = (
-    tuple(m.variant for m in layout.maps if "dinov3" not in m.variant)
+    tuple(
+        m.variant
+        for m in layout.maps
+        if "dinov3" not in m.variant and m.variant not in naflex.VARIANTS
+    )
     for layout in (FORMATS["huggingface"], FORMATS["timm"])
 )
 # What cannot be written in all variants of all layouts.
@@ -132,7 +140,8 @@ def test_unit_numbers_above_ten_are_kept(kind):
     }
     held = {}
     for name, weight_map in MAPS.items():
-        if weight_map.unmapped_paths(weights):
+        is_flat = weight_map.variant in naflex.VARIANTS
+        if is_flat or weight_map.unmapped_paths(weights):
             continue
         layout = name.partition(":")[0]
         held.setdefault(layout, []).append(weight_map.variant)
