@@ -436,6 +436,7 @@ def test_few_shot_settings_match_big_vision(monkeypatch):
 
     monkeypatch.setattr(few_shot.Config, "trained", lambda self: trained)
     monkeypatch.setattr(type(trained), "describe", lambda self: "")
+    monkeypatch.setattr(type(trained), "for_batches", lambda self, x: x)
     monkeypatch.setattr(few_shot.Config, "load_data", lambda *_: data)
     monkeypatch.setattr(
         keras_vit.evaluation, "feature_model", lambda model: model
