@@ -138,11 +138,15 @@ def printable_lines(text: object) -> str:
 
 
 def fill(text: str) -> str:
-    """Returns lines such as "data      photos: ..." in 79 columns."""
-    lines = text.split("\n")
-    return "\n".join(
-        textwrap.fill(x, 79, subsequent_indent=" " * 10) for x in lines
+    """Returns lines such as "data      photos: ..." in 79 columns, in which a
+    longer path stays whole, so that it can be copied."""
+    wrapper = textwrap.TextWrapper(
+        79,
+        subsequent_indent=" " * 10,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
+    return "\n".join(map(wrapper.fill, text.split("\n")))
 
 
 def plot_label(name: object, longest: int | None = None) -> str:
