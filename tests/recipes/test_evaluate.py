@@ -67,7 +67,8 @@ def test_other_weights_size_and_split(trained_run, tmp_path, capsys):
     results = results_of(tmp_path / "out")
     assert results["images"] == 1797 and results["calibration_bins"] == 7
     assert results["reading"]["image_size"] == 16
-    assert "config.json, unless flags say otherwise" in capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "config.json, unless flags say otherwise" in printed
 
 
 def image(path, value):
