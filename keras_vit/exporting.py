@@ -70,7 +70,6 @@ from keras_vit.inspection import tokens
 from keras_vit.models import Model
 from keras_vit.models import inference_model
 from keras_vit.models import load_keras_file
-from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.files import check_new
 from keras_vit.weights.files import locate
 
@@ -144,42 +143,13 @@ def export(
 
     >>> keras_vit.export("runs/digits", "digits.onnx", softmax=True)
     """
+    path = Path(path).expanduser()
+    form = _check_target(path, format, overwrite)
     size = image_size
     if isinstance(size, int):
         size = size, size
-    return _export(
-        model,
-        Path(path).expanduser(),
-        format,
-        size,
-        batch_size,
-        int8_weights,
-        softmax,
-        check,
-        overwrite,
-    )
-
-
-def _export(
-    model: keras.Model | StrPath,
-    path: Path,
-    format: str | None,
-    size: tuple[int, int] | None,
-    batch_size: int | None,
-    int8_weights: bool,
-    softmax: bool,
-    check: bool,
-    overwrite: bool,
-    layout: str | None = None,
-    settings: Config | None = None,
-) -> Path:
-    """Exports a model; `layout` and `settings` are those of
-    `converters.load`."""
-    form = _check_target(path, format, overwrite)
-    checkpoint = None
     if not isinstance(model, keras.Model):
-        any_size = form.name == "web" and size is None
-        checkpoint, model = _load(model, layout, settings or {}, size, any_size)
+        model = _load(model, None, {}, size, form)
     shape = (batch_size, *_image_shape(model, size))
     names = getattr(model, "class_names", None)
     if softmax:
@@ -191,7 +161,7 @@ def _export(
         + " x ".join("any" if n is None else str(n) for n in shape)
     )
     if form.name == "web":
-        fast: Any = web.Page(model, checkpoint, size)
+        fast: Any = web.Page(model, size)
         shape = (1, *fast.sizes[0], shape[3])
     else:
         fast = inference_model(model)
@@ -252,8 +222,8 @@ def _check_target(path: Path, name: str | None, overwrite: bool) -> "Format":
     existing = path if form.suffix else path / form.mark
     if path.exists() and not existing.is_file():
         raise ValueError(
-            f"{str(path)!r} is not a {form.suffix or form.name}, and would "
-            "be deleted. Choose another name."
+            f"{str(path)!r} is no {form.suffix or 'folder with ' + form.mark}, "
+            "and would be deleted. Choose another name."
         )
     return form
 
@@ -263,27 +233,33 @@ def _load(
     layout: str | None,
     settings: Config,
     size: tuple[int, int] | None,
-    any_size: bool,
-) -> tuple[Checkpoint | None, keras.Model]:
-    """Returns a checkpoint and its model, of this image size or of any, or the
-    model of another package's .keras file."""
+    form: "Format",
+) -> keras.Model:
+    """Returns the model of a checkpoint or of any .keras file, of this image
+    size if it is one of this package."""
     local = locate(path)
-    try:
+    names = None
+    if form.name == "web":
         checkpoint = converters.open_checkpoint(
             local, layout, settings.get("num_heads")
         )
-        model = converters.load(checkpoint, layout, **settings)
+        settings = {**web.load_settings(checkpoint, size), **settings}
+        names = checkpoint.classes and checkpoint.class_names(
+            checkpoint.classes
+        )
+    try:
+        model = converters.load(local, layout, **settings)
     except ValueError:
         if layout or settings or not str(local).endswith(".keras"):
             raise
-        return None, load_keras_file(local)  # of another package
+        return load_keras_file(local)  # of another package
     sides = model.inputs[0].shape[1:3]
-    wanted = (None, None) if any_size else size
-    if wanted and None not in sides and wanted != sides:
-        channels = model.input_shape[-1]
-        settings = {**settings, "input_shape": (*wanted, channels)}
-        model = converters.load(checkpoint, layout, **settings)
-    return checkpoint, model
+    if size and None not in sides and size != sides:
+        settings = {**settings, "input_shape": (*size, model.input_shape[-1])}
+        model = converters.load(local, layout, **settings)
+    if names:
+        model.class_names = names
+    return model
 
 
 def _image_shape(
@@ -834,19 +810,20 @@ FORMATS = {
 def _run(a: argparse.Namespace) -> int:
     """Exports the model and returns the exit status."""
     size = a.image_size and (a.image_size[0], a.image_size[-1])
+    settings = dict(map(_program.parse_setting, a.set))
+    # Before the model, which may be large, is loaded.
+    form = _check_target(Path(a.target).expanduser(), a.format, a.overwrite)
     logger.info(f"reading  {a.model}")
-    _export(
-        a.model,
-        Path(a.target).expanduser(),
+    export(
+        _load(a.model, a.layout, settings, size, form),
+        a.target,
         a.format,
-        size,
-        a.batch,
-        a.int8_weights,
-        a.softmax,
-        a.check,
-        a.overwrite,
-        a.layout,
-        dict(map(_program.parse_setting, a.set)),
+        image_size=size,
+        batch_size=a.batch,
+        int8_weights=a.int8_weights,
+        softmax=a.softmax,
+        check=a.check,
+        overwrite=a.overwrite,
     )
     return 0
 

@@ -5,8 +5,7 @@
 
 1. `python -m build` makes the sdist, and the wheel from the sdist; `twine check
    --strict` reads their metadata.
-2. Their files are those of the repository: every module of the package, and no
-   tests.
+2. Their files are those of the repository: all of the package, and no tests.
 3. The wheel is installed with the extras `jax` and `recipes` in a new
    environment, where the quick start runs in an empty folder: build, train,
    save, load in a new process, convert; and then the command `keras-vit`, from
@@ -135,10 +134,11 @@ def run(*command, cwd=None):
 
 
 def check_files(sdist, wheel):
-    """Raises if a module is missing in a distribution or a test included."""
-    modules = {
+    """Raises if a file is missing in a distribution or a test included."""
+    files = {
         path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "keras_vit").rglob("*.py")
+        for path in (ROOT / "keras_vit").rglob("*")
+        if path.is_file() and path.suffix not in (".pyc", ".md")
     }
     with tarfile.open(sdist) as archive:
         sources = [name.partition("/")[2] for name in archive.getnames()]
@@ -146,7 +146,7 @@ def check_files(sdist, wheel):
         found = {sdist: sources, wheel: archive.namelist()}
     for path, names in found.items():
         tests = [name for name in names if name.startswith("tests")]
-        missing = modules - set(names)
+        missing = files - set(names)
         if tests or missing:
             raise SystemExit(f"{path}: missing {missing}, not wanted {tests}")
 

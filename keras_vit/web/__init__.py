@@ -1,16 +1,14 @@
 """A page that runs a model in the browser: a folder for any static server.
 
-Each image size that the page offers has three ONNX graphs:
+Each image size that the page offers has two ONNX graphs, which share a file of
+weights with the other sizes:
 
 - columns: resizes the columns of some rows of a picture, whose other rows are
   in further calls, so that memory does not depend on the picture's size;
-- rows: resizes the rows of the result, and scales its values;
-- model: probabilities or features; the attention of the output in each block
-  and head, as `inspection.attention_heads` returns it; and
-  `inspection.relevance`. PyTorch's gradients are traced when the page is
-  written, so that the graph consists of forward operations.
-
-All graphs of a page read one file of weights.
+- model: resizes the rows of the result, and computes probabilities or features,
+  `inspection.attention_heads` of each block, and `inspection.relevance`.
+  PyTorch's gradients are traced when the page is written, so that the graph
+  consists of forward operations.
 """
 
 import hashlib
@@ -30,6 +28,7 @@ from keras import ops
 from keras_vit import downloads
 from keras_vit._program import require
 from keras_vit._types import Array
+from keras_vit._types import Config
 from keras_vit._types import Tensor
 from keras_vit.inspection import tokens
 from keras_vit.inspection.attention import pooling_tensor
@@ -37,8 +36,8 @@ from keras_vit.inspection.relevance import Parts
 from keras_vit.inspection.relevance import accumulated_products
 from keras_vit.inspection.relevance import last_tokens
 from keras_vit.layers import ImagePreprocessing
-from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
 from keras_vit.models import patch_pixels
+from keras_vit.preprocessing.labels import IMAGENET_CLASSES
 from keras_vit.preprocessing.labels import imagenet_labels
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.files import read_config
@@ -56,62 +55,58 @@ _FACTORS = (1, 1.5, 2)  # of the sizes of a model that takes any
 _LARGE = 1024  # values of an array that is in the file of weights
 
 
-class Page:
-    """What a page computes for one image.
-
-    Args:
-        model: A functional model made by this package or of its layers.
-        checkpoint: The checkpoint that the model was loaded from, or None.
-        size: `(height, width)` of the images. None for that of the model or,
-            if it takes any size, for a choice of three.
-    """
-
-    def __init__(
-        self,
-        model: keras.Model,
-        checkpoint: Checkpoint | None = None,
-        size: tuple[int, int] | None = None,
-    ) -> None:
-        self.model, self.inputs, self.layers = model, model.inputs, model.layers
-        self.channels = model.inputs[0].shape[-1]
-        if self.channels not in (1, 3):
-            raise ValueError(
-                "A page shows pictures of 1 or 3 channels. Received: a model "
-                f"of {self.channels}; export it in another format."
-            )
-        preprocessing = tokens.find_layer(model, ImagePreprocessing)
-        if preprocessing is not None:
-            self.scaling, size = (1.0, 0.0), size or preprocessing.image_size
-        else:
-            mode = (
-                checkpoint and self.channels == 3 and checkpoint.preprocess_mode
-            )
-            self.scaling = SCALE_AND_SHIFT[mode or "tf"]
-        self.sizes = _sizes(model, size)
-        parts = self._parts(self.sizes[0])
-        self.count = model.output.shape[-1]
-        self.class_names: Sequence[str] | None = None
-        if not parts.heads:
-            return
-        names = checkpoint and checkpoint.class_names(self.count)
-        if not names and self.count == 1000:
-            names = [name for _, name in imagenet_labels()]
-        self.class_names = names or [f"class {i}" for i in range(self.count)]
-        self._tail = keras.Model(parts.blocks[-1].output, model.output)
-        config = read_config(checkpoint.path) if checkpoint else {}
-        linear, last = keras.activations.linear, model.layers[-1]
-        if isinstance(last, keras.layers.Softmax) or any(
-            getattr(layer, "activation", linear) is not linear
-            for layer in (*parts.heads, last)
-        ):
-            self._activation = linear
-        elif (
+def load_settings(
+    checkpoint: Checkpoint, size: tuple[int, int] | None
+) -> Config:
+    """Returns the arguments of a model from pixels to probabilities, of a size
+    or of any."""
+    shape = (*(size or (None, None)), checkpoint.channels)
+    settings: Config = {"preprocessing": True, "input_shape": shape}
+    if checkpoint.classes:
+        config = read_config(checkpoint.path)
+        several = (
             config.get("config", {}).get("loss") == "sigmoid"
             or config.get("problem_type") == "multi_label_classification"
-        ):
-            self._activation = ops.sigmoid
-        else:
-            self._activation = ops.softmax
+        )
+        settings["classifier_activation"] = "sigmoid" if several else "softmax"
+    return settings
+
+
+class Page:
+    """What a page computes for one image; `size` is that of its images."""
+
+    def __init__(
+        self, model: keras.Model, size: tuple[int, int] | None
+    ) -> None:
+        self.model, self.inputs, self.layers = model, model.inputs, model.layers
+        self.count = model.output.shape[-1]
+        self.channels = model.inputs[0].shape[-1]
+        layer = tokens.find_layer(model, ImagePreprocessing)
+        if layer is None or self.channels not in (1, 3):
+            raise ValueError(
+                "A page needs a model of pixels of 1 or 3 channels: build it "
+                "with `preprocessing=`, or export its checkpoint. Received: "
+                f"{model.name!r} of {self.channels} channels"
+            )
+        size = size or model.inputs[0].shape[1:3]
+        self.sizes = [tuple(size)]
+        if None in size:
+            patch = patch_pixels(model)
+            base = tokens.image_size(model) or _DEFAULT_SIZE
+            self.sizes = [
+                tuple(
+                    max(1, round(n * factor / pixels)) * pixels
+                    for n, pixels in zip(base, patch, strict=True)
+                )
+                for factor in _FACTORS
+            ]
+        self._blocks = tokens.find_blocks(model)
+        self._tail = keras.Model(self._blocks[-1].output, model.output)
+        self.class_names: Sequence[str] | None = None
+        if self._parts(self.sizes[0]).heads:
+            self.class_names = [f"class {i}" for i in range(self.count)]
+            if self.count == IMAGENET_CLASSES:
+                self.class_names = [name for _, name in imagenet_labels()]
 
     def _parts(self, size: Sequence[int]) -> Parts:
         return Parts(self.model, None, tokens.token_layout(self.model, size))
@@ -129,8 +124,7 @@ class Page:
         last = last_tokens(parts, inputs)
         y = ops.cast(parts.outputs(last), "float32")
         own = ops.cast(y == ops.max(y), y.dtype) if parts.heads else y
-        given = ops.any(direction != 0)
-        direction = ops.where(given, direction, own)
+        direction = ops.where(ops.any(direction != 0), direction, own)
         direction = direction / ops.norm(direction)
         pooling = pooling_tensor(self.model, image, parts.layout)
         pooling = ops.cast(pooling, "float32")
@@ -142,7 +136,7 @@ class Page:
             x = ops.einsum("bq,bhqk->hk", pooling, x)
             maps.append(ops.reshape(x[:, prefix:], (-1, *grid)))
         if parts.heads:
-            y = self._activation(self._tail(last))
+            y = self._tail(last)
         return y, ops.stack(maps), ops.reshape(relevance, grid)
 
     def predict_on_batch(self, images: Array) -> dict[str, Array]:
@@ -151,35 +145,6 @@ class Page:
         found = self.compute(image, ops.zeros((1, self.count)))
         arrays = map(ops.convert_to_numpy, found)
         return dict(zip(_OUTPUTS, arrays, strict=True))
-
-    def config(self) -> dict[str, Any]:
-        """Returns what the JavaScript of the page knows about the model."""
-        layouts = [tokens.token_layout(self.model, size) for size in self.sizes]
-        blocks = tokens.find_blocks(self.model)
-        return {
-            "sizes": self.sizes,
-            "grids": [layout.grid for layout in layouts],
-            "channels": self.channels,
-            "outputs": self.count,
-            "blocks": len(blocks),
-            "heads": blocks[0].attention.num_heads,
-            "labels": self.class_names,
-        }
-
-
-def _sizes(
-    model: keras.Model, size: tuple[int, int] | None
-) -> list[tuple[int, ...]]:
-    """Returns the sizes of images that the page offers."""
-    size = size or model.inputs[0].shape[1:3]
-    if None not in size:
-        return [tuple(size)]
-    base = tokens.image_size(model) or _DEFAULT_SIZE
-    pairs = list(zip(base, patch_pixels(model), strict=True))
-    return [
-        tuple(max(1, round(n * factor / patch)) * patch for n, patch in pairs)
-        for factor in _FACTORS
-    ]
 
 
 def write_page(
@@ -190,12 +155,14 @@ def write_page(
         downloads.cache_dir() / "npm", (RUNTIME,), label=RUNTIME.name
     )
     path.mkdir()
-    (path / CONFIG).write_text(json.dumps(page.config()))
+    config = {"sizes": page.sizes, "channels": page.channels}
+    config |= {"outputs": page.count, "labels": page.class_names}
+    (path / CONFIG).write_text(json.dumps(config))
     places: dict[bytes, tuple[int, int]] = {}
     for size in page.sizes:
         for name, graph in _graphs(page, size).items():
             file = path / "{}-{}x{}.onnx".format(name, *size)
-            _save(graph, file, places, int8 and name == "model")
+            _save(graph, file, places, int8)
     for name in ("index.html", "page.js"):
         source = importlib.resources.files(__name__) / name
         (path / name).write_bytes(source.read_bytes())
@@ -210,15 +177,11 @@ def read_page(path: Path) -> Callable[[Array], dict[str, Array]]:
     runtime = require("onnxruntime", "export")
     config = json.loads((path / CONFIG).read_text())
     file = path / "model-{}x{}.onnx".format(*config["sizes"][0])
-    options = runtime.SessionOptions()
-    options.log_severity_level = 3
-    session = runtime.InferenceSession(
-        str(file), options, providers=["CPUExecutionProvider"]
-    )
+    session = runtime.InferenceSession(str(file))
+    direction = np.zeros((1, config["outputs"]), "float32")
 
     def run(images: Array) -> dict[str, Array]:
-        direction = np.zeros((1, config["outputs"]), "float32")
-        feeds = {"images": images, "direction": direction}
+        feeds = {"picture": images[0], "direction": direction}
         return dict(zip(_OUTPUTS, session.run(None, feeds), strict=True))
 
     return run
@@ -229,7 +192,10 @@ def _graphs(page: Page, size: tuple[int, ...]) -> dict[str, Any]:
     torch = require("torch", "export")
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    scale, shift = (torch.tensor(x, dtype=torch.float32) for x in page.scaling)
+    zeros = ops.zeros((1, *size, page.channels)), ops.zeros((1, page.count))
+    # ONNX has no operation for the gradients of fused attention.
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        compute = make_fx(lambda *x: page.compute(*x))(*zeros)
 
     def columns(part: Tensor) -> Tensor:
         x = part[..., :3].to(torch.float32)  # without alpha
@@ -238,25 +204,23 @@ def _graphs(page: Page, size: tuple[int, ...]) -> dict[str, Any]:
             x = torch.floor((x + 32768) / 65536)
         return torch.einsum("nw,hwc->hnc", _resampling(x, 1, size[1]), x)
 
-    def rows(picture: Tensor) -> Tensor:
+    def model(picture: Tensor, direction: Tensor) -> tuple[Tensor, ...]:
         matrix = _resampling(picture, 0, size[0])
-        x = torch.einsum("nh,hwc->nwc", matrix, picture)
-        return (x / scale - shift)[None]
+        image = torch.einsum("nh,hwc->nwc", matrix, picture)
+        return compute(image[None], direction)
 
-    image = ops.zeros((1, *size, page.channels))
-    inputs = image, ops.zeros((1, page.count))
-    # ONNX has no operation for the gradients of fused attention.
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        model = make_fx(lambda *x: page.compute(*x))(*inputs)
     part = torch.zeros((3, 5, 4), dtype=torch.uint8)
+    picture = torch.zeros((3, size[1], page.channels))
     return {
         "columns": _traced(
-            columns, (part,), ["part"], ["picture"], {0: "rows", 1: "width"}
+            columns, {"part": part}, ["picture"], ({0: "rows", 1: "width"},)
         ),
-        "rows": _traced(
-            rows, (image[0],), ["picture"], ["images"], {0: "height"}
+        "model": _traced(
+            model,
+            {"picture": picture, "direction": zeros[1]},
+            _OUTPUTS,
+            ({0: "height"}, None),
         ),
-        "model": _traced(model, inputs, ["images", "direction"], _OUTPUTS),
     }
 
 
@@ -274,13 +238,12 @@ def _resampling(x: Tensor, axis: int, new: int) -> Tensor:
 
 def _traced(
     function: Callable[..., Any],
-    inputs: tuple[Tensor, ...],
-    input_names: list[str],
+    inputs: dict[str, Tensor],
     output_names: list[str],
-    dynamic: dict[int, str] | None = None,
+    dynamic: tuple[dict[int, str] | None, ...],
 ) -> Any:
-    """Returns the ONNX model of a function of tensors; `dynamic` names the
-    axes of the first input whose size it does not fix."""
+    """Returns the ONNX model of a function of tensors; `dynamic` has the names
+    of axes of any length."""
     torch = require("torch", "export")
     require("onnxscript", "export")
 
@@ -292,11 +255,11 @@ def _traced(
         warnings.simplefilter("ignore")
         return torch.onnx.export(
             Graph().eval(),
-            inputs,
+            tuple(inputs.values()),
             dynamo=True,
-            input_names=input_names,
+            input_names=list(inputs),
             output_names=output_names,
-            dynamic_shapes=((dynamic,),) if dynamic else None,
+            dynamic_shapes=(dynamic,),
             optimize=False,  # it would store weights twice, also transposed
             verbose=False,
         ).model_proto

@@ -7,7 +7,7 @@ const get = (id) => document.getElementById(id);
 const status = (text) => { get("status").textContent = text; };
 const gl = new OffscreenCanvas(1, 1).getContext("webgl2");
 
-export const pictures = []; // of {name, bitmap, images, results}
+export const pictures = []; // of {name, bitmap, inputs, results}
 let config, weights;
 let sessions = {}; // by file name, of one size
 
@@ -21,15 +21,11 @@ async function run(graph, feeds) {
   return sessions[file].run(feeds);
 }
 
-// Returns the images of the model. As Pillow and keras_vit do, pictures are
-// turned as EXIF says, and colors are not converted by profiles. Pixels are read
-// by WebGL, since a 2D canvas loses the colors of transparent pixels.
+// Returns the model's input. As Pillow and keras_vit do, pictures are turned as
+// EXIF says, and colors are not converted by profiles. Pixels are read by WebGL,
+// since a 2D canvas loses the colors of transparent pixels.
 async function preprocess(bitmap) {
   const { width, height } = bitmap;
-  const limit = gl.getParameter(gl.MAX_TEXTURE_SIZE);
-  if (Math.max(width, height) > limit) {
-    throw new Error(`the picture has more than ${limit} pixels in a row.`);
-  }
   const texture = gl.createTexture();
   gl.pixelStorei(gl.UNPACK_COLORSPACE_CONVERSION_WEBGL, gl.NONE);
   gl.bindTexture(gl.TEXTURE_2D, texture);
@@ -38,18 +34,17 @@ async function preprocess(bitmap) {
   gl.framebufferTexture2D(
     gl.FRAMEBUFFER, gl.COLOR_ATTACHMENT0, gl.TEXTURE_2D, texture, 0);
   const shape = [height, config.sizes[get("size").value][1], config.channels];
-  const narrow = new Float32Array(shape[0] * shape[1] * shape[2]);
+  const values = new Float32Array(shape[0] * shape[1] * shape[2]);
   for (let y = 0; y < height; y += ROWS) {
     const rows = Math.min(ROWS, height - y);
     const data = new Uint8Array(rows * width * 4);
     gl.readPixels(0, y, width, rows, gl.RGBA, gl.UNSIGNED_BYTE, data);
     const part = new ort.Tensor("uint8", data, [rows, width, 4]);
     const { picture } = await run("columns", { part });
-    narrow.set(picture.data, y * shape[1] * shape[2]);
+    values.set(picture.data, y * shape[1] * shape[2]);
   }
   gl.deleteTexture(texture);
-  const picture = new ort.Tensor("float32", narrow, shape);
-  return (await run("rows", { picture })).images;
+  return new ort.Tensor("float32", values, shape);
 }
 
 // Returns what the model computes for a picture: relevance is that for the
@@ -63,9 +58,9 @@ async function analyze(picture, target = "") {
     else if (target) {
       direction.set((await analyze(pictures[target])).output.data);
     }
-    picture.images[size] ??= await preprocess(picture.bitmap);
+    picture.inputs[size] ??= await preprocess(picture.bitmap);
     picture.results[key] = await run("model", {
-      images: picture.images[size],
+      picture: picture.inputs[size],
       direction: new ort.Tensor("float32", direction, [1, config.outputs]),
     });
   }
@@ -93,7 +88,7 @@ async function rank(picture) {
 }
 
 // Draws a picture, and a map over it from its 2nd to its 98th percentile.
-function draw(canvas, bitmap, side, map) {
+function draw(canvas, bitmap, side, map, [rows, columns] = []) {
   const scale = side / Math.max(bitmap.width, bitmap.height);
   canvas.width = Math.max(1, Math.round(bitmap.width * scale));
   canvas.height = Math.max(1, Math.round(bitmap.height * scale));
@@ -101,7 +96,6 @@ function draw(canvas, bitmap, side, map) {
   context.imageSmoothingEnabled = scale < 1;
   context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
   if (!map) return;
-  const [rows, columns] = config.grids[get("size").value];
   const sorted = Float32Array.from(map).sort(), last = sorted.length - 1;
   const low = sorted[Math.floor(0.02 * last)];
   const range = sorted[Math.ceil(0.98 * last)] - low || 1;
@@ -119,19 +113,18 @@ function draw(canvas, bitmap, side, map) {
 
 // Returns the map that the controls ask for, and its caption.
 async function chosenMap(picture) {
-  const show = get("show").value, head = get("head").value;
-  const text = (id) => get(id).selectedOptions[0].text;
-  if (show === "nothing") return [null, ""];
+  const show = get("show").value, text = (id) => get(id).selectedOptions[0].text;
+  if (show === "nothing") return [null, "The picture only"];
   if (show === "relevance") {
     const { relevance } = await analyze(picture, get("target").value);
-    return [relevance.data, `What “${text("target")}” depends on`];
+    return [relevance.data, `Relevance for ${text("target")}`];
   }
-  const { data, dims } = (await analyze(picture)).attention;
-  const length = dims[2] * dims[3], first = get("block").value * dims[1];
-  const heads = head ? [Number(head)] : [...Array(dims[1]).keys()];
-  const map = new Float32Array(length).map((_, i) => heads.reduce(
-    (sum, j) => sum + data[(first + j) * length + i], 0));
-  return [map, `Attention of the output: ${text("block")}, ${text("head")}`];
+  const { data, dims: [, heads, rows, columns] } =
+    (await analyze(picture)).attention;
+  const length = rows * columns;
+  const start = (get("block").value * heads + Number(get("head").value)) * length;
+  return [data.slice(start, start + length),
+    `Attention of the output in ${text("block")}, ${text("head")}`];
 }
 
 function fill(id, options) {
@@ -143,19 +136,27 @@ async function update(event) {
   const picture = pictures[get("picture").value];
   status(`Computing ${picture.name} …`);
   await new Promise((done) => setTimeout(done, 20)); // the text is shown
+  const { dims } = (await analyze(picture)).attention;
+  if (!get("block").length) {
+    const names = (text, length) =>
+      Array.from({ length }, (_, i) => [`${text} ${i + 1}`, i]);
+    fill("block", names("block", dims[0]));
+    fill("head", names("head", dims[1]));
+    get("block").value = dims[0] - 1;
+  }
   const best = await rank(picture);
   const score = (x) => config.labels ? `${(100 * x).toFixed(1)} %`
     : `similarity ${x.toFixed(3)}`;
   if (!event || ["picture", "size"].includes(event.target.id)) {
-    const own = config.labels ? [] : [["the features", ""]];
+    const own = config.labels ? [] : [["all features of the picture", ""]];
     // The first class is the default: "" is computed with the output.
     fill("target", [...own, ...best.map(({ name, index }, i) =>
       [name, config.labels && i === 0 ? "" : index])]);
   }
   const [map, caption] = await chosenMap(picture);
-  draw(get("view"), picture.bitmap, 800, map);
+  draw(get("view"), picture.bitmap, 800, map, dims.slice(2));
   get("view").ariaLabel = `${picture.name}. ${caption}`;
-  get("caption").textContent = caption && `${caption}. Bright is most.`;
+  get("caption").textContent = `${caption}.`;
   const show = get("show").value;
   get("target").parentElement.hidden = show !== "relevance";
   get("block").parentElement.hidden = show !== "attention";
@@ -167,9 +168,8 @@ async function update(event) {
     meter.ariaHidden = true;
     line.append(`${item.name}: ${score(item.score)}`, meter);
     if (item.bitmap) {
-      const canvas = document.createElement("canvas");
-      draw(canvas, item.bitmap, 96);
-      line.prepend(canvas);
+      line.prepend(document.createElement("canvas"));
+      draw(line.firstChild, item.bitmap, 96);
     }
     return line;
   }));
@@ -196,8 +196,12 @@ export function add(files) {
       const bitmap = await createImageBitmap(file, {
         imageOrientation: "from-image", premultiplyAlpha: "none",
         colorSpaceConversion: "none" });
+      const limit = gl.getParameter(gl.MAX_TEXTURE_SIZE);
+      if (Math.max(bitmap.width, bitmap.height) > limit) {
+        throw new Error(`${file.name} is wider or taller than ${limit} pixels.`);
+      }
       const index = pictures.length;
-      pictures.push({ name: file.name, bitmap, images: {}, results: {} });
+      pictures.push({ name: file.name, bitmap, inputs: {}, results: {} });
       get("picture").append(new Option(`${index + 1}: ${file.name}`, index));
       get("picture").value = index;
       await update();
@@ -208,13 +212,9 @@ export function add(files) {
 async function start() {
   config = await (await fetch("model.json")).json();
   weights = new Uint8Array(await (await fetch("weights.bin")).arrayBuffer());
+  ort.env.logLevel = "error";
   ort.env.wasm.numThreads = 1; // more need headers that few servers send
-  const count = (length, text) =>
-    Array.from({ length }, (_, i) => [`${text} ${i + 1}`, i]);
   fill("size", config.sizes.map((size, i) => [size.join(" × "), i]));
-  fill("block", count(config.blocks, "block"));
-  fill("head", [["mean of all heads", ""], ...count(config.heads, "head")]);
-  get("block").value = config.blocks - 1;
   if (!config.labels) get("title").textContent = "Nearest of your pictures";
   get("controls").onchange = (event) => enqueue(async () => {
     if (event.target.id === "size") { // the other size's take memory

@@ -39,7 +39,7 @@ def runtime(tmp_path, monkeypatch):
 
 
 def build(**options):
-    model = tiny(**options)
+    model = tiny(**{"preprocessing": "tf", **options})
     randomize(model)
     return model
 
@@ -75,23 +75,18 @@ def test_graphs_equal_keras(options, runtime, tmp_path):
     for size in config["sizes"]:
         part = rng.integers(0, 256, (11, 7, 4), "uint8")
         (columns,) = run_graph(page, "columns", size, part=part)
-        (images,) = run_graph(page, "rows", size, picture=columns)
         picture = Image.fromarray(part[..., :3])
         pixels = np.asarray(picture.convert("L" if channels == 1 else None))
-        expected = ImagePreprocessing(size)(pixels.reshape(1, 11, 7, channels))
-        if "preprocessing" in options:  # the model scales the values
-            expected = (expected + 1) * 127.5
-        np.testing.assert_allclose(images, expected, atol=1e-4)
+        images = ImagePreprocessing(size)(pixels.reshape(1, 11, 7, channels))
+        images = (images + 1) * 127.5
         zero = np.zeros((1, count), "float32")
         for direction in (zero, np.eye(1, count, 2, dtype="float32")):
             output, attention, relevance = run_graph(
-                page, "model", size, images=images, direction=direction
+                page, "model", size, picture=columns, direction=direction
             )
             expected = model.predict_on_batch(images)
             if not config["labels"]:
                 expected = expected[:, 0]
-            elif "classifier_activation" not in options:
-                expected = keras.ops.softmax(expected)
             np.testing.assert_allclose(output, expected, atol=1e-5)
             (expected,) = inspection.attention_heads(model, images)
             np.testing.assert_allclose(attention[-1], expected, atol=1e-5)
@@ -104,20 +99,31 @@ def test_graphs_equal_keras(options, runtime, tmp_path):
 @pytest.mark.slow
 def test_the_program_writes_a_run_in_int8(runtime, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    model = build(num_layers=1, hidden_size=96, mlp_dim=384)
+    model = build(num_layers=1, hidden_size=96, mlp_dim=384, preprocessing=None)
+    config = {"data": {}, "config": {"mode": "tf"}}
+    pathlib.Path("config.json").write_text(json.dumps(config))
     model.class_names = ["ant", "bee", "cat", "dog", "eel"]
     model.save("model.keras")
     sizes = []
-    for flag in ("--no-check", "--int8-weights"):
+    for flag in ("--int8-weights", "--no-check"):
         given = ["model.keras", "page", "--to", "web", "--image-size", "8"]
         assert exporting.main([*given, "--overwrite", flag]) == 0
         weights = pathlib.Path("page/weights.bin")
         sizes.append(weights.stat().st_size)
     # Each weight is stored once, and biases and norms stay in float32.
-    assert sizes[0] < 4.1 * model.count_params() and sizes[1] < sizes[0] / 3.5
+    assert sizes[1] < 4.1 * model.count_params() and sizes[0] < sizes[1] / 3.5
     config = read_config(tmp_path / "page")
     assert config["labels"] == model.class_names
     assert config["sizes"] == [[8, 8]]
+    part = np.random.default_rng(0).integers(0, 256, (8, 8, 4), "uint8")
+    page, direction = tmp_path / "page", np.zeros((1, 5), "float32")
+    (picture,) = run_graph(page, "columns", (8, 8), part=part)
+    output, *_ = run_graph(
+        page, "model", (8, 8), picture=picture, direction=direction
+    )
+    model = keras_vit.converters.load("model.keras", input_shape=(8, 8, 3))
+    logits = model.predict(keras_vit.preprocess_input(part[None, ..., :3]))
+    np.testing.assert_allclose(output, keras.ops.softmax(logits), atol=1e-4)
 
 
 def test_a_page_replaces_only_a_page(runtime, tmp_path):
@@ -127,10 +133,9 @@ def test_a_page_replaces_only_a_page(runtime, tmp_path):
             keras_vit.export(
                 build(), tmp_path / "photos", "web", overwrite=overwrite
             )
-    with pytest.raises(ValueError, match="Received: a model of 4"):
-        keras_vit.export(
-            build(input_shape=(8, 12, 4)), tmp_path / "page", "web"
-        )
+    for options in ({"input_shape": (8, 12, 4)}, {"preprocessing": False}):
+        with pytest.raises(ValueError, match="`preprocessing=`"):
+            keras_vit.export(build(**options), tmp_path / "page", "web")
     assert not (tmp_path / "page").exists()
 
 
@@ -220,8 +225,11 @@ def test_pictures_in_a_browser_equal_keras(head, tmp_path):
     )
     assert browser, "There is no Chromium; install it with your system."
     classes = {} if head else {"include_top": False, "classes": None}
-    model = build(pooling="gap", **classes, **DYNAMIC)
-    keras_vit.export(model, tmp_path / "page", "web")
+    model = build(pooling="gap", preprocessing=None, **classes, **DYNAMIC)
+    model.save(tmp_path / "model.keras")
+    config = {"data": {}, "config": {"mode": "torch"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    keras_vit.export(tmp_path / "model.keras", tmp_path / "page", "web")
     write_pictures(tmp_path / "pictures")
     paths = sorted((tmp_path / "pictures").iterdir())
     names = [path.name for path in paths]
@@ -268,7 +276,7 @@ def test_pictures_in_a_browser_equal_keras(head, tmp_path):
     assert "block 2, head 1" in caption and results == 3
     assert found.keys() == set(names)
     size = read_config(tmp_path / "page")["sizes"][0]
-    resize = ImagePreprocessing(size)
+    resize = ImagePreprocessing(size, "torch")
     for name, pixels in zip(names, read_images(paths), strict=True):
         images = resize(pixels[None])
         expected = model.predict_on_batch(images)[0]

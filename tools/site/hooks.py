@@ -5,7 +5,8 @@ mkdocs.yml names this file. The hooks add
 - the pages of the repository outside docs/ (README.md is the home page);
 - a page for each family of released weights, from the package's own table
   (keras_vit/weights/released.toml) and released.toml here;
-- the pages of the API reference, one for each public package.
+- the pages of the API reference, one for each public package;
+- a link to the page of docs/demo, which README.md says how to write.
 
 Links between pages are written as GitHub reads them, relative to the file. They
 become links of the site here, and those to other files of the repository become
@@ -47,6 +48,11 @@ PAGES = {
 }
 
 
+# In place of a comment in docs/export.md, if docs/demo has a page.
+DEMO = """[Try it](demo/index.html): a page of a Vision Transformer that was
+trained on scikit-learn's digits, for a digit drawn in white on black."""
+
+
 def repository():
     """Returns the repository's address, which pyproject.toml states."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -74,6 +80,8 @@ def on_page_markdown(markdown, page, config, files):
     source = source_of(page.file.src_uri)
     if source is None:
         return markdown
+    if files.get_file_from_path("demo/index.html"):
+        markdown = markdown.replace("<!-- demo -->", DEMO)
     if source == "README.md":  # a column with the home page alone
         page.meta["hide"] = ["navigation"]
     return rewrite_links(markdown, source, page.file.src_uri, repository())
