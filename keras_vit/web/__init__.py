@@ -88,7 +88,7 @@ class Page:
                 "with `preprocessing=`, or export its checkpoint. Received: "
                 f"{model.name!r} of {self.channels} channels"
             )
-        size = size or model.inputs[0].shape[1:3]
+        size = size or layer.image_size or model.inputs[0].shape[1:3]
         self.sizes = [tuple(size)]
         if None in size:
             patch = patch_pixels(model)
