@@ -88,9 +88,9 @@ class Page:
                 "with `preprocessing=`, or export its checkpoint. Received: "
                 f"{model.name!r} of {self.channels} channels"
             )
-        size = size or layer.image_size or model.inputs[0].shape[1:3]
-        self.sizes = [tuple(size)]
-        if None in size:
+        shape: Any = size or layer.image_size or model.inputs[0].shape[1:3]
+        self.sizes = [tuple(shape)]
+        if None in shape:
             patch = patch_pixels(model)
             base = tokens.image_size(model) or _DEFAULT_SIZE
             self.sizes = [
