@@ -120,6 +120,7 @@ def new(name: str = "", *_: str) -> int:
     """Copies a recipe into the current folder."""
     found = {path.stem: path for path in sorted(recipes().glob("*.py"))}
     near = [stem for stem in found if name and stem.startswith(name)]
+    near = [name] if name in found else near
     if len(near) != 1:
         print(
             f"error: no recipe is called {name!r}; the recipes are "

@@ -27,7 +27,10 @@ def show() -> None:
 @contextlib.contextmanager
 def log_file(path: pathlib.Path) -> Iterator[None]:
     """Appends log messages to a file with their times, in its context."""
-    handler = logging.FileHandler(path, delay=True)
+    # Names of classes and files may have any characters.
+    handler = logging.FileHandler(
+        path, delay=True, encoding="utf-8", errors="backslashreplace"
+    )
     handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s"))
     handler.handleError = lambda record: None  # a full disk, for example
     logger.addHandler(handler)

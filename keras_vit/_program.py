@@ -70,7 +70,8 @@ def run_program(run: Callable[[Arguments], int], arguments: Arguments) -> int:
     Warnings, and errors that users can cause, are printed as one line each.
     """
     _logging.show()
-    import_tensorflow()
+    if "keras" in sys.modules:
+        import_tensorflow()
     escape_unprintable_output()
     warnings.showwarning = _show
     try:
@@ -99,8 +100,7 @@ def import_tensorflow() -> None:
     imports it to save a model. An error is raised where it is used.
     """
     quiet = os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "3"
-    needed = "keras" in sys.modules and "tensorflow" not in sys.modules
-    if not quiet or not needed:
+    if not quiet or "tensorflow" in sys.modules:
         return
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as hidden, contextlib.suppress(ImportError):

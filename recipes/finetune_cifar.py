@@ -277,12 +277,13 @@ def resolve_config(given, data):
     if config.weights and not config.patch_sizes:
         default_size = training.fine_tuning_size(spec, side)
     config = config.with_sizes(spec, default_size, data.image_size, 64)
-    if config.patch_sizes and spec["stride"] != 1:
-        raise ValueError(
-            "--patch-sizes is for Vision Transformers, whose patches are cut "
-            "from the image: leave it out, or give another --model, such as "
-            "compact-vit."
-        )
+    for name in ("patch_sizes", "max_tokens"):
+        if getattr(config, name) and spec["stride"] != 1:
+            raise ValueError(
+                f"--{name.replace('_', '-')} is for Vision Transformers, whose "
+                "patches are cut from the image: leave it out, or give another "
+                "--model, such as compact-vit."
+            )
     # At least one image per micro-batch, and at most the whole dataset. The
     # published batch size, 512, is for several accelerators. A smaller one
     # gives more updates of the weights in the same time.

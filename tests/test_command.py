@@ -8,6 +8,8 @@ import sys
 import pytest
 
 import keras_vit_command as command
+from keras_vit.training import run_folder
+from keras_vit.training.command_line import TrainingFlags
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -88,6 +90,8 @@ def test_new_copies_a_recipe_once(folder, capsys):
     copy.write_text("mine")
     assert command.main(["new", "finetune"]) == 1
     assert copy.read_text() == "mine"
+    assert command.main(["new", "pretrain"]) == 0  # others begin like it
+    assert (folder / "pretrain.py").exists()
     assert command.main(["new", "p"]) == 2
     assert "pretrain_masked" in capsys.readouterr().err
 
@@ -95,3 +99,9 @@ def test_new_copies_a_recipe_once(folder, capsys):
 def test_unknown_command_suggests_the_nearest(capsys):
     assert command.main(["trian"]) == 2
     assert "did you mean train?" in capsys.readouterr().err
+
+
+def test_a_run_records_its_command(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["keras-vit train", "--dataset", "a b"])
+    info = run_folder.program_info(TrainingFlags())
+    assert info["command"] == "keras-vit train --dataset 'a b'"

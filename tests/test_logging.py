@@ -77,3 +77,11 @@ def test_training_shows_its_lines_once_where_that_was_asked_for(
     logger.setLevel(logging.WARNING)
     train(tmp_path / "warnings")
     assert capsys.readouterr().out == ""
+
+
+def test_a_log_file_takes_any_name(logger, tmp_path):
+    """Of a class or a file, also one with bytes that are no characters."""
+    path = tmp_path / "log.txt"
+    with _logging.log_file(path):
+        logger.warning("é \udcff")
+    assert path.read_bytes().decode().endswith("  é \\udcff\n")

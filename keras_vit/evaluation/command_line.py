@@ -37,7 +37,7 @@ class EvaluationFlags:
     )
     max_tokens: int | None = flag(
         "resize images to at most N patches and keep their aspect, instead of "
-        "--image-size; default: as in training",
+        "--image-size; default: as in training, unless --image-size is given",
         minimum=1,
     )
     patch_size: int | None = flag(

@@ -154,7 +154,7 @@ def load_classifier(
             kernel is else resized.
         max_tokens: Integer. Number of patches, at most, of images that keep
             their aspect, and are not resized to `image_size`. Defaults to that
-            of the training.
+            of the training, unless `image_size` is given.
 
     Raises:
         FileNotFoundError: if there is no file at `weights`.
@@ -181,6 +181,8 @@ def load_classifier(
         run_config = {}
     config_path = str(path.with_name("config.json")) if run_config else None
     config, data = run_config.get("config", {}), run_config.get("data", {})
+    if image_size is None:  # which asks for images of one size
+        max_tokens = max_tokens or config.get("max_tokens")
     image_size = parse_image_size(image_size) or parse_image_size(
         config.get("image_size"), f"`image_size` in {config_path!r}"
     )
@@ -194,7 +196,6 @@ def load_classifier(
         spec = {"mode": checkpoint.preprocess_mode or "tf"}
     loaded = _load(checkpoint, image_size, patch_size)
     *size, channels = loaded.input_shape[1:]
-    max_tokens = max_tokens or config.get("max_tokens")
     budget = None
     if max_tokens:
         budget = TokenBudget(max_tokens, patch_pixels(loaded))

@@ -208,9 +208,12 @@ def versions() -> dict[str, str | None]:
 def program_info(config: Any) -> dict[str, Any]:
     """Returns what files of results say about the program: its flags, its
     command and the versions of packages."""
+    program, *flags = sys.argv
+    if program.startswith("keras-vit "):  # the command, and what it runs
+        program, *flags = [*program.split(), *flags]
     return {
         "config": dataclasses.asdict(config),
-        "command": shlex.join(sys.argv),
+        "command": shlex.join([program, *flags]),
         "versions": versions(),
     }
 

@@ -342,7 +342,6 @@ class Run:
             stack.enter_context(exclusive_lock(self.output, self.strategy))
             self.strategy.process_batch_size(self.micro_batch_size)
             if self.strategy.is_main:
-                stack.enter_context(log_file(self.output / LOG))
                 warn_of_average(self.config)
             keras.utils.set_random_seed(self.config.seed)
             stack.enter_context(self.checkpoints.watching())
@@ -473,6 +472,7 @@ class Run:
                 tensorboard = self.output / TENSORBOARD
                 shutil.rmtree(tensorboard, ignore_errors=True)
                 (self.output / LOG).unlink(missing_ok=True)
+            self._stack.enter_context(log_file(self.output / LOG))
         return done
 
     def _make_callbacks(

@@ -64,7 +64,7 @@ def resolve_weights(
     tag, path = ALIASES.get(weights, weights), pathlib.Path(weights)
     variants = [name for name, known in RELEASED if known == tag]
     may_be_path = path.suffix or path.name != weights or path.exists()
-    if not variants and (may_be_path or not weights):
+    if not variants and weights and may_be_path:
         return weights
     if not variants:
         tags = tags_of(variant) or dict.fromkeys(tag for _, tag in RELEASED)

@@ -285,6 +285,27 @@ def test_damaged_image_is_reported_before_training(tmp_path):
     )
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.usefixtures("eager")
+def test_a_log_begins_with_its_run(tmp_path, monkeypatch):
+    """Not with a download, after which a run may fail, or begin its folder."""
+    build, output = recipe.build_model, tmp_path / "run"
+    errors = [ValueError("no weights"), None]
+
+    def downloading(config, data):
+        command_line.logger.warning("downloading")
+        if error := errors.pop(0):
+            raise error
+        return build(config, data)
+
+    monkeypatch.setattr(recipe, "build_model", downloading)
+    settings = {"steps": 1, "batch_size": 32, "output": str(output)}
+    refused("no weights", **settings)
+    assert not output.exists()
+    run(**settings)
+    assert "1/1" in (output / "log.txt").read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch):

@@ -49,6 +49,9 @@ def test_a_run_resumes_and_is_read(tmp_path, folder, capsys):  # noqa: F811
     trained = load_classifier(str(weights))
     assert trained.budget.max_tokens == 12
     assert len(trained.predictor.inputs) == 3
+    # An image size that is asked for is not ignored.
+    square = load_classifier(str(weights), image_size=32)
+    assert square.budget is None and len(square.predictor.inputs) == 1
     for name, arguments in (
         ("evaluate", ()),
         ("few_shot", ("--shots", 1, "--neighbours", 1)),

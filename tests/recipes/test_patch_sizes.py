@@ -69,12 +69,13 @@ def test_flags_that_do_not_fit_are_refused(tmp_path):
         **output,
     )
     for model in ("compact-hybrid", "compact-bit"):
-        refused(
-            "--patch-sizes is for Vision Transformers",
-            model=model,
-            patch_sizes=(2, 4),
-            **output,
-        )
+        for flag, value in (("patch-sizes", (2, 4)), ("max-tokens", 9)):
+            refused(
+                f"--{flag} is for Vision Transformers",
+                model=model,
+                **{flag.replace("-", "_"): value},
+                **output,
+            )
 
 
 @pytest.mark.slow
