@@ -231,6 +231,8 @@ def print_results(summary: dict[str, Any], output: pathlib.Path) -> None:
             f"  keras-vit predict {output} IMAGES\n"
             f"  keras-vit explain {output} IMAGES"
         )
+    has_softmax = score.partition("_")[2] == "accuracy"
+    has_softmax &= summary["config"].get("loss") != "sigmoid"
     logger.info(
         f"To use it in Python on images of {height} x {width} x "
         f"{data['channels']} with values from {values}:\n"
@@ -238,8 +240,7 @@ def print_results(summary: dict[str, Any], output: pathlib.Path) -> None:
         f"  model = keras.models.load_model({str(output / 'model.keras')!r})\n"
         f"  images = {scale}"
         + (f"\n  {call}" * (score.partition("_")[2] not in _PRETRAINING))
-        + "\n  keras_vit.decode_predictions(logits, model=model)"
-        * (score.partition("_")[2] == "accuracy")
+        + "\n  keras_vit.decode_predictions(logits, model=model)" * has_softmax
     )
 
 

@@ -1,9 +1,18 @@
 """What a training says at its end."""
 
+import types
+
+import numpy as np
 import pytest
 
+import keras_vit
+from keras_vit import evaluation
 from keras_vit.evaluation import class_table
+from keras_vit.evaluation import classes
 from keras_vit.evaluation.classes import overfitting
+from keras_vit.training.command_line import SupervisedFlags
+from tests.small import randomize
+from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -43,3 +52,41 @@ def test_overfitting_is_said(train, test, step):
     assert bool(text) == bool(step)
     assert not step or f"0.8000 at step {step}, and is 0.9000 now" in text
     assert max(map(len, text.splitlines()), default=0) <= 80
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_mistakes_have_the_probabilities_of_the_loss(
+    loss, tmp_path, monkeypatch
+):
+    data = keras_vit.data.load_dataset("digits")
+    model = vit(input_shape=(8, 8, 1), classes=10)
+    randomize(model)
+    options = {"image_size": 8, "mode": "tf", "protocol": "simple"}
+    run = types.SimpleNamespace(
+        data=data,
+        config=SupervisedFlags(loss=loss, **options),
+        output=tmp_path,
+        micro_batch_size=100,
+        checkpoints=types.SimpleNamespace(
+            rows=[{"test_loss": 1.0, "train_loss": 1.0}]
+        ),
+    )
+    drawn = []
+    plot = classes.plot_attention_heatmap
+    monkeypatch.setattr(
+        classes,
+        "plot_attention_heatmap",
+        lambda *given: drawn.append(given) or plot(*given),
+    )
+    evaluation.write_class_results(run, model)
+    images, labels, _ = data.test(image_size=8, batch_size=359)[0]
+    logits = model.predict(images, verbose=0)
+    chances = evaluation.probabilities(model, logits, loss)
+    chances[chances.argmax(1) == labels] = 0
+    most = np.sort(np.argsort(-chances.max(1), kind="stable")[:8])
+    ((shown, _, titles),) = drawn
+    np.testing.assert_allclose(shown, images[most], atol=1e-5)
+    assert titles == [
+        f"{chances[i].argmax()} {chances[i].max():.0%}, not {labels[i]}"
+        for i in most
+    ]

@@ -76,3 +76,13 @@ def test_printed_code_scales_photos_as_in_training(
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
     expected = keras_vit.preprocess_input(images, mode=mode)
     assert np.array_equal(scaled(images, code), expected)
+
+
+@pytest.mark.parametrize("loss, count", [("softmax", 1), ("sigmoid", 0)])
+def test_printed_probabilities_are_those_of_the_loss(
+    loss, count, tmp_path, capsys
+):
+    metadata = metadata_of("photos", 3, "tf")
+    metadata["config"]["loss"] = loss
+    code = printed_code(metadata, tmp_path, capsys)
+    assert sum("decode_predictions" in line for line in code) == count
