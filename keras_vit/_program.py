@@ -9,7 +9,6 @@ import io
 import os
 import re
 import sys
-import tempfile
 import textwrap
 import warnings
 from collections.abc import Callable
@@ -102,8 +101,9 @@ def import_tensorflow() -> None:
     quiet = os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "3"
     if not quiet or "tensorflow" in sys.modules:
         return
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as hidden, contextlib.suppress(ImportError):
+    # First, as it becomes file 2 if there is no stderr.
+    with open(os.devnull, "wb") as hidden, contextlib.suppress(ImportError):
+        stderr = os.dup(2)
         os.dup2(hidden.fileno(), 2)
         try:
             importlib.import_module("tensorflow")

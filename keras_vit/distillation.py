@@ -1,5 +1,6 @@
 """Training of a student with the outputs of a trained teacher."""
 
+import dataclasses
 import zlib
 from typing import Any
 
@@ -196,6 +197,8 @@ def load_teacher(
     """
     _checks.one_of("student_mode", student_mode, tuple(SCALE_AND_SHIFT))
     trained = load_classifier(weights, model, image_size, mode)
+    # Also of a model that was trained with `--max-tokens`.
+    trained = dataclasses.replace(trained, budget=None)
     classes = None
     if features:
         teacher = feature_model(trained.model)

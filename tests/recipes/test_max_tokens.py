@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.evaluation import load_classifier
 from keras_vit.training import command_line
 from tests.recipes import programs
@@ -49,6 +50,8 @@ def test_a_run_resumes_and_is_read(tmp_path, folder, capsys):  # noqa: F811
     trained = load_classifier(str(weights))
     assert trained.budget.max_tokens == 12
     assert len(trained.predictor.inputs) == 3
+    teacher = keras_vit.distillation.load_teacher(str(weights))
+    assert teacher.input_shape == (None, None, None, 3)
     # An image size that is asked for is not ignored.
     square = load_classifier(str(weights), image_size=32)
     assert square.budget is None and len(square.predictor.inputs) == 1
