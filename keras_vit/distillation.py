@@ -58,7 +58,8 @@ class Distillation(keras.Model):
 
     Raises:
         ValueError: if an argument is out of range, the student has no such
-            head, or the teacher has other classes.
+            head, the teacher has other classes or weights of the student, or
+            one ends in a softmax.
 
     Example:
 
@@ -85,6 +86,23 @@ class Distillation(keras.Model):
             raise ValueError(
                 f"`alpha` must be a number from 0 to 1. Received: alpha={alpha}"
             )
+        if {*map(id, student.weights)} & {*map(id, teacher.weights)}:
+            raise ValueError(
+                "The teacher's weights do not change, so that it must share "
+                f"none with the student. Received: {teacher.name!r}, which "
+                f"shares weights with {student.name!r}; load another model."
+            )
+        last = [] if target == "features" else [student, teacher]
+        for layer in (x.layers[-1] for x in last):
+            softmax = getattr(layer, "activation", None)
+            if softmax is keras.activations.softmax or isinstance(
+                layer, keras.layers.Softmax
+            ):
+                raise ValueError(
+                    "Student and teacher must output logits. Received: a model "
+                    f"that ends in a softmax, that of layer {layer.name!r}; "
+                    "build it without (`classifier_activation=None`)."
+                )
         self.student, self.teacher = student, teacher
         self.teacher.trainable = False
         self.teacher_loss = loss or losses.DistillationLoss(TARGETS[target][0])

@@ -111,6 +111,7 @@ def mixed_sizes(model: keras.Model, name: str | None = None) -> Model:
         new[id(output)] = for_another_size(layer)(*args, **kwargs)
     outputs = renew(old_outputs)
     built = Model(inputs, outputs, name=name or model.name)
+    built.class_names = getattr(model, "class_names", None)
     built.one_size = lambda: model  # Keras would track a model as a layer
     return built
 

@@ -5,10 +5,9 @@ import * as ort from "./ort.wasm.bundle.min.mjs";
 const ROWS = 256; // of a picture, which are resized at once
 const get = (id) => document.getElementById(id);
 const status = (text) => { get("status").textContent = text; };
-const gl = new OffscreenCanvas(1, 1).getContext("webgl2");
 
 export const pictures = []; // of {name, bitmap, inputs, results}
-let config, weights;
+let config, weights, gl;
 let sessions = {}; // by file name, of one size
 
 async function run(graph, feeds) {
@@ -30,7 +29,6 @@ async function preprocess(bitmap) {
   gl.pixelStorei(gl.UNPACK_COLORSPACE_CONVERSION_WEBGL, gl.NONE);
   gl.bindTexture(gl.TEXTURE_2D, texture);
   gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA, gl.RGBA, gl.UNSIGNED_BYTE, bitmap);
-  gl.bindFramebuffer(gl.FRAMEBUFFER, gl.createFramebuffer());
   gl.framebufferTexture2D(
     gl.FRAMEBUFFER, gl.COLOR_ATTACHMENT0, gl.TEXTURE_2D, texture, 0);
   const shape = [height, config.sizes[get("size").value][1], config.channels];
@@ -43,7 +41,13 @@ async function preprocess(bitmap) {
     const { picture } = await run("columns", { part });
     values.set(picture.data, y * shape[1] * shape[2]);
   }
+  // Without memory for the picture, its pixels would be read as black.
+  const held = gl.checkFramebufferStatus(gl.FRAMEBUFFER);
   gl.deleteTexture(texture);
+  if (held !== gl.FRAMEBUFFER_COMPLETE) {
+    throw new Error("the graphics memory cannot hold the picture. Reload the "
+      + "page, and choose a smaller one.");
+  }
   return new ort.Tensor("float32", values, shape);
 }
 
@@ -193,6 +197,7 @@ function enqueue(work) {
 export function add(files) {
   for (const file of files) {
     enqueue(async () => {
+      status(`Computing ${file.name} …`);
       const bitmap = await createImageBitmap(file, {
         imageOrientation: "from-image", premultiplyAlpha: "none",
         colorSpaceConversion: "none" });
@@ -200,8 +205,9 @@ export function add(files) {
       if (Math.max(bitmap.width, bitmap.height) > limit) {
         throw new Error(`${file.name} is wider or taller than ${limit} pixels.`);
       }
-      const index = pictures.length;
-      pictures.push({ name: file.name, bitmap, inputs: {}, results: {} });
+      const picture = { name: file.name, bitmap, inputs: {}, results: {} };
+      await analyze(picture); // one that fails is not compared with others
+      const index = pictures.push(picture) - 1;
       get("picture").append(new Option(`${index + 1}: ${file.name}`, index));
       get("picture").value = index;
       await update();
@@ -210,6 +216,9 @@ export function add(files) {
 }
 
 async function start() {
+  gl = new OffscreenCanvas(1, 1).getContext("webgl2");
+  if (!gl) throw new Error("the browser has no WebGL 2.");
+  gl.bindFramebuffer(gl.FRAMEBUFFER, gl.createFramebuffer());
   config = await (await fetch("model.json")).json();
   weights = new Uint8Array(await (await fetch("weights.bin")).arrayBuffer());
   ort.env.logLevel = "error";

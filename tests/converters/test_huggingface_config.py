@@ -196,6 +196,7 @@ def test_field_gives_their_numbers_or_is_refused(
         ("vit", "hidden_act", "leaky_relu"),
         ("vit", "hidden_act", "sigmoid"),
         ("dinov3_vit", "hidden_act", "leaky_relu"),
+        ("dinov3_vit", "rope_theta", None),
         ("vit", "pooler_act", "relu"),
     ],
 )

@@ -193,7 +193,9 @@ def test_what_files_cannot_hold(tmp_path):
     for options, found in (
         ({"pos_embed_ar_preserving": True}, "ar_preserving"),
         ({"rope_type": "axial"}, "rope_type.*'axial'"),
+        ({"patchify_channels_last": False}, "channels_last.*True.*False"),
         ({"pos_embed_interp_mode": "nearest"}, "antialias.*'nearest'"),
+        ({"pos_embed_interp_mode": ["bicubic"]}, r"antialias.*\['bicubic'\]"),
     ):
         config = {"architecture": "naflexvit_x", "model_args": options}
         (tmp_path / "config.json").write_text(json.dumps(config))

@@ -194,13 +194,20 @@ const choose = async (id, value) => {
   get(id).dispatchEvent(new Event("change", { bubbles: true }));
   await ready();
 };
-await ready();
-for (const name of await (await fetch("pictures.json")).json()) {
-  const blob = await (await fetch("pictures/" + name)).blob();
+const drop = async (blob, name) => {
   const data = new DataTransfer();
   data.items.add(new File([blob], name));
   dispatchEvent(new DragEvent("drop", { dataTransfer: data }));
   await ready();
+};
+await ready();
+// A picture longer than any texture, which is not compared with the others.
+const long = new OffscreenCanvas(1, 32768);
+long.getContext("2d").fillRect(0, 0, 1, 9);
+await drop(await long.convertToBlob(), "long.png");
+const refused = get("status").textContent;
+for (const name of await (await fetch("pictures.json")).json()) {
+  await drop(await (await fetch("pictures/" + name)).blob(), name);
   const { output, relevance } = pictures.at(-1).results["0 "];
   await report(name, [...output.data], [...relevance.data]);
 }
@@ -209,7 +216,7 @@ await choose("target", get("target").options[1].value);
 await choose("show", "attention");
 await choose("size", 1);
 await choose("head", 0);
-await report("done", shown, get("caption").textContent,
+await report("done", refused, shown, get("caption").textContent,
   Object.keys(pictures.at(-1).results).length, violations,
   performance.getEntriesByType("resource")
     .filter((x) => !x.name.startsWith(location.origin)).length,
@@ -270,7 +277,9 @@ def test_pictures_in_a_browser_equal_keras(head, tmp_path):
                     found[name] = values
         process.terminate()
         process.wait()
-    shown, caption, results, violations, outside, wide = found.pop("done")
+    refused, shown, caption, *numbers = found.pop("done")
+    results, violations, outside, wide = numbers
+    assert "wider or taller than" in refused
     assert violations == outside == 0 and wide <= 0
     assert names[-1] in shown and ("class" in shown) == head
     assert "block 2, head 1" in caption and results == 3

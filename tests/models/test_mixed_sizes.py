@@ -138,7 +138,9 @@ def test_training_ignores_padding():
 @pytest.mark.backends("torch")
 def test_copies_and_files(tmp_path):
     model = model_of(num_registers=1, position_prefix="none")
+    model.class_names = [str(i) for i in range(model.output_shape[-1])]
     mixed, images = keras_vit.mixed_sizes(model), pictures(model)
+    assert mixed.class_names == model.class_names
     x = packed(model, images)
     expected = numpy(mixed(x))
     for way, copy in copies(mixed, tmp_path).items():

@@ -301,6 +301,19 @@ def test_what_gives_wrong_numbers_is_refused(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "target, message", [("logits", "in a softmax"), ("features", "shares")]
+)
+def test_models_that_would_learn_nothing_are_refused(target, message):
+    student, teacher = small.tiny(), small.tiny(classifier_activation="softmax")
+    if target == "features":
+        teacher = keras.Model(student.input, student.get_layer("head").input)
+    with pytest.raises(ValueError, match=message):
+        distillation.Distillation(student, teacher, target)
+    assert student.trainable and teacher.trainable
+
+
+@pytest.mark.backends("torch")
 def test_flags_of_a_teacher_need_one():
     for name, value in (("alpha", 0.1), ("distill", "token")):
         with pytest.raises(ValueError, match=f"--{name} is for training with"):

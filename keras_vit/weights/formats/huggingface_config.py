@@ -69,6 +69,10 @@ _VALIDATORS = {  # name in config.json: (expected value, check)
     "mask_ratio": _FRACTION,
     "norm_pix_loss": ("true or false", lambda value: type(value) is bool),
     "decoder_num_attention_heads": _COUNT,
+    "rope_theta": (
+        "a number above 0",
+        lambda value: type(value) in (int, float) and value > 0,
+    ),
 }
 # Entries of config.json that are read as arguments, of all models ("") and by
 # model type; shapes of arrays have the others.

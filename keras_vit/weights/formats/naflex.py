@@ -100,8 +100,8 @@ def read_config(name: str, model_args: Mapping[str, object]) -> Config:
     if "_par" in name:
         given.setdefault("pos_embed_ar_preserving", True)
     for option, default in _DEFAULTS.items():
-        value = given.get(option) or default
-        if value not in (default, "none"):
+        value = given.get(option)
+        if value not in (None, default, "none"):
             raise ValueError(
                 f"{option!r} of timm's NaFlexVit must be {default!r}, as this "
                 f"package has no other. Received: {value!r:.100}"
@@ -112,7 +112,9 @@ def read_config(name: str, model_args: Mapping[str, object]) -> Config:
         given.get("pos_embed_align_corners", False),
         given.get("pos_embed_antialias", True),
     )
-    resampling = _RESAMPLINGS.get(method)
+    # Compared, since JSON may hold lists, which are no keys.
+    known = (name for key, name in _RESAMPLINGS.items() if key == method)
+    resampling = next(known, None)
     if resampling is None:
         raise ValueError(
             "Positions of timm's NaFlexVit must be resampled by one of "
