@@ -101,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
     if target == "http.server":
         runpy.run_module(target, run_name="__main__", alter_sys=True)
         return 0
-    # Before Keras: it imports TensorFlow without its start-up messages.
+    # It precedes Keras, and imports TensorFlow without its messages.
     importlib.import_module("keras_vit")
     if not target.endswith(".py"):
         return importlib.import_module(target).main(values)

@@ -101,7 +101,7 @@ def import_tensorflow() -> None:
     quiet = os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "3"
     if not quiet or "tensorflow" in sys.modules:
         return
-    # First, as it becomes file 2 if there is no stderr.
+    # It is opened first, as it becomes file 2 if there is no stderr.
     with open(os.devnull, "wb") as hidden, contextlib.suppress(ImportError):
         stderr = os.dup(2)
         os.dup2(hidden.fileno(), 2)

@@ -215,7 +215,7 @@ def load_teacher(
     """
     _checks.one_of("student_mode", student_mode, tuple(SCALE_AND_SHIFT))
     trained = load_classifier(weights, model, image_size, mode)
-    # Also of a model that was trained with `--max-tokens`.
+    # It may have been trained with `--max-tokens`.
     trained = dataclasses.replace(trained, budget=None)
     classes = None
     if features:

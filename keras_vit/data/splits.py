@@ -85,7 +85,7 @@ def split_by_path(
     labels = np.asarray(labels)
     if not fraction:
         return np.arange(len(labels)), np.empty(0, int)
-    # Numbers in [0, 1) that depend on the path and the salt alone.
+    # These numbers in [0, 1) depend on the path and the salt alone.
     names = [os.fsencode(path.as_posix()) for path in paths]
     digests = [
         hashlib.sha256(salt.encode() + b"\0" + name).digest()[:8]

@@ -66,7 +66,7 @@ class NearestNeighbours(keras.callbacks.Callback):
             split, **self._options
         ):
             keep = np.asarray(weights) > 0
-            # Of padding as well, as other sizes of batches would be compiled.
+            # Padding is computed too, as other sizes of batches are compiled.
             encoder = self.model.pretrained_encoder
             tokens = encoder.predict_on_batch(np.asarray(images))
             tokens = keras.ops.convert_to_numpy(tokens).astype("float32")[keep]

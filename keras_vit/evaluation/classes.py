@@ -58,7 +58,7 @@ def write_class_results(run: Run, model: keras.Model) -> None:
     wrong = np.flatnonzero(predicted != labels)
     if not wrong.size or len(model.inputs) > 1:  # patches are no pictures
         return
-    # Of the mistakes alone: ImageNet's probabilities take 0.4 GB.
+    # Only mistakes are shown: all probabilities of ImageNet take 0.4 GB.
     likely = sigmoid if config.loss == "sigmoid" else softmax
     sure = likely(logits[wrong]).max(axis=1)
     order = np.argsort(-sure, kind="stable")[:_MISTAKES]

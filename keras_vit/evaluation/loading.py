@@ -198,6 +198,7 @@ def load_classifier(
     *size, channels = loaded.input_shape[1:]
     budget = None
     if max_tokens:
+        mixed_sizes(loaded)  # an error names a model without such patches
         budget = TokenBudget(max_tokens, patch_pixels(loaded))
     published = {} if config else read_config(checkpoint.path)
     several = published.get("problem_type") == MULTI_LABEL

@@ -9,6 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit.evaluation import loading
+from tests.small import bit
 from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
@@ -286,6 +287,12 @@ def test_wrong_files_and_models_raise(tmp_path):
     ):
         with pytest.raises(ValueError, match=words):
             load(path, name)
+
+
+def test_a_model_without_patches_takes_no_tokens(tmp_path):
+    run = write(tmp_path / "run", bit(input_shape=(32, 32, 3)))
+    with pytest.raises(ValueError, match="must be a Vision Transformer"):
+        load(run, max_tokens=20)
 
 
 IDS = [f"n{i:08}" for i in range(3)]
