@@ -79,7 +79,7 @@ class Distillation(keras.Model):
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("dtype", student.dtype_policy)
-        # Without autocast, so that pixels are not rounded for the teacher.
+        # Autocast would round the pixels that the teacher takes.
         super().__init__(autocast=False, **kwargs)
         _checks.one_of("target", target, TARGETS)
         if not 0 <= alpha <= 1:
@@ -231,7 +231,7 @@ def load_teacher(
                 layer.activation = keras.activations.linear
     images = keras.Input((None, None, channels), name="images")
     scale, shift = SCALE_AND_SHIFT[student_mode]
-    # To values from 0 to 255.
+    # This restores values from 0 to 255.
     x = keras.layers.Rescaling(scale, scale * shift, dtype="float32")(images)
     if channels == 1:
         x = ops.repeat(x, trained.channels, axis=-1)

@@ -18,6 +18,7 @@ from keras_vit.layers import RelativePositionEmbs
 from keras_vit.layers import RotaryPositionEmbs
 from keras_vit.layers import TransformerBlock
 from keras_vit.models import patch_pixels
+from keras_vit.models.features import check_takes_images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +150,7 @@ def _missing_layer(
 
 def check_images(model: keras.Model, images: ArrayLike) -> Array:
     """Returns a batch of images of the model's shape as a NumPy array."""
+    check_takes_images(model)
     shape = getattr(images, "shape", ())
     expected = model.inputs[0].shape
     if len(shape) != len(expected) or any(

@@ -157,7 +157,7 @@ class MixedSizes(Layer):
         batch, length = ops.shape(patches)[:2]
         rows, columns = self.patch_size
         shape = (batch, length * rows, columns, self._channels(patches.shape))
-        # Also padding that is NaN has no effect, on gradients neither.
+        # Padding has no effect on outputs and gradients, even if it is NaN.
         patches = ops.where(valid[..., None], patches, 0)
         images = ops.reshape(ops.cast(patches, self.compute_dtype), shape)
         places = ops.cast(coordinates, "int32")

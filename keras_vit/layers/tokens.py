@@ -137,7 +137,8 @@ class Pooling(NumberedLayer):
     Call arguments:
         inputs: Tokens of shape `(batch, length, hidden_size)`.
         valid: Boolean tensor of shape `(batch, number of patches)`, False for
-            patches that are padding, or None. They are not pooled.
+            patches that are padding, or None. They are not pooled, and
+            "first_patch" takes the first of the others.
 
     Output shape:
         `(batch, hidden_size)`, or `(batch, 2 * hidden_size)` for "token_gap".
@@ -180,7 +181,7 @@ class Pooling(NumberedLayer):
             return ops.take_along_axis(patches, first, axis=1)[:, 0]
         mean = ops.mean(patches, axis=1) if valid is None else None
         if valid is not None:
-            # In float32, since a sum of float16 could overflow.
+            # The sum is in float32, since one in float16 could overflow.
             dtype = keras.backend.result_type(inputs.dtype, "float32")
             valid = ops.cast(valid, dtype)[..., None]
             total = ops.sum(ops.cast(patches, dtype) * valid, axis=1)

@@ -89,7 +89,7 @@ def mixed_sizes(model: keras.Model, name: str | None = None) -> Model:
         name="mixed_sizes",
     )
     images, places, mask = sequences(*inputs)
-    # By the id of a tensor of a copy of the graph of `model`, the new one.
+    # This maps the id of a tensor of a copy of the graph to the new tensor.
     new: dict[int, Any] = {}
 
     def renew(structure: Any) -> Any:

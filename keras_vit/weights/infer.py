@@ -128,7 +128,7 @@ def infer_architecture(
         if "head_norm" in layers
         else "none",
         **resnet,
-        # Of the images; a hybrid's patches are those of a feature map.
+        # A hybrid's patches have the channels of a feature map.
         "channels": shapes[_ROOT][2] if resnet else channels,
     }
     if shapes["block_0/mlp/dense_1/kernel"][1] == 2 * inferred["mlp_dim"]:
@@ -277,7 +277,6 @@ def _raise_if_ambiguous(
 # Prefixes of the weights that pre-training adds to an encoder: MAE's decoder,
 # the head of masked image modeling ("mim"), that of masked patch prediction
 # ("mpp"), and the other encoder and the heads of DINO and of MoCo v3.
-
 PRETRAINING_PREFIXES = (
     "decoder/",
     "predictor/",

@@ -93,7 +93,7 @@ def resolve_weights(
         )
     released = RELEASED[variant, tag]
     layouts = dict(released.files)
-    # Such as MoCo v3's number of heads, which is not that of the variant.
+    # MoCo v3's number of heads, for example, is not that of the variant.
     sizes = {
         name: released.arguments.get(name, size)
         for name, size in (sizes or {}).items()

@@ -168,6 +168,10 @@ def test_wrong_models_and_images():
     model = model_of(position_embedding="relative")
     with pytest.raises(ValueError, match="relative positions. Received"):
         keras_vit.mixed_sizes(model)
+    mixed = keras_vit.mixed_sizes(model_of())
+    x = pack_images([np.zeros((8, 8, 3))], 4)
+    with pytest.raises(ValueError, match="must have one input, images"):
+        keras_vit.inspection.relevance(mixed, x[0])
     with pytest.raises(ValueError, match="1 to 40 whole patches of 4 x 4"):
         pack_images([np.zeros((8, 10, 3))], 4, 40)
     with pytest.raises(ValueError, match="1 to 3 whole patches"):

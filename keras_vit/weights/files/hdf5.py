@@ -108,7 +108,7 @@ def read_tree(
     import h5py
 
     arrays, problems = {}, []
-    # Without a lock, since another process may have the file open.
+    # It is not locked, since another process may have it open.
     with h5py.File(file, "r", locking=False) as root:
         try:
             is_path = isinstance(file, pathlib.Path)

@@ -361,7 +361,7 @@ def resnet_layers(
     )
 
 
-# For `Format.reference`.
+# The methods `reference` of several formats use these functions.
 
 
 def image_size(arguments: Config) -> tuple[int, int]:

@@ -112,7 +112,7 @@ def _resnet(prefix: str, root: str = "stem.") -> Layers:
 
 
 _BACKBONE = "patch_embed.backbone."
-# Of the embeddings, which NaFlexVit has in a module of their own.
+# NaFlexVit has these arrays in the module of its embeddings.
 _NAFLEX = ("cls_token", "reg_token", "pos_embed")
 _MAPS = (
     WeightMap("", TORCH, encoder()),
