@@ -172,8 +172,9 @@ def pack_images(
     Example:
 
     >>> photos = [np.zeros((224, 160, 3)), np.zeros((96, 320, 3))]
-    >>> [x.shape for x in keras_vit.data.pack_images(photos, 16)]
-    [(2, 140, 768), (2, 140, 2), (2, 140)]
+    >>> patches, coordinates, valid = keras_vit.data.pack_images(photos, 16)
+    >>> patches.shape
+    (2, 140, 768)
     """
     p, q = (patch_size,) * 2 if isinstance(patch_size, int) else patch_size
     shapes = [np.shape(image) for image in images]

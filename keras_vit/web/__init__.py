@@ -177,7 +177,9 @@ def read_page(path: Path) -> Callable[[Array], dict[str, Array]]:
     runtime = require("onnxruntime", "export")
     config = json.loads((path / CONFIG).read_text())
     file = path / "model-{}x{}.onnx".format(*config["sizes"][0])
-    session = runtime.InferenceSession(str(file))
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3  # no warnings of operations not folded
+    session = runtime.InferenceSession(str(file), options)
     direction = np.zeros((1, config["outputs"]), "float32")
 
     def run(images: Array) -> dict[str, Array]:
