@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import pathlib
+import shlex
 import shutil
 import time
 from collections.abc import Callable
@@ -226,10 +227,11 @@ def print_results(summary: dict[str, Any], output: pathlib.Path) -> None:
         call = "boxes = keras_vit.detection.decode(model.predict(images), "
         call += f"{height}, {width})"
     if score.partition("_")[2] in ("accuracy", "mean_average_precision"):
+        folder = shlex.quote(str(output))
         logger.info(
             "To predict, and to see why:\n"
-            f"  keras-vit predict {output} IMAGES\n"
-            f"  keras-vit explain {output} IMAGES"
+            f"  keras-vit predict {folder} IMAGES\n"
+            f"  keras-vit explain {folder} IMAGES"
         )
     has_softmax = score.partition("_")[2] == "accuracy"
     has_softmax &= summary["config"].get("loss") != "sigmoid"
