@@ -332,8 +332,9 @@ def test_folders_of_orbax_are_refused(trap, capsys):
         refused(loader, keras_folder, capsys)
 
 
+@pytest.mark.parametrize("entry", [bytes(16), b"\1" + bytes(7) + b"\xff" * 8])
 @pytest.mark.parametrize("name", ["a.keras", "a.weights.h5"])
-def test_heaps_with_endless_free_space_are_refused(name, tmp_path):
+def test_heaps_with_endless_free_space_are_refused(name, entry, tmp_path):
     model = classifier()
     model.save_weights(tmp_path / "a.weights.h5")
     content = bytearray((tmp_path / "a.weights.h5").read_bytes())
@@ -342,7 +343,9 @@ def test_heaps_with_endless_free_space_are_refused(name, tmp_path):
     while content[position]:  # the number of an entry
         size = int.from_bytes(content[position + 8 : position + 16], "little")
         position += 16 + (size + 7) // 8 * 8
-    content[position + 8 : position + 16] = bytes(8)
+    # The second entry is so large that its end is before it in 64 bits, at an
+    # entry without a size.
+    content[position : position + 16] = entry
     if name == "a.keras":
         model.save(tmp_path / name)
         with zipfile.ZipFile(tmp_path / name) as archive:

@@ -63,7 +63,7 @@ def check_tree(group: Any, content: bytes | mmap.mmap) -> int:
 
 def _check_heaps(content: bytes | mmap.mmap) -> None:
     """Raises a `ValueError` if a heap of texts is damaged: libhdf5 would read
-    an entry of free space without a size again and again."""
+    an entry without a size, or beyond the end, again and again."""
     start = content.find(b"GCOL\1\0\0\0")
     while start >= 0:
         position, end = start + 16, len(content)
@@ -73,9 +73,11 @@ def _check_heaps(content: bytes | mmap.mmap) -> None:
         # An entry has a number (0 for free space), a size, and its bytes.
         while position + 16 <= end:
             number, size = struct.unpack_from("<H6xQ", content, position)
-            if number == 0 and size < 16:
+            step = size if number == 0 else 16 + (size + 7) // 8 * 8
+            # libhdf5 adds in 64 bits: a step beyond the end may lead nowhere.
+            if not 16 <= step <= end - position:
                 raise ValueError("its heap of texts is damaged")
-            position += size if number == 0 else 16 + (size + 7) // 8 * 8
+            position += step
         start = content.find(b"GCOL\1\0\0\0", start + 1)
 
 
