@@ -87,6 +87,6 @@ def test_runs_are_those_of_the_recipe(tmp_path, monkeypatch, capsys):
         assert [row.split(" | ")[0] for row in rows] == [
             *("| all", "| lora", "| head", "| scratch")
         ]
-        assert rows[0] == "| all | 0.000 | 0.100 | 0.200 | 0.100 | 2 |"
+        assert rows[0] == "| all | 0.000 | 0.100 | 0.200 | 0.100 | 0.100 | 2 |"
     trained = (("all", True), ("lora", True), ("head", True), ("all", False))
     assert seen == [(*pair, seed) for pair in trained for seed in range(3)]
