@@ -8,6 +8,7 @@ The flags of a command are listed by its --help. Values in front of them are
 those of the flags named here:
 """
 
+import contextlib
 import difflib
 import importlib
 import os
@@ -101,12 +102,33 @@ def main(argv: list[str] | None = None) -> int:
     if target == "http.server":
         runpy.run_module(target, run_name="__main__", alter_sys=True)
         return 0
-    # It precedes Keras, and imports TensorFlow without its messages.
-    importlib.import_module("keras_vit")
+    import_tensorflow()
     if not target.endswith(".py"):
         return importlib.import_module(target).main(values)
     runpy.run_path(str(recipes() / target), run_name="__main__")
     return 0
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow, if it is installed, without the lines of its C++ code
+    on stderr, which TF_CPP_MIN_LOG_LEVEL=3 does not hide
+    (https://github.com/tensorflow/tensorflow/issues/100442).
+
+    It precedes Keras. With every backend, TensorFlow reads images, and Keras
+    imports it to save a model.
+    """
+    quiet = os.environ["TF_CPP_MIN_LOG_LEVEL"] == "3"
+    if not quiet or "tensorflow" in sys.modules:
+        return
+    # It is opened first, as it becomes file 2 if there is no stderr.
+    with open(os.devnull, "wb") as hidden, contextlib.suppress(ImportError):
+        stderr = os.dup(2)
+        os.dup2(hidden.fileno(), 2)
+        try:
+            importlib.import_module("tensorflow")
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 def recipes() -> pathlib.Path:

@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import importlib
 import io
-import os
 import re
 import sys
 import textwrap
@@ -69,8 +68,6 @@ def run_program(run: Callable[[Arguments], int], arguments: Arguments) -> int:
     Warnings, and errors that users can cause, are printed as one line each.
     """
     _logging.show()
-    if "keras" in sys.modules:
-        import_tensorflow()
     escape_unprintable_output()
     warnings.showwarning = _show
     try:
@@ -88,28 +85,6 @@ def run_program(run: Callable[[Arguments], int], arguments: Arguments) -> int:
     except KeyboardInterrupt:
         logger.error("\nerror: interrupted")
         return 130
-
-
-def import_tensorflow() -> None:
-    """Imports TensorFlow, if it is installed, without the lines of its C++ code
-    on stderr, which TF_CPP_MIN_LOG_LEVEL=3 does not hide
-    (https://github.com/tensorflow/tensorflow/issues/100442).
-
-    Programs with Keras import it with every backend: it reads images, and Keras
-    imports it to save a model. An error is raised where it is used.
-    """
-    quiet = os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "3"
-    if not quiet or "tensorflow" in sys.modules:
-        return
-    # It is opened first, as it becomes file 2 if there is no stderr.
-    with open(os.devnull, "wb") as hidden, contextlib.suppress(ImportError):
-        stderr = os.dup(2)
-        os.dup2(hidden.fileno(), 2)
-        try:
-            importlib.import_module("tensorflow")
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
 
 
 def escape_unprintable_output() -> None:

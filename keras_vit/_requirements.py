@@ -12,8 +12,6 @@ import pathlib
 import re
 import sys
 
-from keras_vit._program import import_tensorflow
-
 KERAS = (3, 15, 1)  # as in pyproject.toml
 BACKENDS = ("jax", "tensorflow", "torch")
 _KERAS_BACKENDS = (*BACKENDS, "numpy", "openvino")
@@ -24,8 +22,6 @@ def check() -> None:
     _check_keras()
     if "keras" not in sys.modules:
         _check_backend(*_configured_backend())
-        if _configured_backend()[0] == "tensorflow":
-            import_tensorflow()
 
 
 def _check_keras() -> None:

@@ -724,12 +724,14 @@ def read_litert(path: Path) -> Run:
 def read_torch_program(path: Path) -> Run:
     """Reads an exported program of PyTorch."""
     torch = require("torch", "export")
-    module, ops = torch.export.load(path).module(), keras.ops
-    return torch.no_grad()(
-        lambda images: keras.tree.map_structure(
-            ops.convert_to_numpy, module(ops.convert_to_tensor(images))
-        )
-    )
+    module = torch.export.load(path).module()
+
+    def run(images: Array) -> Outputs:
+        with torch.no_grad():
+            outputs = module(keras.ops.convert_to_tensor(images))
+            return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
+
+    return run
 
 
 @contextlib.contextmanager

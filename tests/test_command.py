@@ -1,5 +1,6 @@
 """The command `keras-vit`; `tests/wheel.py` runs it from a wheel."""
 
+import importlib
 import os
 import runpy
 import subprocess
@@ -105,3 +106,18 @@ def test_a_run_records_its_command(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["keras-vit train", "--dataset", "a b"])
     info = run_folder.program_info(TrainingFlags())
     assert info["command"] == "keras-vit train --dataset 'a b'"
+
+
+def test_messages_of_tensorflow_are_hidden(monkeypatch, capfd):
+    """Only those of its import, which may fail."""
+
+    def load(name):
+        os.write(2, b"a message of " + name.encode())
+        raise ImportError
+
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    monkeypatch.setattr(importlib, "import_module", load)
+    command.import_tensorflow()
+    os.write(2, b"another")
+    assert capfd.readouterr().err == "another"

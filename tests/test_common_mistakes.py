@@ -1,6 +1,5 @@
 """Frequent mistakes and their messages: the table in docs/finetune.md."""
 
-import importlib
 import json
 import os
 import pathlib
@@ -55,25 +54,11 @@ def test_missing_backend_is_reported(
         (tmp_path / "keras.json").write_text(config)
     monkeypatch.setattr(_requirements, "_is_installed", installed.__contains__)
     monkeypatch.delitem(sys.modules, "keras")
-    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     with pytest.raises(ImportError, match=text):
         _requirements.check()
     monkeypatch.setattr(_requirements, "_is_installed", lambda name: True)
     if variable != "pytorch":
         _requirements.check()
-
-
-def test_messages_of_tensorflow_are_hidden_before_keras(monkeypatch):
-    """Keras imports TensorFlow, where it is the backend."""
-    imported = []
-    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
-    monkeypatch.setattr(_requirements, "_is_installed", lambda name: True)
-    for name in ("keras", "tensorflow"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(importlib, "import_module", imported.append)
-    _requirements.check()
-    assert imported == ["tensorflow"]
 
 
 def test_import_reports_a_wrong_backend():

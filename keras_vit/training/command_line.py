@@ -175,7 +175,6 @@ def run(
     _program.escape_unprintable_output()
     warnings.formatwarning = _program.format_warning
     config = parse_args(config_class, description, argv)
-    _program.import_tensorflow()
     try:
         main(config)
     except UserError as error:

@@ -139,7 +139,7 @@ def _summarize(
             f"lower ones. Received: --sweep {config.sweep}"
         )
     score = score_name(next(iter(good.values())))
-    # Of equal scores, that of the lowest learning rate is taken.
+    # The lowest learning rate wins if scores are equal.
     best = max(good, key=lambda rate: selection_score(good[rate]))
     if not strategy.is_main:
         return best
