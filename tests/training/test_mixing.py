@@ -88,8 +88,8 @@ def test_lambda_is_sampled_from_beta(p, monkeypatch):
         [sample_lambda(tf.constant(k, tf.int64)) for k in range(600)]
     )
     assert sampled.min() >= 0 and sampled.max() <= 1
-    assert abs(sampled.mean() - 0.5) < 0.07
-    assert abs((sampled**2).mean() - (1 + p) / (2 + 4 * p)) < 0.06
+    assert abs(sampled.mean() - 0.5) < 0.05
+    assert abs((sampled**2).mean() - (1 + p) / (2 + 4 * p)) < 0.05
 
 
 def test_mixup_or_cutmix_is_sampled_for_each_batch(batch):
