@@ -5,7 +5,7 @@ import functools
 import io
 import json
 import pathlib
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,15 +14,19 @@ from keras_vit._types import Array
 from keras_vit.data.canvases import BOXES_SIZE
 from keras_vit.data.canvases import digit_boxes
 from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.labels import summarize
 from keras_vit.data.masks import read_image
 from keras_vit.data.segmentation import Crop
 from keras_vit.data.segmentation import cropped_dataset
 
 _COLUMNS = ("path", "class", "x_min", "y_min", "x_max", "y_max")
-_MOST_PROBLEMS = 8
-_TFDS = ("voc", "coco")
 # A box of which less remains in a crop is left out.
 _LEAST_PART = 0.25
+# Of a box: its class, its first x, first y, last x and last y in pixels, where
+# it is in the file, and whether it is a crowd.
+Row = tuple[str, Sequence[float | str], str, bool]
+Boxes = dict[str, list[Row]]  # by the path of the image
+Sizes = dict[str, tuple[int, int]]
 
 
 def load_detection(name: str) -> ImageDataset:
@@ -63,32 +67,62 @@ def load_detection(name: str) -> ImageDataset:
     >>> batches = data.train(image_size=512, batch_size=8)
     """
     if name == "digits":
-        read = functools.cache(digit_boxes)
         return boxes_dataset(
-            read,
-            1,
-            tuple("0123456789"),
-            2000,
-            200,
-            name,
+            functools.cache(digit_boxes),
+            channels=1,
+            name=name,
+            class_names=tuple("0123456789"),
             image_size=BOXES_SIZE,
+            num_train=2000,
+            num_test=200,
             can_flip=False,
         )
-    if name.partition("/")[0] in _TFDS and not pathlib.Path(name).exists():
+    folder = pathlib.Path(name).expanduser()
+    if name.partition("/")[0] in ("voc", "coco") and not folder.exists():
         parts, names = _from_tfds(name)
     else:
-        parts, names = _from_folder(name)
-    most = max(len(x) for images in parts.values() for _, x in images)
+        parts, names = _from_folder(folder)
+    most = max(1, *(len(x) for _, x in parts["train"] + parts["test"]))
 
     def read(part: str, index: int) -> tuple[Array, Array]:
         image, label = parts[part][index]
-        missing = np.full((max(1, most) - len(label), 5), -1.0, "float32")
+        missing = np.full((most - len(label), 5), -1.0, "float32")
         file = io.BytesIO(image) if isinstance(image, bytes) else image
         return read_image(file), np.concatenate([label, missing])
 
-    counts = len(parts["train"]), len(parts["test"])
-    title = pathlib.Path(name).expanduser().resolve().name
-    return boxes_dataset(read, 3, tuple(names), *counts, title)
+    return boxes_dataset(
+        read,
+        channels=3,
+        name=folder.resolve().name,
+        class_names=tuple(names),
+        image_size=None,
+        num_train=len(parts["train"]),
+        num_test=len(parts["test"]),
+    )
+
+
+def crop_boxes(label: Array, crop: Crop, size: tuple[int, int]) -> Array:
+    """Returns the classes and boxes `(objects, 5)` of a crop, given those of
+    the image that it is of."""
+    scaled, new = (np.array(x[::-1], float) for x in (crop.scaled, size))
+    offset = (np.array(crop.pad)[:, 0] - crop.first)[::-1]
+    half = label[:, 3:] / 2
+    first, last = (
+        (label[:, 1:3] + sign * half) * scaled + offset for sign in (-1, 1)
+    )
+    inside = np.clip([first, last], 0, new)
+    area = (inside[1] - inside[0]).prod(1)
+    kept = area >= _LEAST_PART * (last - first).prod(1)
+    kept &= (area > 0) & (label[:, 0] != -1)
+    first, last = inside / new
+    center = (first + last) / 2
+    if crop.flip:
+        center[:, 0] = 1 - center[:, 0]
+    found = np.concatenate([label[:, :1], center, last - first], 1)
+    return np.where(kept[:, None], found, -1).astype("float32")
+
+
+boxes_dataset = functools.partial(cropped_dataset, change=crop_boxes, ignore=-1)
 
 
 def _from_tfds(name: str) -> tuple[dict[str, list], list[str]]:
@@ -117,11 +151,9 @@ def _from_tfds(name: str) -> tuple[dict[str, list], list[str]]:
     return parts, builder.info.features["objects"]["label"].names
 
 
-def _from_folder(name: str) -> tuple[dict[str, list], list[str]]:
+def _from_folder(folder: pathlib.Path) -> tuple[dict[str, list], list[str]]:
     """Does what `_from_tfds` does, with paths of images."""
-    folder = pathlib.Path(name).expanduser()
-    problems: list[str] = []
-    parts, names = {}, []
+    parts, names, problems = {}, [], []
     for part in ("train", "test"):
         files = [folder / f"{part}.json", folder / f"{part}.csv"]
         file = next((x for x in files if x.is_file()), None)
@@ -130,13 +162,11 @@ def _from_folder(name: str) -> tuple[dict[str, list], list[str]]:
                 "A dataset with boxes is 'digits', voc or coco of TFDS, or a "
                 "folder with train.json and test.json, or train.csv and "
                 "test.csv. Received: "
-                f"{name!r}, without {part}.json and {part}.csv"
+                f"{str(folder)!r}, without {part}.json and {part}.csv"
             )
-        place = folder / part if (folder / part).is_dir() else folder
+        read = _coco if file.suffix == ".json" else _csv
         try:
-            boxes, found, sizes = (_coco if file.suffix == ".json" else _csv)(
-                file
-            )
+            boxes, found, sizes = read(file)
         except (
             KeyError,
             TypeError,
@@ -148,167 +178,99 @@ def _from_folder(name: str) -> tuple[dict[str, list], list[str]]:
                 f"{file} must hold annotations of boxes: {error!r}"
             ) from error
         names = names or found  # those of the training images
-        parts[part] = _check(boxes, names, sizes, place, problems)
+        place = folder / part if (folder / part).is_dir() else folder
+        parts[part] = []
+        for path, rows in boxes.items():
+            image = place / path
+            try:
+                height, width = read_image(image).shape[:2]
+            except Exception as error:  # Pillow raises many types
+                problems.append(f"{image}: {error}")
+                continue
+            # Boxes are in pixels of the image that was annotated, which may
+            # have been resized or rotated since.
+            annotated = sizes.get(path, (width, height))
+            if annotated != (width, height):
+                problems.append(
+                    f"{image}: it has {width} x {height} pixels, but its boxes "
+                    f"are for {' x '.join(map(str, annotated))}"
+                )
+            label = np.zeros((len(rows), 5), "float32")
+            for row, line in zip(rows, label, strict=True):
+                if problem := _write_box(
+                    row, line, names, path, (width, height)
+                ):
+                    problems.append(f"{row[2]}: {problem}")
+            parts[part].append((image, label))
         if not boxes or (part == "train" and not any(boxes.values())):
             missing = "boxes" if boxes else "images"
             problems.append(f"{file}: there are no {missing}")
     if problems:
-        more = len(problems) - _MOST_PROBLEMS
         raise ValueError(
-            f"The annotations of {name!r} cannot be used:\n"
-            + "\n".join(f"  {line}" for line in problems[:_MOST_PROBLEMS])
-            + (f"\n  and {more} more" if more > 0 else "")
+            f"The annotations of {str(folder)!r} cannot be used:\n  "
+            + summarize(problems, "\n  ")
         )
     return parts, names
 
 
-def boxes_dataset(
-    read: Any,
-    channels: int,
-    class_names: tuple[str, ...],
-    num_train: int,
-    num_test: int,
-    name: str,
-    image_size: int | None = None,
-    **fields: Any,
-) -> ImageDataset:
-    """Returns the `ImageDataset` of images and boxes that `read` returns."""
-    return cropped_dataset(
-        read,
-        crop_boxes,
-        channels,
-        ignore=-1,
-        name=name,
-        class_names=class_names,
-        image_size=image_size,
-        num_train=num_train,
-        num_test=num_test,
-        **fields,
-    )
+def _write_box(
+    row: Row, label: Array, names: list[str], path: str, size: tuple[int, int]
+) -> str | None:
+    """Writes the class and the box of an image to a row of its label, or
+    returns what is wrong with them."""
+    name, box, _, is_crowd = row
+    try:
+        first, last = np.array(box, float).reshape(2, 2)
+    except (TypeError, ValueError):
+        first = last = np.full(2, np.nan)
+    # Annotations are often rounded to a pixel outside.
+    if not ((-1 <= first) & (first < last) & (last <= np.add(size, 1))).all():
+        return (
+            f"the box {list(box)} is empty, or not in {path}, of {size[0]} x "
+            f"{size[1]} pixels"
+        )
+    if name not in names:
+        return f"{name!r} is no class of the training images"
+    number = names.index(name)
+    label[0] = -2 - number if is_crowd else number
+    label[1:3], label[3:] = (first + last) / 2 / size, (last - first) / size
 
 
-def crop_boxes(label: Array, crop: Crop, size: tuple[int, int]) -> Array:
-    """Returns the classes and boxes `(objects, 5)` of a crop, given those of
-    the image that it is of."""
-    scaled, new = (np.array(x[::-1], float) for x in (crop.scaled, size))
-    offset = [
-        pad[0] - first for pad, first in zip(crop.pad, crop.first, strict=True)
-    ][::-1]
-    half = label[:, 3:] / 2
-    first, last = (
-        (label[:, 1:3] + sign * half) * scaled + offset for sign in (-1, 1)
-    )
-    inside = np.clip(first, 0, new), np.clip(last, 0, new)
-    kept = (inside[1] - inside[0]).prod(1)
-    kept = (
-        (label[:, 0] != -1)
-        & (kept >= _LEAST_PART * (last - first).prod(1))
-        & (kept > 0)
-    )
-    first, last = (x / new for x in inside)
-    center, extent = (first + last) / 2, last - first
-    if crop.flip:
-        center[:, 0] = 1 - center[:, 0]
-    found = np.concatenate([label[:, :1], center, extent], 1)
-    return np.where(kept[:, None], found, -1).astype("float32")
-
-
-def _coco(
-    file: pathlib.Path,
-) -> tuple[dict[str, list], list[str], dict[str, tuple[int, int]]]:
-    """Returns the boxes of each image, with their class, where they are in the
-    file and whether they are of a crowd, the names of the classes, and the
-    widths and heights of images that the file has."""
+def _coco(file: pathlib.Path) -> tuple[Boxes, list[str], Sizes]:
+    """Returns the rows of each image in a file of COCO, the names of the
+    classes, and the widths and heights of images that the file has."""
     content = json.loads(file.read_text(encoding="utf-8"))
     categories = sorted(content["categories"], key=lambda x: x["id"])
     names = {x["id"]: str(x["name"]) for x in categories}
     images = {x["id"]: str(x["file_name"]) for x in content["images"]}
     boxes = {path: [] for path in images.values()}
     sizes = {
-        str(x["file_name"]): (x["width"], x["height"])
+        images[x["id"]]: (x["width"], x["height"])
         for x in content["images"]
         if x.get("width") and x.get("height")
     }
     for i, x in enumerate(content["annotations"]):
-        if 0 not in x["bbox"][2:]:
-            left, top, width, height = map(float, x["bbox"])
+        left, top, width, height = map(float, x["bbox"])
+        if width and height:
             number = x["category_id"]
-            boxes[images[x["image_id"]]].append(
-                (
-                    names.get(number, f"category {number}"),
-                    [left, top, left + width, top + height],
-                    f"{file}, annotation {x.get('id', i)}",
-                    bool(x.get("iscrowd")),
-                )
+            row = (
+                names.get(number, f"category {number}"),
+                (left, top, left + width, top + height),
+                f"{file}, annotation {x.get('id', i)}",
+                bool(x.get("iscrowd")),
             )
+            boxes[images[x["image_id"]]].append(row)
     return boxes, list(names.values()), sizes
 
 
-def _csv(
-    file: pathlib.Path,
-) -> tuple[dict[str, list], list[str], dict[str, tuple[int, int]]]:
+def _csv(file: pathlib.Path) -> tuple[Boxes, list[str], Sizes]:
     """Does what `_coco` does, without sizes of images."""
-    boxes: dict[str, list] = {}
+    boxes = {}
     with file.open(newline="", encoding="utf-8-sig") as opened:
         for line, row in enumerate(csv.DictReader(opened), start=2):
             path, name, *box = (row[column] for column in _COLUMNS)
-            found = boxes.setdefault(path, [])
+            rows = boxes.setdefault(path, [])
             if name or any(box):
-                where = f"{file}, line {line}"
-                found.append((name, box, where, False))
-    names = {name for x in boxes.values() for name, *_ in x if name}
+                rows.append((name, box, f"{file}, line {line}", False))
+    names = {name for rows in boxes.values() for name, *_ in rows if name}
     return boxes, sorted(names), {}
-
-
-def _check(
-    boxes: dict[str, list],
-    names: list[str],
-    sizes: dict[str, tuple[int, int]],
-    place: pathlib.Path,
-    problems: list[str],
-) -> list[tuple[pathlib.Path, Array]]:
-    """Returns paths and labels of images, and adds what is wrong to
-    `problems`."""
-    images = []
-    for path, found in boxes.items():
-        try:
-            height, width = read_image(place / path).shape[:2]
-        except Exception as error:  # Pillow raises many types
-            problems.append(f"{place / path}: {error}")
-            continue
-        # Boxes are in pixels of the image that was annotated, which may have
-        # been resized or rotated since.
-        if sizes.get(path, (width, height)) != (width, height):
-            problems.append(
-                f"{place / path}: it has {width} x {height} pixels, but its "
-                f"boxes are for {' x '.join(map(str, sizes[path]))}"
-            )
-        label = np.zeros((len(found), 5), "float32")
-        for i, (name, box, where, is_crowd) in enumerate(found):
-            try:
-                left, top, right, bottom = map(float, box)
-            except (TypeError, ValueError):
-                left = top = right = bottom = np.nan
-            # Annotations are often rounded to a pixel outside.
-            if not (
-                -1 <= left < right <= width + 1
-                and -1 <= top < bottom <= height + 1
-            ):
-                problems.append(
-                    f"{where}: the box {list(box)} is empty, or not in {path}, "
-                    f"of {width} x {height} pixels"
-                )
-            elif name not in names:
-                problems.append(
-                    f"{where}: {name!r} is no class of the training images"
-                )
-            else:
-                number = names.index(name)
-                label[i, 0] = -2 - number if is_crowd else number
-                label[i, 1:3] = (
-                    (left + right) / 2 / width,
-                    (top + bottom) / 2 / height,
-                )
-                label[i, 3:] = (right - left) / width, (bottom - top) / height
-        images.append((place / path, label))
-    return images

@@ -41,12 +41,11 @@ def digit_canvases(
     Class 0 is the background, and class `d + 1` the digit `d`, with a margin
     around its strokes. Pixels at the border of a digit are ignored.
     """
-    sources = {part: _Canvases(part) for part in ("train", "test")}
 
     @functools.cache  # an image takes a millisecond, and all of them 5 MB
     def read(part: str, index: int) -> tuple[Array, Array]:
         rng = np.random.default_rng((part == "test", 0, index))
-        image, mask, *_ = sources[part].make(rng, size, MOST_DIGITS)
+        image, mask, *_ = _compose(part, rng, size, MOST_DIGITS)
         return image, mask
 
     return masked_dataset(
@@ -80,19 +79,13 @@ def single_digits(
     """
     pairs = []
     for part, count in (("train", num_train), ("test", num_test)):
-        source = _Canvases(part)
         rngs = (
             np.random.default_rng((part == "test", 1, i)) for i in range(count)
         )
-        made = [source.make(rng, size, 1) for rng in rngs]
+        made = [_compose(part, rng, size, 1) for rng in rngs]
         images = np.stack([x[0] for x in made])
         pairs.append((images, np.array([x[2][0] for x in made])))
     return tuple(pairs)
-
-
-@functools.cache
-def _canvases(part: str) -> "_Canvases":
-    return _Canvases(part)
 
 
 def digit_boxes(part: str, index: int) -> tuple[Array, Array]:
@@ -100,7 +93,7 @@ def digit_boxes(part: str, index: int) -> tuple[Array, Array]:
     values and boxes `(3, 5)`, as `load_detection` has them."""
     size, most = BOXES_SIZE, 3
     rng = np.random.default_rng((part == "test", 2, index))
-    image, _, values, boxes = _canvases(part).make(rng, size, most)
+    image, _, values, boxes = _compose(part, rng, size, most)
     label = np.full((most, 5), -1.0, "float32")
     for i, (value, box) in enumerate(zip(values, boxes, strict=True)):
         label[i] = value, *(box[:2] + box[2:]) / 2, *(box[2:] - box[:2])
@@ -108,56 +101,56 @@ def digit_boxes(part: str, index: int) -> tuple[Array, Array]:
     return image, label
 
 
-class _Canvases:
-    """Makes canvases from the digits and photographs of one split."""
+@functools.cache
+def _sources(part: str) -> tuple[Array, Array, list[Array]]:
+    """Returns the digits, their values and the photographs of a split."""
+    datasets = require("sklearn.datasets")
+    images, labels = datasets.load_digits(return_X_y=True)
+    train, test = stratified_split(labels)
+    chosen = train if part == "train" else test
+    images = images.reshape(-1, 8, 8, 1).astype("float32") / 16
+    photos = [
+        photo.mean(-1, keepdims=True).astype("uint8")
+        for photo in photographs(part)
+    ]
+    return images[chosen], labels[chosen], photos
 
-    def __init__(self, part: str) -> None:
-        datasets = require("sklearn.datasets")
-        images, labels = datasets.load_digits(return_X_y=True)
-        train, test = stratified_split(labels)
-        chosen = train if part == "train" else test
-        images = images.reshape(-1, 8, 8, 1).astype("float32") / 16
-        self.digits, self.labels = images[chosen], labels[chosen]
-        self.photos = [
-            photo.mean(-1, keepdims=True).astype("uint8")
-            for photo in photographs(part)
-        ]
 
-    def make(
-        self, rng: np.random.Generator, size: int, most: int
-    ) -> tuple[Array, Array, list[int], list[Array]]:
-        """Returns an image, its mask, the values of its digits, and the first
-        x, first y, last x and last y of each."""
-        canvas = photo_window(rng, self.photos, size).astype("float32")
-        canvas *= BRIGHTEST_BACKGROUND / 255
-        mask = np.zeros((size, size), "int32")
-        places, values, boxes = [], [], []
-        for _ in range(rng.integers(1, most + 1)):
-            side = int(rng.integers(DIGIT_SIZES[0], DIGIT_SIZES[1] + 1))
-            place = free_place(rng, places, side, size)
-            if place is None:
-                continue
-            places.append((*place, side))
-            which = rng.integers(len(self.digits))
-            values.append(int(self.labels[which]))
-            digit = self.digits[which][None]
-            window = tuple(slice(p, p + side) for p in place)
-            color = rng.uniform(DARKEST_INK, 1)
-            ink = resize(digit, side)[0]
-            canvas[window] += ink * (color - canvas[window])
-            y, x = np.nonzero(ink[..., 0] > LEAST_INK)
-            corners = x.min(), y.min(), x.max() + 1, y.max() + 1
-            boxes.append(np.array(corners) + [*place[::-1]] * 2)
-            # The maximum of each 3 x 3 neighborhood is a margin.
-            padded = np.pad(digit, ((0, 0), (1, 1), (1, 1), (0, 0)))
-            windows = np.lib.stride_tricks.sliding_window_view(
-                padded, (3, 3), (1, 2)
-            )
-            ink = resize(windows.max((-2, -1)), side)[0, ..., 0]
-            part = mask[window]
-            part[ink > LEAST_INK] = IGNORE
-            part[ink > CERTAIN_INK] = values[-1] + 1
-        return (canvas * 255).round().astype("uint8"), mask, values, boxes
+def _compose(
+    part: str, rng: np.random.Generator, size: int, most: int
+) -> tuple[Array, Array, list[int], list[Array]]:
+    """Returns an image, its mask, the values of its digits, and the first x,
+    first y, last x and last y of each."""
+    digits, labels, photos = _sources(part)
+    canvas = photo_window(rng, photos, size).astype("float32")
+    canvas *= BRIGHTEST_BACKGROUND / 255
+    mask = np.zeros((size, size), "int32")
+    places, values, boxes = [], [], []
+    for _ in range(rng.integers(1, most + 1)):
+        side = int(rng.integers(DIGIT_SIZES[0], DIGIT_SIZES[1] + 1))
+        place = free_place(rng, places, side, size)
+        if place is None:
+            continue
+        places.append((*place, side))
+        which = rng.integers(len(digits))
+        values.append(int(labels[which]))
+        digit = digits[which][None]
+        window = tuple(slice(p, p + side) for p in place)
+        color = rng.uniform(DARKEST_INK, 1)
+        ink = resize(digit, side)[0]
+        canvas[window] += ink * (color - canvas[window])
+        y, x = np.nonzero(ink[..., 0] > LEAST_INK)
+        corners = x.min(), y.min(), x.max() + 1, y.max() + 1
+        boxes.append(np.array(corners) + [*place[::-1]] * 2)
+        # The maximum of each 3 x 3 neighborhood is a margin.
+        padded = np.pad(digit, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        windows = np.lib.stride_tricks.sliding_window_view(
+            padded, (3, 3), (1, 2)
+        )
+        ink = resize(windows.max((-2, -1)), side)[0, ..., 0]
+        mask[window][ink > LEAST_INK] = IGNORE
+        mask[window][ink > CERTAIN_INK] = values[-1] + 1
+    return (canvas * 255).round().astype("uint8"), mask, values, boxes
 
 
 def photographs(part: str) -> list[Array]:

@@ -95,12 +95,12 @@ def load_stamps(
 
     return boxes_dataset(
         read,
-        3,
-        tuple(names),
-        num_train,
-        num_test,
-        root.resolve().name,
+        channels=3,
+        name=root.resolve().name,
+        class_names=tuple(names),
         image_size=size,
+        num_train=num_train,
+        num_test=num_test,
     )
 
 
