@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 from typing import ClassVar
+from typing import TypedDict
 from typing import TypeVar
 
 from keras_vit import _checks
@@ -266,6 +267,74 @@ class HybridConfig(ResNetConfig, ViTConfig):
     def __post_init__(self) -> None:
         ResNetConfig.__post_init__(self)
         ViTConfig.__post_init__(self)
+
+
+class Architecture(TypedDict, total=False):
+    """Arguments of the functions that build models, for those that pass them
+    on: `VisionTransformer`, `HybridVisionTransformer` and `BiT` describe them.
+    """
+
+    preprocessing: bool | str
+    patch_size: int | tuple[int, int] | None
+    hidden_size: int | None
+    num_layers: int | None
+    mlp_dim: int | None
+    representation_size: int | None
+    class_token: bool | None
+    num_registers: int | None
+    distillation: bool | None
+    mask_token: bool | None
+    position_embedding: str | None
+    position_placement: str | None
+    position_prefix: str | None
+    grid_size: int | tuple[int, int] | None
+    resampling: str | None
+    rope_base: float | None
+    rope_shift: float | None
+    rope_jitter: float | None
+    rope_rescale: float | None
+    patch_bias: bool | None
+    pre_norm: bool | None
+    qkv_bias: bool | None
+    key_bias: bool | None
+    qk_norm: bool | None
+    layer_scale: float | None
+    activation: str | None
+    norm_epsilon: float | None
+    final_norm: str | None
+    dropout: float | None
+    attention_dropout: float | None
+    drop_path: float | None
+    block: Callable[..., Any] | None
+    remat: bool | None
+    pad_to_patch: bool | None
+    move_stage_4: bool
+    preactivation: bool | None
+    resnet_layers: tuple[int, ...] | None
+    width_factor: float | None
+    group_norm_epsilon: float | None
+    std_epsilon: float | None
+    std_epsilon_place: str | None
+    conv_padding: str | None
+    pool_padding: str | None
+
+
+class VariantArguments(Architecture, total=False):
+    """`Architecture` and what only named variants do not write out."""
+
+    num_heads: int | None
+
+
+class ModelArguments(Architecture, total=False):
+    """`Architecture` and what only named variants write out."""
+
+    include_top: bool
+    input_tensor: Any | None
+    input_shape: tuple[int | None, ...] | None
+    pooling: str | None
+    classes: int | None
+    classifier_activation: str | Callable[[Any], Any] | None
+    name: str | None
 
 
 def field_names(config_class: type) -> list[str]:

@@ -5,6 +5,7 @@ import struct
 import tempfile
 import zipfile
 from typing import Any
+from typing import Unpack
 
 import keras
 
@@ -13,6 +14,7 @@ from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._warnings import warn
+from keras_vit.config import ModelArguments
 from keras_vit.models.description import describe as describe_model
 from keras_vit.models.description import variables_of
 from keras_vit.models.loading import FUNCTIONS
@@ -28,7 +30,7 @@ def load(
     path: StrPath | Checkpoint,
     layout: str | None = None,
     num_heads: int | None = None,
-    **overrides: Any,
+    **overrides: Unpack[ModelArguments],
 ) -> keras.Model:
     """Builds the model of a checkpoint and loads its weights.
 
@@ -78,10 +80,11 @@ def load(
         checkpoint = open_checkpoint(path, layout, num_heads)
     if overrides or checkpoint.is_pretraining_model or not checkpoint.saved:
         build = getattr(models, FUNCTIONS[checkpoint.family])
-        arguments = checkpoint.build_arguments_with(overrides)
+        given = {**overrides}
+        arguments = checkpoint.build_arguments_with(given)
         model = build(**arguments, weights=checkpoint)
-        if checkpoint.saved and "block" not in overrides:
-            _warn_of_other_options(model, checkpoint, overrides)
+        if checkpoint.saved and "block" not in given:
+            _warn_of_other_options(model, checkpoint, given)
         return model
     model = models.load_keras_file(checkpoint.path)
     # Keras ignores arrays that belong to no layer; this raises an error.

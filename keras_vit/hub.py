@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from typing import Any
+from typing import Unpack
 
 import keras
 import numpy as np
@@ -24,6 +25,7 @@ from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._types import Tensor
+from keras_vit.config import ModelArguments
 from keras_vit.models import load_keras_file
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.checkpoint import open_checkpoint
@@ -54,7 +56,8 @@ def save(
     layout: str | None = None,
     license: str | None = None,
     overwrite: bool = False,
-    **settings: Any,
+    num_heads: int | None = None,
+    **settings: Unpack[ModelArguments],
 ) -> dict[str, str | None]:
     """Writes a folder for the Hugging Face hub that four libraries open.
 
@@ -77,6 +80,7 @@ def save(
             as "apache-2.0"; None if it is unknown.
         overwrite: Boolean. Whether existing files of these names may be
             replaced.
+        num_heads: Integer. As in `converters.load`.
         **settings: Arguments of the model's function that take precedence over
             the checkpoint.
 
@@ -100,7 +104,7 @@ def save(
             f"{str(folder)!r} already has {', '.join(existing)}. Choose "
             "another folder, or pass overwrite=True (--overwrite)."
         )
-    checkpoint = open_checkpoint(source, layout, settings.get("num_heads"))
+    checkpoint = open_checkpoint(source, layout, num_heads)
     model = converters.load(checkpoint, layout, **settings)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(

@@ -5,12 +5,14 @@ import itertools
 import math
 from concurrent import futures
 from typing import Any
+from typing import Unpack
 
 import keras
 
 from keras_vit import _checks
 from keras_vit import models
 from keras_vit._types import Config
+from keras_vit.config import ModelArguments
 from keras_vit.costs.trace import LayerCost
 from keras_vit.costs.trace import trace
 
@@ -35,7 +37,8 @@ def cost(
     optimizer: str | None = "adamw",
     accumulate: int = 1,
     precision: str | None = None,
-    **architecture: Any,
+    num_heads: int | None = None,
+    **architecture: Unpack[ModelArguments],
 ) -> "Cost":
     """Computes what a model costs: parameters, multiply-adds and memory.
 
@@ -69,7 +72,8 @@ def cost(
         precision: String. "float32", "mixed_bfloat16", "mixed_float16",
             "bfloat16" or "float16". None for that of the given model, or
             "float32".
-        **architecture: Arguments of the model function, such as
+        num_heads: Integer. Number of attention heads, for a name only.
+        **architecture: Other arguments of the model function, such as
             `classes=10`, `patch_size=8`, `pooling="gap"` or `remat=True`, for
             a name only.
 
@@ -89,6 +93,9 @@ def cost(
     >>> print(found)
     >>> keras_vit.cost("ViTL16").training(images=303e6, epochs=14)
     """
+    arguments = {**architecture}
+    if num_heads is not None:
+        arguments["num_heads"] = num_heads
     batch = _checks.positive_int("batch", batch)
     accumulate = _checks.positive_int("accumulate", accumulate)
     if batch % accumulate:
@@ -100,13 +107,13 @@ def cost(
     if isinstance(model, str):
         size = 224 if image_size is None else image_size
         size = _checks.positive_pair("image_size", size)
-        rows = _trace_named(model, (*size, channels), architecture)
+        rows = _trace_named(model, (*size, channels), arguments)
         name, precision = model, precision or "float32"
     else:
-        if architecture:
+        if arguments:
             raise ValueError(
                 "A given model has its architecture already. Leave out "
-                f"{', '.join(f'`{key}`' for key in architecture)}, or give the "
+                f"{', '.join(f'`{key}`' for key in arguments)}, or give the "
                 "name of a model instead of the model."
             )
         rows, name = trace(model, image_size), model.name

@@ -2,12 +2,13 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Unpack
 
 from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit._types import Tensor
 from keras_vit.config import BIT_VARIANTS
+from keras_vit.config import VariantArguments
 from keras_vit.config import variant_sizes
 from keras_vit.models.config import check_arguments
 from keras_vit.models.model import Model
@@ -90,7 +91,7 @@ def variant_builder(variant: str):  # noqa: ANN201
         classes: int | None = None,
         classifier_activation: str | Callable[[Tensor], Tensor] | None = None,
         name: str | None = None,
-        **architecture: Any,
+        **architecture: Unpack[VariantArguments],
     ) -> Model:
         check_arguments(variant, architecture, accepted)
         resolved = resolve_weights(weights, variant, sizes)
@@ -110,6 +111,12 @@ def variant_builder(variant: str):  # noqa: ANN201
             **{**sizes, **differing, **architecture},
         )
 
+    own, of_build = inspect.signature(model), inspect.signature(build)
+    written = [*own.parameters.values()][:-1]
+    others = of_build.parameters.keys() - {"config", *own.parameters}
+    written += [x for x in of_build.parameters.values() if x.name in others]
+    # What `help` and notebooks show.
+    vars(model)["__signature__"] = own.replace(parameters=written)
     model.__name__ = model.__qualname__ = variant
     model.__module__ = "keras_vit.models"  # where pickle looks it up
     model.__doc__ = _DOC.format(

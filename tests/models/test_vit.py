@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+from typing import get_type_hints
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import keras_vit
 from keras_vit.config import BiTConfig
 from keras_vit.config import HybridConfig
+from keras_vit.config import ModelArguments
 from keras_vit.config import ViTConfig
 from tests import reference
 from tests.harness import copies
@@ -302,20 +304,26 @@ def test_none_selects_the_default():
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize(
-    "function, config_class",
+    "function, config_class, variant",
     [
-        ("VisionTransformer", ViTConfig),
-        ("HybridVisionTransformer", HybridConfig),
-        ("BiT", BiTConfig),
+        ("VisionTransformer", ViTConfig, "ViTB16"),
+        ("HybridVisionTransformer", HybridConfig, "R50ViTB16"),
+        ("BiT", BiTConfig, "BiT_R50x1"),
     ],
 )
-def test_fields_of_configs_are_arguments(function, config_class):
+def test_fields_of_configs_are_arguments(function, config_class, variant):
     function = getattr(keras_vit, function)
     parameters = inspect.signature(function).parameters
     for field in dataclasses.fields(config_class):
         assert parameters[field.name].default is None
         if config_class is not HybridConfig:
             assert f"\n        {field.name}: " in function.__doc__
+    listed = {**get_type_hints(ModelArguments), "num_heads": int | None}
+    types = get_type_hints(function)
+    for name in parameters.keys() - {"config", "weights", "block"}:
+        assert listed[name] == types[name], name
+    found = inspect.signature(getattr(keras_vit, variant)).parameters
+    assert found.keys() == parameters.keys() - {"config"}
     for name in ("VisionTransformer", "HybridVisionTransformer", "R26ViTS32"):
         with pytest.raises(TypeError, match="Did you mean 'num_layers'"):
             getattr(keras_vit, name)(depth=3)

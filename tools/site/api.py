@@ -61,6 +61,9 @@ def public_names(module):
 
 
 def _models():
+    signature = inspect.signature(keras_vit.ViTB16)
+    parameters = signature.parameters.values()
+    first = [x for x in parameters if x.kind is not x.KEYWORD_ONLY]
     lines = [
         "# Models",
         "",
@@ -71,7 +74,7 @@ def _models():
         "## Variants",
         "",
         "```python",
-        f"keras_vit.ViTB16{inspect.signature(keras_vit.ViTB16)}",
+        f"keras_vit.ViTB16{signature.replace(parameters=first)}",
         "```",
         "",
         "The named variants take every argument of the function of their",
