@@ -32,6 +32,9 @@ def decode(
         those that overlap one of a higher score and the same class by an IoU
         above 0.6.
 
+    Raises:
+        ValueError: if an output is NaN.
+
     Example:
 
     ```python
@@ -40,16 +43,21 @@ def decode(
     ```
     """
     of_points = "points" in outputs
-    logits = outputs["classes"]
-    scores, boxes = (
-        ops.convert_to_numpy(x)
-        for x in (
-            ops.sigmoid(logits) if of_points else ops.softmax(logits)[..., :-1],
-            keras.utils.bounding_boxes.convert_format(
-                outputs["boxes"], "rel_center_xywh", "xyxy", height, width
-            ),
-        )
+    logits, boxes = (
+        ops.convert_to_numpy(outputs[x]) for x in ("classes", "boxes")
     )
+    bad = np.isnan(logits).any((1, 2)) | np.isnan(boxes).any((1, 2))
+    if bad.any():
+        raise ValueError(
+            f"The outputs must be numbers. Received: NaN for {bad.sum()} of "
+            f"{len(bad)} images, the first at index {bad.argmax()}. Look for "
+            "it in the images and the model's weights."
+        )
+    boxes = keras.utils.bounding_boxes.convert_format(
+        boxes, "rel_center_xywh", "xyxy", height, width
+    )
+    scores = ops.sigmoid(logits) if of_points else ops.softmax(logits)[..., :-1]
+    boxes, scores = (ops.convert_to_numpy(x) for x in (boxes, scores))
     if of_points:
         boxes = np.clip(boxes, 0, [width, height, width, height])
         return [_suppressed(*x) for x in zip(boxes, scores, strict=True)]
@@ -78,26 +86,24 @@ def _suppressed(boxes: Array, scores: Array) -> dict[str, Array]:
     found = scores[points, classes]
     best = np.argsort(-found, kind="stable")[:_MOST_CANDIDATES]
     boxes, classes, found = boxes[points[best]], classes[best], found[best]
-    crowd = np.zeros(len(boxes), bool)
-    similar = box_overlaps(boxes, boxes, crowd) > _MOST_OVERLAP
+    similar = box_overlaps(boxes, boxes) > _MOST_OVERLAP
     similar &= classes[:, None] == classes
     free = np.ones(len(boxes), bool)
     for i in range(len(boxes)):
         if free[i]:
             free[i + 1 :] &= ~similar[i, i + 1 :]
     kept = np.flatnonzero(free)[:_MOST_BOXES]
-    return {
-        "boxes": boxes[kept],
-        "classes": classes[kept],
-        "scores": found[kept],
-    }
+    found = {"boxes": boxes, "classes": classes, "scores": found}
+    return {name: x[kept] for name, x in found.items()}
 
 
 def box_areas(boxes: Array) -> Array:
     return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
 
 
-def box_overlaps(boxes: Array, targets: Array, crowd: Array) -> Array:
+def box_overlaps(
+    boxes: Array, targets: Array, crowd: Array | bool = False
+) -> Array:
     """Returns the IoU of boxes and objects; with a crowd, the fraction of the
     box that is in it."""
     both = np.minimum(boxes[:, None, 2:], targets[:, 2:])

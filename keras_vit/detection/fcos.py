@@ -1,5 +1,6 @@
 """FCOS: a detector without anchors on a simple feature pyramid."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -100,21 +101,26 @@ def FCOS(
     (images,) = maps.inputs
     pyramid = SimpleFeaturePyramid(filters, levels=levels, name="pyramid")
     pyramid = pyramid(maps.output)
+    convolution = functools.partial(
+        keras.layers.Conv2D,
+        kernel_size=3,
+        padding="same",
+        data_format="channels_last",
+    )
     found = {}
     for kind, units, bias in (("class", classes, _PRIOR), ("box", 4, 0.0)):
         layers = []
         for i in range(1, _checks.positive_int("depth", depth) + 1):
             layers += [
-                _convolution(filters, 3, f"{kind}_conv_{i}", use_bias=False),
+                convolution(filters, use_bias=False, name=f"{kind}_conv_{i}"),
                 keras.layers.LayerNormalization(
                     epsilon=1e-6, name=f"{kind}_norm_{i}"
                 ),
                 keras.layers.ReLU(name=f"{kind}_relu_{i}"),
             ]
-        output = _convolution(
+        output = convolution(
             units,
-            3,
-            f"{kind}_output",
+            name=f"{kind}_output",
             kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
             bias_initializer=keras.initializers.Constant(bias),
             dtype="float32",
@@ -132,19 +138,6 @@ def FCOS(
         name="point_boxes",
     )(found["box"], found["class"], images)
     return FCOSModel(images, outputs, name=name or unique_name("fcos"))
-
-
-def _convolution(
-    filters: int, size: int, name: str, **options: Any
-) -> keras.Layer:
-    return keras.layers.Conv2D(
-        filters,
-        size,
-        padding="same",
-        data_format="channels_last",
-        name=name,
-        **options,
-    )
 
 
 @keras.saving.register_keras_serializable("keras_vit")

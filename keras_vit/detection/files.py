@@ -1,7 +1,6 @@
 """YOLOS's files in the layout of transformers."""
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Sequence
 
@@ -9,7 +8,6 @@ import keras
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit import downloads
 from keras_vit._types import Config
 from keras_vit._types import StrPath
 from keras_vit.config import ViTConfig
@@ -17,12 +15,10 @@ from keras_vit.detection.yolos import YOLOS
 from keras_vit.layers.initializers import skip_init
 from keras_vit.models import VisionTransformer
 from keras_vit.models import config_of
-from keras_vit.weights.files import atomic_write
 from keras_vit.weights.files import class_names_of
-from keras_vit.weights.files import read
-from keras_vit.weights.files import read_config
-from keras_vit.weights.files import write
 from keras_vit.weights.formats import yolos
+from keras_vit.weights.formats.format import read_folder
+from keras_vit.weights.formats.format import write_folder
 from keras_vit.weights.formats.huggingface import label_entries
 from keras_vit.weights.formats.huggingface_config import hidden_act
 from keras_vit.weights.formats.huggingface_config import read_arguments
@@ -30,7 +26,6 @@ from keras_vit.weights.weight_map import assign_all
 from keras_vit.weights.weight_map import from_checkpoint
 from keras_vit.weights.weight_map import to_checkpoint
 
-_FILES = ("model.safetensors", "config.json")
 # Entries of config.json, with transformers' defaults, which older files leave
 # out.
 _DEFAULTS = {
@@ -46,15 +41,21 @@ _DEFAULTS = {
     "qkv_bias": True,
     "num_detection_tokens": 100,
     "use_mid_position_embeddings": True,
+    "bbox_loss_coefficient": 5,
+    "giou_loss_coefficient": 2,
+    "eos_coefficient": 0.1,
+    "class_cost": 1,
+    "bbox_cost": 5,
+    "giou_cost": 2,
 }
-# Arguments of `set_loss`: their names and defaults in config.json.
+# Arguments of `set_loss`, and their names in config.json.
 _LOSS_OPTIONS = {
-    "box_weight": ("bbox_loss_coefficient", 5),
-    "giou_weight": ("giou_loss_coefficient", 2),
-    "no_object_weight": ("eos_coefficient", 0.1),
-    "class_cost": ("class_cost", 1),
-    "box_cost": ("bbox_cost", 5),
-    "giou_cost": ("giou_cost", 2),
+    "box_weight": "bbox_loss_coefficient",
+    "giou_weight": "giou_loss_coefficient",
+    "no_object_weight": "eos_coefficient",
+    "class_cost": "class_cost",
+    "box_cost": "bbox_cost",
+    "giou_cost": "giou_cost",
 }
 
 
@@ -81,16 +82,8 @@ def load(path: StrPath) -> keras.Model:
 
     >>> model = keras_vit.detection.load("hf://hustvl/yolos-small")
     """
-    path = downloads.fetch_if_remote(path)
     # transformers stores an array of no layers for a model of one block.
-    arrays = read(path, empty=(yolos.MID_POSITIONS,))
-    config = read_config(path)
-    if config.get("model_type") != "yolos":
-        raise ValueError(
-            f"{str(path)!r} must be a folder of transformers whose config.json "
-            "has the model type 'yolos'. Received: "
-            f"{config.get('model_type')!r}"
-        )
+    arrays, config = read_folder(path, "yolos", yolos.MID_POSITIONS)
     config = {**_DEFAULTS, **config}
     c, queries = _encoder_config(config), config["num_detection_tokens"]
     weights = from_checkpoint(
@@ -110,22 +103,17 @@ def load(path: StrPath) -> keras.Model:
                 f"config.json of {str(path)!r}. Received: "
                 f"{np.shape(weights.get(name, ()))}"
             )
+    classes = len(weights["class_3/bias"]) - 1
+    shape = None, None, config["num_channels"]
     with skip_init():
-        encoder = VisionTransformer(
-            c,
-            include_top=False,
-            input_shape=(None, None, config["num_channels"]),
-        )
+        encoder = VisionTransformer(c, include_top=False, input_shape=shape)
         model = YOLOS(
             encoder,
-            len(weights["class_3/bias"]) - 1,
+            classes,
             queries,
             config["use_mid_position_embeddings"],
-            {
-                name: config.get(theirs, default)
-                for name, (theirs, default) in _LOSS_OPTIONS.items()
-            },
-            class_names_of(config, len(weights["class_3/bias"]) - 1),
+            {name: config[theirs] for name, theirs in _LOSS_OPTIONS.items()},
+            class_names_of(config, classes),
         )
     assign_all(
         {variable.path: variable for variable in model.weights},
@@ -156,35 +144,25 @@ def save(
         FileExistsError: if there are files and `overwrite` is False.
         ValueError: if transformers' YOLOS cannot be this model.
     """
-    folder = pathlib.Path(folder)
-    for name in _FILES:
-        if (folder / name).exists() and not overwrite:
-            raise FileExistsError(
-                f"{str(folder / name)!r} exists. Choose another folder, or "
-                "give `overwrite=True`."
-            )
     config = _config(model, class_names)
     weights = {
         variable.path: keras.ops.convert_to_numpy(variable)
         for variable in model.weights
     }
-    arrays = yolos.join(
-        to_checkpoint(weights, yolos.YOLOS, config["num_attention_heads"]),
-        config["num_detection_tokens"],
+    arrays = to_checkpoint(weights, yolos.YOLOS, config["num_attention_heads"])
+    arrays = yolos.join(arrays, config["num_detection_tokens"])
+    write_folder(
+        pathlib.Path(folder),
+        {"model.safetensors": arrays},
+        {"config.json": config},
+        overwrite,
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    write(arrays, folder / _FILES[0], overwrite)
-    with atomic_write(folder / _FILES[1], overwrite) as temporary:
-        pathlib.Path(temporary).write_text(json.dumps(config, indent=2))
 
 
 def _encoder_config(config: Config) -> ViTConfig:
     """Returns the encoder that transformers builds from a config.json."""
     patch_size = _checks.positive_pair("patch_size", config["patch_size"])
     image_size = _checks.positive_pair("image_size", config["image_size"])
-    rows, columns = (
-        n // patch for n, patch in zip(image_size, patch_size, strict=True)
-    )
     return ViTConfig(
         patch_size=patch_size,
         hidden_size=config["hidden_size"],
@@ -192,7 +170,10 @@ def _encoder_config(config: Config) -> ViTConfig:
         num_heads=config["num_attention_heads"],
         mlp_dim=config["intermediate_size"],
         class_token=True,
-        grid_size=(rows, columns),
+        grid_size=(
+            image_size[0] // patch_size[0],
+            image_size[1] // patch_size[1],
+        ),
         resampling="bicubic",
         qkv_bias=config["qkv_bias"],
         activation=read_arguments(config)["activation"],
@@ -241,8 +222,8 @@ def _config(model: keras.Model, class_names: Sequence[str] | None) -> Config:
             layer.name == "mid_position_embedding_0" for layer in model.layers
         ),
         **{
-            theirs: tokens.loss_options.get(name, default)
-            for name, (theirs, default) in _LOSS_OPTIONS.items()
+            theirs: tokens.loss_options.get(name, _DEFAULTS[theirs])
+            for name, theirs in _LOSS_OPTIONS.items()
         },
         **label_entries(names),
         "dtype": "float32",

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 
 _THRESHOLDS = np.linspace(0.5, 0.95, 10)
 _RECALLS = np.linspace(0, 1, 101)
+# Bounds of areas in square pixels: all, small, medium, large.
+_SMALLEST = np.array([[0], [0], [32**2], [96**2]])
+_LARGEST = np.array([[1e5**2], [32**2], [96**2], [1e5**2]])
 _MOST = 100  # boxes of an image, those of the highest scores
-# Areas in square pixels: all, small, medium, large.
-_AREAS = np.array(
-    [(0, 1e5**2), (0, 32**2), (32**2, 96**2), (96**2, 1e5**2)], float
-)
-_SIZES = ("small", "medium", "large")
+# Areas, by their index, and numbers of boxes of an image, of which there is a
+# precision and a recall.
+_RANGES = ((0, _MOST), (1, _MOST), (2, _MOST), (3, _MOST), (0, 1), (0, 10))
 
 
 def coco_metrics(
@@ -74,39 +75,39 @@ def coco_metrics(
     >>> coco_metrics([{**boxes, "scores": [0.9]}], [boxes])["AP"]
     1.0
     """
-    images = [_Image(p, t) for p, t in zip(predictions, targets, strict=True)]
+    pairs = [
+        (_arrays(found), _arrays(truth))
+        for found, truth in zip(predictions, targets, strict=True)
+    ]
     classes = np.unique(
-        np.concatenate([[], *(image.target_classes for image in images)])
+        np.concatenate([[], *(truth["classes"] for _, truth in pairs)])
     )
-    # Average precision and recall by class, area (and number of boxes of all
-    # areas) and threshold; NaN without objects.
-    precision = np.full((len(classes), 4, 10), np.nan)
-    recall = np.full((len(classes), 6, 10), np.nan)
+    # By class, range and threshold; NaN without objects.
+    precision, recall = np.full((2, len(classes), 6, 10), np.nan)
     for k, number in enumerate(classes):
-        parts = [image.match(number) for image in images]
-        counts = np.sum([part[0] for part in parts], axis=0)
-        for area in range(4):
-            most = (_MOST, 1, 10) if area == 0 else (_MOST,)
-            for limit in most if counts[area] else ():
-                curve = _curves(
-                    np.concatenate([p[1][:limit] for p in parts]),
-                    np.concatenate([p[2][area][:, :limit] for p in parts], 1),
-                    np.concatenate([p[3][area][:, :limit] for p in parts], 1),
-                    counts[area],
-                )
-                row = {1: 4, 10: 5}.get(limit, area)
-                recall[k, row] = curve[1]
-                if limit == _MOST:
-                    precision[k, area] = curve[0]
+        parts = zip(*(_match(*pair, number) for pair in pairs), strict=True)
+        counts, *parts = parts
+        counts = np.sum(counts, axis=0)
+        scores, ranks, *parts = (np.concatenate(x, axis=-1) for x in parts)
+        for i, (area, most) in enumerate(_RANGES):
+            if counts[area]:
+                kept = ranks < most
+                matched, ignored = (x[area][:, kept] for x in parts)
+                curves = _curves(scores[kept], matched, ignored, counts[area])
+                precision[k, i], recall[k, i] = curves
     found = {
         "AP": precision[:, 0],
         "AP50": precision[:, 0, 0],
         "AP75": precision[:, 0, 5],
-        **{f"AP_{n}": precision[:, i + 1] for i, n in enumerate(_SIZES)},
+        "AP_small": precision[:, 1],
+        "AP_medium": precision[:, 2],
+        "AP_large": precision[:, 3],
         "AR_1": recall[:, 4],
         "AR_10": recall[:, 5],
         "AR_100": recall[:, 0],
-        **{f"AR_{n}": recall[:, i + 1] for i, n in enumerate(_SIZES)},
+        "AR_small": recall[:, 1],
+        "AR_medium": recall[:, 2],
+        "AR_large": recall[:, 3],
     }
     return {
         name: -1.0 if np.isnan(x).all() else float(np.nanmean(x))
@@ -267,12 +268,12 @@ def plot_boxes(
         A `matplotlib.figure.Figure`.
     """
     rectangle = require("matplotlib.patches").Rectangle
-    rows = [("predicted", predictions)]
+    rows = {"predicted": predictions}
     if targets is not None:
-        rows.insert(0, ("true", targets))
+        rows = {"true": targets, **rows}
     figure = new_figure(2.2 * len(images), 2.4 * len(rows) + 0.4, title)
     grid = figure.subplots(len(rows), len(images), squeeze=False)
-    for line, (label, found) in zip(grid, rows, strict=True):
+    for line, (label, found) in zip(grid, rows.items(), strict=True):
         for axes, image, boxes in zip(line, images, found, strict=True):
             axes.imshow(image, cmap="gray", vmin=0, vmax=1)
             axes.set(title=label, xticks=[], yticks=[])
@@ -281,84 +282,71 @@ def plot_boxes(
                 boxes["boxes"], boxes["classes"], scores, strict=True
             ):
                 color = f"C{int(number) % 10}"
-                box = rectangle(
+                corner, size = (
                     (left - 0.5, top - 0.5),
-                    right - left,
-                    bottom - top,
-                    fill=False,
-                    edgecolor=color,
+                    (right - left, bottom - top),
                 )
+                box = rectangle(corner, *size, fill=False, edgecolor=color)
                 axes.add_patch(box)
                 name = plot_label(class_names[int(number)], 18)
                 text = name if score is None else f"{name} {score:.2f}"
-                axes.text(
-                    *(left, top),
-                    text,
-                    fontsize=7,
-                    color="white",
-                    backgroundcolor=color,
-                )
+                style = {"color": "white", "backgroundcolor": color}
+                axes.text(left, top, text, fontsize=7, **style)
     return figure
 
 
-class _Image:
-    """The boxes and objects of an image, as arrays."""
+def _arrays(image: Mapping[str, ArrayLike]) -> dict[str, Array]:
+    """Returns the boxes or objects of an image as arrays."""
+    boxes = np.asarray(image["boxes"], float).reshape(-1, 4)
+    image = {"crowd": np.zeros(len(boxes)), "areas": box_areas(boxes), **image}
+    return {
+        "boxes": boxes,
+        "classes": np.asarray(image["classes"], int).reshape(-1),
+        "scores": np.asarray(image.get("scores", ()), float).reshape(-1),
+        "crowd": np.asarray(image["crowd"], bool).reshape(-1),
+        "areas": np.asarray(image["areas"], float).reshape(-1),
+    }
 
-    def __init__(
-        self,
-        predictions: Mapping[str, ArrayLike],
-        targets: Mapping[str, ArrayLike],
-    ) -> None:
-        self.boxes, self.target_boxes = (
-            np.asarray(x["boxes"], float).reshape(-1, 4)
-            for x in (predictions, targets)
-        )
-        self.classes, self.target_classes = (
-            np.asarray(x["classes"], int).reshape(-1)
-            for x in (predictions, targets)
-        )
-        self.scores = np.asarray(predictions["scores"], float).reshape(-1)
-        crowd = targets.get("crowd", np.zeros(len(self.target_boxes)))
-        self.crowd = np.asarray(crowd, bool).reshape(-1)
-        areas = targets.get("areas", box_areas(self.target_boxes))
-        self.target_areas = np.asarray(areas, float).reshape(-1)
 
-    def match(self, number: int) -> tuple[Array, Array, Array, Array]:
-        """Matches the boxes of a class with its objects.
+def _match(
+    found: dict[str, Array], truth: dict[str, Array], number: int
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Matches the boxes of a class with its objects.
 
-        Returns the numbers of objects that count, by area; the scores of the
-        boxes; and, of shape `(areas, thresholds, boxes)`, whether they have an
-        object, and whether they are of no account.
-        """
-        here = np.flatnonzero(self.classes == number)
-        order = np.argsort(-self.scores[here], kind="stable")
-        here = here[order][:_MOST]
-        boxes, scores = self.boxes[here], self.scores[here]
-        there = self.target_classes == number
-        targets, crowd = self.target_boxes[there], self.crowd[there]
-        ignored = crowd | _is_outside(self.target_areas[there])  # (A, G)
-        overlaps = box_overlaps(boxes, targets, crowd)
-        enough = np.minimum(_THRESHOLDS, 1 - 1e-10)[:, None]
-        free = np.ones((4, len(_THRESHOLDS), len(targets)), bool)
-        matched = np.zeros((4, len(_THRESHOLDS), len(boxes)), bool)
-        no_account = np.zeros_like(matched)
-        for i, overlap in enumerate(overlaps if len(targets) else ()):
-            fits = (free | crowd) & (overlap >= enough)  # (A, T, G)
-            counted = fits & ~ignored[:, None]
-            # Objects that count come before others.
-            is_counted = counted.any(-1, keepdims=True)
-            fits = np.where(is_counted, counted, fits)
-            # The last one of those of the largest IoU.
-            best = np.where(fits, overlap, -1)[..., ::-1].argmax(-1)
-            best = len(targets) - 1 - best[..., None]
-            found = fits.any(-1, keepdims=True)
-            left = np.take_along_axis(free, best, -1) & ~found
-            np.put_along_axis(free, best, left, -1)
-            matched[..., i] = found[..., 0]
-            no_account[..., i] = (found & ~is_counted)[..., 0]
-        outside = _is_outside(box_areas(boxes))[:, None]
-        no_account |= ~matched & outside
-        return (~ignored).sum(1), scores, matched, no_account
+    Returns the numbers of objects that count, by area; the scores of the boxes,
+    and their ranks by score; and, of shape `(areas, thresholds, boxes)`,
+    whether they have an object, and whether they do not count.
+    """
+    here = np.flatnonzero(found["classes"] == number)
+    order = np.argsort(-found["scores"][here], kind="stable")
+    here = here[order][:_MOST]
+    boxes, scores = found["boxes"][here], found["scores"][here]
+    there = truth["classes"] == number
+    crowd, areas = truth["crowd"][there], truth["areas"][there]
+    ignored = crowd | (areas < _SMALLEST) | (areas > _LARGEST)  # (A, G)
+    overlaps = box_overlaps(boxes, truth["boxes"][there], crowd)
+    enough = np.minimum(_THRESHOLDS, 1 - 1e-10)[:, None]
+    free = np.ones((4, len(_THRESHOLDS), len(crowd)), bool)
+    matched = np.zeros((4, len(_THRESHOLDS), len(boxes)), bool)
+    no_account = np.zeros_like(matched)
+    for i, overlap in enumerate(overlaps if len(crowd) else ()):
+        fits = (free | crowd) & (overlap >= enough)  # (A, T, G)
+        counted = fits & ~ignored[:, None]
+        # Objects that count come before others.
+        is_counted = counted.any(-1, keepdims=True)
+        fits = np.where(is_counted, counted, fits)
+        is_matched = fits.any(-1)
+        # The last one of those of the largest IoU.
+        best = np.where(fits, overlap, -1)[..., ::-1].argmax(-1)
+        best = len(crowd) - 1 - best[..., None]
+        left = np.take_along_axis(free, best, -1) & ~is_matched[..., None]
+        np.put_along_axis(free, best, left, -1)
+        matched[..., i] = is_matched
+        no_account[..., i] = is_matched & ~is_counted[..., 0]
+    areas = box_areas(boxes)
+    outside = (areas < _SMALLEST) | (areas > _LARGEST)
+    no_account |= ~matched & outside[:, None]
+    return (~ignored).sum(1), scores, np.arange(len(boxes)), matched, no_account
 
 
 def _curves(
@@ -378,8 +366,3 @@ def _curves(
         for p, r in zip(precision, recall, strict=True)
     ]
     return np.array(found), recall.max(1, initial=0)
-
-
-def _is_outside(areas: Array) -> Array:
-    """Returns whether areas are outside of the ranges: (4, n)."""
-    return (areas < _AREAS[:, :1]) | (areas > _AREAS[:, 1:])

@@ -5,7 +5,6 @@ import pathlib
 import keras
 import numpy as np
 
-from keras_vit import downloads
 from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._types import StrPath
@@ -17,12 +16,11 @@ from keras_vit.models import VisionTransformer
 from keras_vit.models import config_of
 from keras_vit.segmentation.eomt import EoMT
 from keras_vit.segmentation.eomt import QueryMask
-from keras_vit.weights.files import read
-from keras_vit.weights.files import read_config
 from keras_vit.weights.formats.eomt import CLASS_WEIGHTS
 from keras_vit.weights.formats.eomt import EOMT
 from keras_vit.weights.formats.eomt import EOMT_GATED
 from keras_vit.weights.formats.eomt import PROBABILITIES
+from keras_vit.weights.formats.format import read_folder
 from keras_vit.weights.formats.format import write_folder
 from keras_vit.weights.formats.huggingface_config import mlp_ratio
 from keras_vit.weights.infer import infer_architecture
@@ -81,16 +79,8 @@ def load(path: StrPath, masked: bool | None = None) -> keras.Model:
     >>> model = keras_vit.segmentation.load("hf://tue-mps/"
     ...     "ade20k_semantic_eomt_large_512")
     """
-    path = downloads.fetch_if_remote(path)
     # transformers stores an array of no register tokens.
-    arrays = read(path, empty=(_REGISTERS,))
-    config = read_config(path)
-    if config.get("model_type") != "eomt":
-        raise ValueError(
-            f"{str(path)!r} must be a folder of transformers whose config.json "
-            "has the model type 'eomt'. Received: "
-            f"{config.get('model_type')!r}"
-        )
+    arrays, config = read_folder(path, "eomt", _REGISTERS)
     num_blocks = config.get("num_blocks", 4)
     probabilities = arrays.pop(PROBABILITIES, np.ones(num_blocks, "float32"))
     class_weights = arrays.pop(CLASS_WEIGHTS, [config.get(*_NO_OBJECT)])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import load_detection
+from keras_vit.detection import decode
 from keras_vit.evaluation import CocoMetrics
 from keras_vit.evaluation import coco_metrics
 from keras_vit.evaluation import evaluate_boxes
@@ -47,6 +48,21 @@ def test_images_without_boxes_or_objects():
     assert found["AP50"] == pytest.approx(0.5)
     with pytest.raises(ValueError, match="shorter"):
         coco_metrics([box], [])
+
+
+@pytest.mark.parametrize("name", ["classes", "boxes"])
+def test_outputs_that_are_nan_are_an_error(name):
+    """They would be no boxes: an AP of 0."""
+    outputs = {
+        "classes": np.zeros((3, 5, 2), "float32"),
+        "boxes": np.full((3, 5, 4), 0.5, "float32"),
+    }
+    for more in ({}, {"points": outputs["boxes"]}):  # a YOLOS, an FCOS
+        assert len(decode({**outputs, **more})) == 3
+        wrong = outputs[name].copy()
+        wrong[1, 2, 0] = np.nan
+        with pytest.raises(ValueError, match="NaN for 1 of 3 .* index 1"):
+            decode({**outputs, **more, name: wrong})
 
 
 @ON_TORCH

@@ -13,11 +13,14 @@ import numpy as np
 
 from keras_vit._types import Array
 from keras_vit._types import Config
+from keras_vit._types import StrPath
 from keras_vit._types import Tensor
 from keras_vit._warnings import warn
+from keras_vit.downloads import fetch_if_remote
 from keras_vit.weights import infer
 from keras_vit.weights.files import atomic_write
 from keras_vit.weights.files import read
+from keras_vit.weights.files import read_config
 from keras_vit.weights.files import write
 from keras_vit.weights.infer import POSITION_PREFIXES
 from keras_vit.weights.weight_map import Layer
@@ -253,6 +256,23 @@ def mismatches(arguments: Config, values: Values) -> list[str]:
         for name, allowed in values.items()
         if name in arguments and arguments[name] not in allowed
     ]
+
+
+def read_folder(
+    path: StrPath, model_type: str, empty: str
+) -> tuple[dict[str, Array], Config]:
+    """Returns the arrays and the config.json of a folder of transformers, whose
+    array `empty` may have no elements; raises a `ValueError` if it is of
+    another model."""
+    path = fetch_if_remote(path)
+    arrays, config = read(path, empty=(empty,)), read_config(path)
+    if config.get("model_type") != model_type:
+        raise ValueError(
+            f"{str(path)!r} must be a folder of transformers whose config.json "
+            f"has the model type {model_type!r}. Received: "
+            f"{config.get('model_type')!r}"
+        )
+    return arrays, config
 
 
 def write_folder(
