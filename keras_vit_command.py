@@ -11,11 +11,14 @@ those of the flags named here:
 import contextlib
 import difflib
 import importlib
+import importlib.util
 import os
 import pathlib
 import runpy
 import shutil
+import subprocess
 import sys
+from typing import Any
 
 # This module is outside the package, whose import takes seconds, so that the
 # help does not wait for Keras.
@@ -102,17 +105,46 @@ def main(argv: list[str] | None = None) -> int:
     if target == "http.server":
         runpy.run_module(target, run_name="__main__", alter_sys=True)
         return 0
-    import_tensorflow()
+    if {"-h", "--help"} & {*values}:  # the program ends when it has parsed them
+        sys.modules.setdefault("keras", _Anything("keras", (), {}))  # type: ignore
+    else:
+        import_tensorflow()
     if not target.endswith(".py"):
         return importlib.import_module(target).main(values)
-    runpy.run_path(str(recipes() / target), run_name="__main__")
+    # runpy.run_path would replace the name of the command in sys.argv.
+    spec: Any = importlib.util.spec_from_file_location(
+        "__main__", recipes() / target
+    )
+    recipe = importlib.util.module_from_spec(spec)
+    sys.modules["__main__"] = recipe
+    spec.loader.exec_module(recipe)
     return 0
+
+
+class _Anything(type):
+    """A class with any attribute, which stands for Keras while the flags of a
+    program are listed: Keras takes seconds, and modules only subclass its
+    classes and decorate theirs when they are imported."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything(name, (), {})
+
+    def __call__(cls, *_: Any, **__: Any) -> Any:
+        return lambda decorated: decorated
+
+    def __or__(cls, _: Any) -> Any:  # of an annotation
+        return cls
+
+    __ror__ = __or__
 
 
 def import_tensorflow() -> None:
     """Imports TensorFlow, if it is installed, without the lines of its C++ code
     on stderr, which TF_CPP_MIN_LOG_LEVEL=3 does not hide
-    (https://github.com/tensorflow/tensorflow/issues/100442).
+    (https://github.com/tensorflow/tensorflow/issues/100442), unless the import
+    fails.
 
     It precedes Keras. With every backend, TensorFlow reads images, and Keras
     imports it to save a model.
@@ -120,12 +152,23 @@ def import_tensorflow() -> None:
     quiet = os.environ["TF_CPP_MIN_LOG_LEVEL"] == "3"
     if not quiet or "tensorflow" in sys.modules:
         return
-    # It is opened first, as it becomes file 2 if there is no stderr.
-    with open(os.devnull, "wb") as hidden, contextlib.suppress(ImportError):
+    # Another process has them, and prints them if no zero byte follows: on an
+    # unsuitable machine, TensorFlow ends this process.
+    code = "import sys; text = sys.stdin.buffer.read(); "
+    code += r"b'\0' in text or sys.stderr.buffer.write(text)"
+    with (
+        contextlib.suppress(ImportError),
+        subprocess.Popen(
+            [sys.executable, "-S", "-c", code],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is not for it
+        ) as printer,
+    ):
         stderr = os.dup(2)
-        os.dup2(hidden.fileno(), 2)
+        os.dup2(printer.stdin.fileno(), 2)  # type: ignore
         try:
             importlib.import_module("tensorflow")
+            os.write(2, b"\0")
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)

@@ -858,7 +858,8 @@ def main(argv: list[str] | None = None) -> int:
         "--format",
         "--to",
         choices=tuple(FORMATS),
-        help="default: by the suffix of TARGET",
+        metavar="FORMAT",
+        help=f"{', '.join(FORMATS)}; default: by the suffix of TARGET",
     )
     parser.add_argument(
         "--image-size",

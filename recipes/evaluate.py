@@ -170,10 +170,8 @@ def real_labels(config, data):
 
 def measure(probabilities, labels, class_names, config, output):
     """Writes per_class.csv and the plots, and returns the metrics by name."""
-    confusion = evaluation.confusion_matrix(
-        probabilities.argmax(axis=1), labels, len(class_names)
-    )
-    rows = evaluation.per_class(confusion, class_names)
+    predicted = probabilities.argmax(axis=1)
+    rows = evaluation.per_class((predicted, labels), class_names)
     there = [row for row in rows if row["images"]]
     results = {
         "images": len(labels),
@@ -194,16 +192,12 @@ def measure(probabilities, labels, class_names, config, output):
     title = f"accuracy {results['accuracy']:.2%} of {len(labels)} images"
     error = f"calibration error {results['calibration_error']:.4f}"
     bins = evaluation.reliability(probabilities, labels, config.bins)
-    for name, figure in {
-        "reliability.png": evaluation.plot_reliability(
-            bins, f"{title}\n{error}"
-        ),
-        "confusion.png": evaluation.plot_confusion(
-            confusion, class_names, title
-        ),
-    }.items():
-        with run_folder.atomic_write(output / name) as temporary:
-            figure.savefig(temporary)
+    figure = evaluation.plot_reliability(bins, f"{title}\n{error}")
+    with run_folder.atomic_write(output / "reliability.png") as temporary:
+        figure.savefig(temporary)
+    evaluation.write_confusion(
+        predicted, labels, class_names, title, output / "confusion.png"
+    )
     print(f"\n{evaluation.class_table(rows)}")
     return results
 

@@ -1,8 +1,8 @@
 """The command `keras-vit`; `tests/wheel.py` runs it from a wheel."""
 
-import importlib
+import contextlib
+import importlib.machinery
 import os
-import runpy
 import subprocess
 import sys
 
@@ -19,15 +19,23 @@ pytestmark = pytest.mark.backends("torch")
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["keras-vit"])
+    # Commands replace it.
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     return tmp_path
 
 
-def test_help_does_not_wait_for_keras(folder):
-    code = "import sys, keras_vit_command as c; c.main([]); "
-    code += "sys.exit('keras' in sys.modules)"
+PROGRAMS = [name for name in command.COMMANDS if name != "serve-page"]
+
+
+@pytest.mark.parametrize("name", ["", *PROGRAMS])
+def test_help_does_not_wait_for_keras(name, folder, capsys):
+    """It is the same with Keras, which these tests have imported."""
+    code = "import keras_vit_command as c, sys\ntry: c.main(sys.argv[1:])\n"
+    code += "finally: assert not hasattr(sys.modules.get('keras'), '__file__')"
+    values = [name, "--help"] if name else []
     environment = {**os.environ, "PYTHONPATH": str(command.recipes().parent)}
     found = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *values],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -35,6 +43,9 @@ def test_help_does_not_wait_for_keras(folder):
     )
     assert found.returncode == 0, found.stderr
     assert max(map(len, found.stdout.splitlines())) <= 80
+    with pytest.raises(SystemExit) if name else contextlib.nullcontext():
+        command.main(values)
+    assert capsys.readouterr().out == found.stdout
 
 
 def test_help_names_all_commands(capsys):
@@ -65,17 +76,14 @@ def test_help_names_all_commands(capsys):
 def test_recipes_receive_flags(values, flags, monkeypatch):
     ran = []
     monkeypatch.setattr(
-        runpy, "run_path", lambda *a, **_: ran.append([*a, *sys.argv[1:]])
+        importlib.machinery.SourceFileLoader,
+        "exec_module",
+        lambda self, _: ran.append([self.path, *sys.argv]),
     )
     command.main(values)
     recipe = command.COMMANDS[values[0]][0].split()[0]
-    assert ran == [[str(command.recipes() / recipe), *flags]]
-
-
-def test_recipe_runs(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        command.main(["train", "--help"])
-    assert "--learning-rate" in capsys.readouterr().out
+    program = f"keras-vit {values[0]}"
+    assert ran == [[str(command.recipes() / recipe), program, *flags]]
 
 
 def test_module_runs(capsys):
@@ -108,16 +116,31 @@ def test_a_run_records_its_command(monkeypatch):
     assert info["command"] == "keras-vit train --dataset 'a b'"
 
 
-def test_messages_of_tensorflow_are_hidden(monkeypatch, capfd):
-    """Only those of its import, which may fail."""
-
-    def load(name):
-        os.write(2, b"a message of " + name.encode())
-        raise ImportError
-
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
-    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
-    monkeypatch.setattr(importlib, "import_module", load)
-    command.import_tensorflow()
-    os.write(2, b"another")
-    assert capfd.readouterr().err == "another"
+@pytest.mark.parametrize(
+    ("ending", "printed"),
+    [
+        ("", ""),
+        ("os.abort()", "a message"),
+        ("raise ImportError", "a message"),
+        ("raise OSError('why')", "a messageOSError: why"),
+    ],
+)
+def test_messages_of_tensorflow_are_hidden(folder, ending, printed):
+    """Only those of its import, and only if it succeeds."""
+    module = folder / "tensorflow.py"
+    module.write_text(f"import os\nos.write(2, b'a message')\n{ending}\n")
+    paths = os.pathsep.join([str(folder), str(command.recipes().parent)])
+    found = subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            "import os, sys, keras_vit_command as c; sys.tracebacklimit = 0; "
+            "c.import_tensorflow(); os.write(2, b' and the next one')",
+        ],
+        env={**os.environ, "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+    )
+    if ending in ("", "raise ImportError"):
+        printed += " and the next one"
+    assert found.stderr.startswith(printed)
+    assert found.stderr.count("message") == printed.count("message")

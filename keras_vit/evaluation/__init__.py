@@ -41,6 +41,7 @@ from keras_vit.evaluation.plots import plot_segmentation as plot_segmentation
 from keras_vit.evaluation.plots import (
     plot_top_predictions as plot_top_predictions,
 )
+from keras_vit.evaluation.plots import write_confusion as write_confusion
 from keras_vit.evaluation.predict import predict_dataset as predict_dataset
 from keras_vit.evaluation.predict import predict_splits as predict_splits
 from keras_vit.evaluation.probes import Linear as Linear

@@ -8,11 +8,10 @@ import numpy as np
 
 from keras_vit._logging import logger
 from keras_vit._program import printable
-from keras_vit.evaluation.metrics import confusion_matrix
 from keras_vit.evaluation.metrics import per_class
 from keras_vit.evaluation.metrics import sigmoid
 from keras_vit.evaluation.metrics import softmax
-from keras_vit.evaluation.plots import plot_confusion
+from keras_vit.evaluation.plots import write_confusion
 from keras_vit.evaluation.predict import predict_dataset
 from keras_vit.inspection import plot_attention_heatmap
 from keras_vit.inspection import relevance
@@ -28,8 +27,9 @@ _MISTAKES = 8
 
 def write_class_results(run: Run, model: keras.Model) -> None:
     """Logs and writes what a classifier does with the images on which its run
-    is evaluated: the accuracy of each class, the confusion matrix, and the most
-    confident mistakes with the relevance of their patches.
+    is evaluated: the accuracy of each class, the confusion matrix of at most
+    1,000 classes, and the most confident mistakes with the relevance of their
+    patches.
 
     Args:
         run: `keras_vit.training.Run`, whose images have one class each;
@@ -45,12 +45,11 @@ def write_class_results(run: Run, model: keras.Model) -> None:
     batches = data.evaluation(**options)
     logits, labels = predict_dataset(model, batches, count)
     predicted = logits.argmax(axis=1)
-    confusion = confusion_matrix(predicted, labels, len(names))
-    rows = per_class(confusion, names)
+    rows = per_class((predicted, labels), names)
     save_csv(rows, run.output / "per_class.csv")
     title = f"{data.name}: {count} {split} images"
-    with atomic_write(run.output / "confusion.png") as path:
-        plot_confusion(confusion, names, title).savefig(path)
+    path = run.output / "confusion.png"
+    write_confusion(predicted, labels, names, title, path)
     logger.info(f"\n{class_table(rows)}")
     text = overfitting(run.checkpoints.rows, split)
     if text and config.keep != "best":

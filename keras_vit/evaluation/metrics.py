@@ -386,12 +386,15 @@ def mean_iou(confusion: ArrayLike) -> tuple[float, Array]:
 
 
 def per_class(
-    confusion: ArrayLike, class_names: Sequence[str]
+    confusion: ArrayLike | tuple[ArrayLike, ArrayLike],
+    class_names: Sequence[str],
 ) -> list[dict[str, Any]]:
     """Computes the accuracy and precision of each class.
 
     Args:
-        confusion: The output of `confusion_matrix`.
+        confusion: The output of `confusion_matrix`, or a tuple of its first two
+            arguments, predicted and true classes, of shape `(images,)`: the
+            matrix of 21,843 classes takes 3.8 GB.
         class_names: List of strings, one per class.
 
     Returns:
@@ -408,16 +411,35 @@ def per_class(
         Undefined values, such as the accuracy of a class without images, are
         None.
     """
-    confusion = np.asarray(confusion)
-    if confusion.shape != (len(class_names),) * 2:
-        raise ValueError(
-            f"`confusion` must have a row and a column for each of the "
-            f"{len(class_names)} classes. Received: shape {confusion.shape}"
+    classes = len(class_names)
+    if isinstance(confusion, tuple):
+        chosen, labels = (
+            check_labels(x, np.size(confusion[1]), classes, name)
+            for x, name in zip(confusion, ("predicted", "labels"), strict=True)
         )
-    images, predicted = confusion.sum(axis=1), confusion.sum(axis=0)
-    right = np.diag(confusion)
-    wrong = confusion - np.diag(right)
-    others, times = wrong.argmax(axis=1), wrong.max(axis=1)
+        pairs, times = np.unique(labels * classes + chosen, return_counts=True)
+        labels, chosen = np.divmod(pairs, classes)
+    else:
+        confusion = np.asarray(confusion)
+        if confusion.shape != (classes, classes):
+            raise ValueError(
+                f"`confusion` must have a row and a column for each of the "
+                f"{classes} classes. Received: shape {confusion.shape}"
+            )
+        labels, chosen = np.nonzero(confusion)
+        times = confusion[labels, chosen]
+    images, predicted = (
+        np.bincount(x, times, classes).astype(int) for x in (labels, chosen)
+    )
+    right, mistakes = np.zeros(classes, int), np.zeros(classes, int)
+    others = np.zeros(classes, int)
+    same = labels == chosen
+    right[labels[same]] = times[same]
+    # The last assignment to a class counts: its most frequent wrong class, and
+    # the first of several.
+    for i in np.lexsort((-chosen, times)):
+        if not same[i]:
+            others[labels[i]], mistakes[labels[i]] = chosen[i], times[i]
     return [
         {
             "class": name,
@@ -427,8 +449,8 @@ def per_class(
             "precision": (
                 float(right[i] / predicted[i]) if predicted[i] else None
             ),
-            "mistaken_for": class_names[others[i]] if times[i] else None,
-            "times": int(times[i]),
+            "mistaken_for": class_names[others[i]] if mistakes[i] else None,
+            "times": int(mistakes[i]),
         }
         for i, name in enumerate(class_names)
     ]

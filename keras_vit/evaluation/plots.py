@@ -4,6 +4,7 @@ Every function returns a `matplotlib.figure.Figure`. pyplot is not used, so that
 the caller's pyplot state does not change.
 """
 
+import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
@@ -14,7 +15,9 @@ from keras_vit._program import plot_label
 from keras_vit._program import require
 from keras_vit._types import Array
 from keras_vit._types import ArrayLike
+from keras_vit.evaluation.metrics import confusion_matrix
 from keras_vit.inspection.plots import new_figure
+from keras_vit.training.run_folder import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 _BLUE, _RED, _GRAY = "#1f5fa8", "#c62828", "#9aa5b1"
 _MAX_NAMED_CLASSES = 40  # more names would be illegible
 _MAX_NAME_LENGTH = 18
+# The matrix of 21,843 classes would take 3.8 GB and cannot be read.
+_MAX_CLASSES = 1000
 
 
 def plot_reliability(
@@ -92,6 +97,20 @@ def plot_confusion(
                     color="white" if light else "black",
                 )
     return figure
+
+
+def write_confusion(
+    predicted: Array,
+    labels: Array,
+    class_names: Sequence[str],
+    title: str,
+    path: pathlib.Path,
+) -> None:
+    """Writes the plot of a confusion matrix of at most 1,000 classes."""
+    if len(class_names) <= _MAX_CLASSES:
+        confusion = confusion_matrix(predicted, labels, len(class_names))
+        with atomic_write(path) as temporary:
+            plot_confusion(confusion, class_names, title).savefig(temporary)
 
 
 def plot_top_predictions(

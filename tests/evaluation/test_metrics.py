@@ -225,8 +225,21 @@ def test_per_class_metrics():
     assert rows[1]["mistaken_for"] is None and rows[1]["accuracy"] == 1
     assert rows[2]["accuracy"] == 0 and rows[2]["precision"] is None
     assert rows[3]["accuracy"] is None and rows[3]["images"] == 0
+    assert evaluation.per_class((predicted, labels), list("abcd")) == rows
     with pytest.raises(ValueError, match="each of the 3 classes"):
         evaluation.per_class(confusion, ["a", "b", "c"])
+
+
+def test_many_classes_need_no_matrix(tmp_path):
+    """That of these classes would take 80 GB."""
+    names, path = list(map(str, range(10**5))), tmp_path / "confusion.png"
+    labels = np.array([7, 7, 7, 7, 99_999])
+    predicted = np.array([8, 9, 9, 8, 99_999])
+    rows = evaluation.per_class((predicted, labels), names)
+    assert (rows[7]["mistaken_for"], rows[7]["times"]) == ("8", 2)
+    assert rows[-1]["precision"] == 1 and rows[8]["precision"] == 0
+    evaluation.write_confusion(predicted, labels, names, "", path)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(
