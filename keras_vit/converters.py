@@ -4,7 +4,6 @@ import pathlib
 import struct
 import tempfile
 import zipfile
-from typing import Any
 from typing import Unpack
 
 import keras
@@ -18,8 +17,9 @@ from keras_vit.config import ModelArguments
 from keras_vit.models.description import describe as describe_model
 from keras_vit.models.description import variables_of
 from keras_vit.models.loading import FUNCTIONS
-from keras_vit.weights import Checkpoint
-from keras_vit.weights import open_checkpoint as open_checkpoint
+from keras_vit.models.loading import warn_of_other_options
+from keras_vit.weights.checkpoint import Checkpoint as Checkpoint
+from keras_vit.weights.checkpoint import open_checkpoint as open_checkpoint
 from keras_vit.weights.files import atomic_write
 from keras_vit.weights.files.keras import is_keras
 from keras_vit.weights.files.keras import write_metadata
@@ -84,50 +84,12 @@ def load(
         arguments = checkpoint.build_arguments_with(given)
         model = build(**arguments, weights=checkpoint)
         if checkpoint.saved and "block" not in given:
-            _warn_of_other_options(model, checkpoint, given)
+            warn_of_other_options(model, checkpoint, given)
         return model
     model = models.load_keras_file(checkpoint.path)
     # Keras ignores arrays that belong to no layer; this raises an error.
     models.load_weights(model, checkpoint, checkpoint.stored.get("grid_size"))
     return model
-
-
-def _warn_of_other_options(
-    model: keras.Model, checkpoint: Checkpoint, overrides: Config
-) -> None:
-    """Warns of options of a .keras file's blocks and heads that are no
-    arguments of the model, and so not those of the new model."""
-    known = {*overrides, "units", "trainable", "sublayer_trainable"}
-    if "classifier_activation" in overrides:
-        known.add("activation")
-    built = {layer.name: layer.get_config() for layer in model.layers}
-    lost = {}
-    for name, layer in checkpoint.layers.items():
-        saved = layer["config"]
-        kind = name.partition("_")[0]
-        if name not in built or kind not in ("block", "stage", "head"):
-            continue
-        for key in sorted(saved.keys() - known):
-            value = _shown(saved[key])
-            if value != _shown(built[name].get(key)):
-                lost[f"{kind}s' {key}"] = value
-    if lost:
-        listed = ", ".join(f"{key} {value!r}" for key, value in lost.items())
-        warn(
-            f"{checkpoint.path!r} is built anew, without options of its layers "
-            f"that are no arguments of the model: the {listed}. For a dtype, "
-            "call `keras.config.set_dtype_policy` before; for others pass "
-            "`block` or `classifier_activation`."
-        )
-
-
-def _shown(value: Any) -> Any:
-    """Returns a value of a config, or the name of a serialized object."""
-    if not isinstance(value, dict) or "class_name" not in value:
-        return value
-    config = value.get("config")
-    named = isinstance(config, dict) and config.get("name")
-    return named or value["class_name"]
 
 
 def save(

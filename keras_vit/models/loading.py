@@ -1,6 +1,7 @@
 """Loading of a checkpoint's weights into a model: all of them or none."""
 
 import dataclasses
+from typing import Any
 
 import keras
 import numpy as np
@@ -82,6 +83,44 @@ def load_weights(
         reinitialized,
         unresampled,
     )
+
+
+def warn_of_other_options(
+    model: keras.Model, checkpoint: Checkpoint, overrides: Config
+) -> None:
+    """Warns of options of a .keras file's blocks and heads that are no
+    arguments of the model, and so not those of the new model."""
+    known = {*overrides, "units", "trainable", "sublayer_trainable"}
+    if "classifier_activation" in overrides:
+        known.add("activation")
+    built = {layer.name: layer.get_config() for layer in model.layers}
+    lost = {}
+    for name, layer in checkpoint.layers.items():
+        saved = layer["config"]
+        kind = name.partition("_")[0]
+        if name not in built or kind not in ("block", "stage", "head"):
+            continue
+        for key in sorted(saved.keys() - known):
+            value = _shown(saved[key])
+            if value != _shown(built[name].get(key)):
+                lost[f"{kind}s' {key}"] = value
+    if lost:
+        listed = ", ".join(f"{key} {value!r}" for key, value in lost.items())
+        warn(
+            f"{checkpoint.path!r} is built anew, without options of its layers "
+            f"that are no arguments of the model: the {listed}. For a dtype, "
+            "call `keras.config.set_dtype_policy` before; for others pass "
+            "`block` or `classifier_activation`."
+        )
+
+
+def _shown(value: Any) -> Any:
+    """Returns a value of a config, or the name of a serialized object."""
+    if not isinstance(value, dict) or "class_name" not in value:
+        return value
+    config = value.get("config")
+    named = isinstance(config, dict) and config.get("name")
+    return named or value["class_name"]
 
 
 def weights_by_path(model: keras.Model) -> dict[str, keras.Variable]:
