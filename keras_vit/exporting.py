@@ -40,12 +40,9 @@ Exit status: 0 done, 1 error, 2 wrong usage.
 import argparse
 import contextlib
 import dataclasses
-import io
 import json
-import logging
 import os
 import tempfile
-import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -56,11 +53,13 @@ from typing import TypeAlias
 import keras
 import numpy as np
 
+from keras_vit import _onnx
 from keras_vit import _program
 from keras_vit import converters
 from keras_vit import web
 from keras_vit._checks import one_of
 from keras_vit._logging import logger
+from keras_vit._onnx import quiet
 from keras_vit._program import require
 from keras_vit._types import Array
 from keras_vit._types import Config
@@ -148,39 +147,40 @@ def export(
     size = image_size
     if isinstance(size, int):
         size = size, size
+    loaded: Any = model
     if not isinstance(model, keras.Model):
-        model = _load(model, None, {}, size, form)
-    shape = (batch_size, *_image_shape(model, size))
-    names = getattr(model, "class_names", None)
+        loaded = _load(model, None, {}, size, form)
+    shape = (batch_size, *_image_shape(loaded, size))
+    names = getattr(loaded, "class_names", None)
     if softmax:
-        model = _with_softmax(model)
-    _check_representable(form, model, shape)
+        loaded = _with_softmax(loaded)
+    _check_representable(form, loaded, shape)
     backend = keras.config.backend()
     logger.info(
         f"writing  {form.name} with {backend}, images "
         + " x ".join("any" if n is None else str(n) for n in shape)
     )
     if form.name == "web":
-        fast: Any = web.Page(model, size)
+        fast: Any = web.Page(loaded, size)
         shape = (1, *fast.sizes[0], shape[3])
     else:
-        fast = inference_model(model)
+        fast = inference_model(loaded)
     source = fast
     if int8_weights and not form.converted:
-        source = inference_model(_quantized(model))
+        source = inference_model(_quantized(loaded))
     if names:
         source.class_names = tuple(names)
     with _replacing(path, form) as temporary:
         with _explained(f"{backend} could not write", form):
             form.write(source, temporary, shape, int8_weights)
         if check:
-            dtypes = {layer.compute_dtype for layer in fast.layers}
+            dtypes = {layer.compute_dtype for layer in loaded.layers}
             half = dtypes & {"float16", "bfloat16"}
             precision = "int8" if int8_weights else min(half, default="float32")
             problem = f"The {form.name} file does not run:"
             with _explained(problem, form):
                 run = form.read(temporary)
-            for images in _random_images(fast, shape):
+            for images in _random_images(loaded, shape):
                 expected = fast.predict_on_batch(images)
                 with _explained(problem, form):
                     found = run(images)
@@ -238,15 +238,8 @@ def _load(
     """Returns the model of a checkpoint or of any .keras file, of this image
     size if it is one of this package."""
     local = locate(path)
-    names = None
     if form.name == "web":
-        checkpoint = converters.open_checkpoint(
-            local, layout, settings.get("num_heads")
-        )
-        settings = {**web.load_settings(checkpoint, size), **settings}
-        names = checkpoint.classes and checkpoint.class_names(
-            checkpoint.classes
-        )
+        return web.load_model(local, layout, settings, size)
     try:
         model = converters.load(local, layout, **settings)
     except ValueError:
@@ -257,8 +250,6 @@ def _load(
     if size and None not in sides and size != sides:
         settings = {**settings, "input_shape": (*size, model.input_shape[-1])}
         model = converters.load(local, layout, **settings)
-    if names:
-        model.class_names = names
     return model
 
 
@@ -504,15 +495,9 @@ def write_onnx(
     packages = {"tensorflow": "tf2onnx", "jax": "jax2onnx"}
     require(packages.get(backend, "onnxscript"), "export")
     if backend == "torch":
-        torch = require("torch", "export")
-        with quiet(), torch.no_grad():
-            torch.onnx.export(
-                *_traced(model, shape),
-                dynamo=True,
-                dynamic_shapes=({0: "batch"} if shape[0] is None else None,),
-                input_names=["images"],
-                verbose=False,
-            ).save(path)
+        module, images = _traced(model, shape)
+        axes = {0: "batch"} if shape[0] is None else None
+        _onnx.trace(module, {"images": images}, (axes,)).save(path)
     else:
         if backend == "tensorflow":
             _register_erfc()
@@ -576,14 +561,15 @@ def write_torch_program(
     """
     torch = require("torch", "export")
     axes = {0: torch.export.Dim.DYNAMIC} if shape[0] is None else None
+    module, images = _traced(model, shape)
     with quiet(), torch.no_grad():
         program = torch.export.export(
-            *_traced(model, shape), dynamic_shapes=(axes,), strict=False
+            module, (images,), dynamic_shapes=(axes,), strict=False
         )
         torch.export.save(program, path)
 
 
-def _traced(model: keras.Model, shape: Shape) -> tuple[Any, tuple[Tensor]]:
+def _traced(model: keras.Model, shape: Shape) -> tuple[Any, Tensor]:
     """Returns a PyTorch module that calls a model, and images to trace it.
 
     PyTorch's exporter needs a fixed signature, and that of a Keras model is
@@ -602,7 +588,7 @@ def _traced(model: keras.Model, shape: Shape) -> tuple[Any, tuple[Tensor]]:
     # Not 1, as PyTorch would treat an axis of length 1 as static.
     sizes = [2 if size is None else size for size in shape]
     images = keras.ops.zeros(sizes, model.inputs[0].dtype)
-    return Module().eval(), (images,)
+    return Module().eval(), images
 
 
 def _finish_onnx(model: keras.Model, path: Path, int8: bool) -> None:
@@ -680,17 +666,8 @@ def read_saved_model(path: Path) -> Run:
 
 def read_onnx(path: Path) -> Run:
     """Reads an ONNX file."""
-    runtime = require("onnxruntime", "export")
-    options = runtime.SessionOptions()
-    options.log_severity_level = 3
-    session = runtime.InferenceSession(
-        str(path), options, providers=["CPUExecutionProvider"]
-    )
-    name = session.get_inputs()[0].name
-    names = [output.name for output in session.get_outputs()]
-    return lambda images: _outputs(
-        dict(zip(names, session.run(None, {name: images}), strict=True))
-    )
+    run = _onnx.read(path)
+    return lambda images: _outputs(run(images))
 
 
 def read_openvino(path: Path) -> Run:
@@ -732,22 +709,6 @@ def read_torch_program(path: Path) -> Run:
             return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
 
     return run
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Suppresses the logs, warnings and printed output of converters."""
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-        ):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)
 
 
 _ALL_BACKENDS = ("tensorflow", "jax", "torch")

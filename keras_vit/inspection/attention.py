@@ -14,6 +14,7 @@ from keras_vit._types import Tensor
 from keras_vit.inspection import tokens
 from keras_vit.layers import AttentionPooling
 from keras_vit.layers import Pooling
+from keras_vit.layers import TransformerBlock
 from keras_vit.layers.resampling import resample
 from keras_vit.models.features import all_tokens
 
@@ -71,11 +72,15 @@ def iterate_attention_maps(
     )
     for block, arrays in zip(blocks, block_inputs, strict=True):
         # Relative position embeddings are further inputs of a block.
-        inputs, *relative = arrays if isinstance(arrays, list) else [arrays]
-        probabilities = block.attention.probabilities(
-            block.norm_1(inputs), None, *relative
-        )
-        yield keras.ops.convert_to_numpy(probabilities)
+        inputs = arrays if isinstance(arrays, list) else [arrays]
+        yield keras.ops.convert_to_numpy(probabilities(block, *inputs))
+
+
+def probabilities(
+    block: TransformerBlock, x: Tensor, *relative: Tensor
+) -> Tensor:
+    """Returns the attention probabilities of a block for its inputs."""
+    return block.attention.probabilities(block.norm_1(x), None, *relative)
 
 
 def token_norms(

@@ -100,7 +100,7 @@ def thumbnail(image: Array, max_side: int) -> Array:
 
 
 def size_with_aspect(
-    image_size: Sequence[int], area: int, patch_size: Sequence[int]
+    image_size: Sequence[int], area: float, patch_size: Sequence[int]
 ) -> tuple[int, ...]:
     """Returns the size of an image of about `area` pixels: multiples of the
     patch size, as close as possible to the aspect ratio of `image_size`."""

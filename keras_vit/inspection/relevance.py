@@ -14,7 +14,8 @@ from keras_vit._types import Array
 from keras_vit._types import ArrayLike
 from keras_vit._types import Tensor
 from keras_vit.inspection import tokens
-from keras_vit.inspection.attention import pooling_weights
+from keras_vit.inspection.attention import pooling_tensor
+from keras_vit.inspection.attention import probabilities
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import RelativePositionEmbs
 from keras_vit.layers import RotaryPositionEmbs
@@ -133,11 +134,43 @@ def relevance(
         else:
             rollout = method == "gradient_rollout"
             inputs = parts.block_inputs(image)
-            rolled = accumulated_products(parts, inputs, direction, rollout)
-            weights = pooling_weights(model, image, layout)
-            found = (weights @ ops.convert_to_numpy(rolled))[0]
+            rolled = _accumulated(parts, inputs, direction, rollout)
+            weights = pooling_tensor(model, image, layout)
+            weights = ops.cast(weights, rolled.dtype)
+            found = ops.convert_to_numpy(ops.matmul(weights, rolled))[0]
         maps.append(found[-layout.grid[0] * layout.grid[1] :])
     return np.reshape(maps, (len(images), *layout.grid)).astype("float32")
+
+
+def explain(
+    model: keras.Model, image: Tensor, direction: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns what a page shows of one image, by operations that PyTorch can
+    trace: the output, `(1, outputs)`, `attention_heads` of each block, and the
+    relevance for a direction of the output, `(1, outputs)`, which is that of
+    the best class, or of the image's own features, if it is 0."""
+    layout = tokens.token_layout(model, image.shape[1:3])
+    parts = Parts(model, None, layout)
+    inputs = parts.block_inputs(image)
+    last = last_tokens(parts, inputs)
+    y = ops.cast(parts.outputs(last), "float32")
+    own = ops.cast(y == ops.max(y), y.dtype) if parts.heads else y
+    direction = ops.where(ops.any(direction != 0), direction, own)
+    direction = direction / ops.norm(direction)
+    weights = ops.cast(pooling_tensor(model, image, layout), "float32")
+    relevant = ops.matmul(weights, _accumulated(parts, inputs, direction))
+    maps = [
+        ops.einsum("bq,bhqk->hk", weights, probabilities(block, *values))
+        for block, values in zip(parts.blocks, inputs, strict=True)
+    ]
+    maps = ops.stack(maps)[..., layout.num_prefix :]
+    if parts.heads:  # with their activation
+        y = keras.Model(parts.blocks[-1].output, model.output)(last)
+    return (
+        y,
+        ops.reshape(maps, (*maps.shape[:2], *layout.grid)),
+        ops.reshape(relevant[0, layout.num_prefix :], layout.grid),
+    )
 
 
 class Parts:
@@ -166,7 +199,7 @@ class Parts:
             if not isinstance(layer, _BETWEEN_BLOCKS)
         ]
         self._last = self.blocks[-1].output
-        self.heads = _dense_heads(model)
+        self.heads = dense_heads(model)
         outputs = [head.input for head in self.heads] or [model.output]
         # A dict, since Keras would unpack a list of one tensor.
         self._tail = keras.Model(
@@ -200,7 +233,7 @@ class Parts:
         return ops.sum(ops.cast(self.outputs(x), "float32") * direction)
 
 
-def _dense_heads(model: keras.Model) -> list[keras.Layer]:
+def dense_heads(model: keras.Model) -> list[keras.Layer]:
     """Returns the dense layers at the end of a model, whose outputs may be
     averaged or pass an activation."""
     ends = [model.output]
@@ -277,12 +310,10 @@ def _attend(
 ) -> Tensor:
     """Returns a block's output if `change` is added to its attention
     probabilities."""
-    attention, y = block.attention, block.norm_1(x)
-    probabilities = attention.probabilities(y, None, *relative) + change
-    value = attention.value(y)
-    weights = ops.cast(probabilities, value.dtype)
-    y = ops.einsum("BHTS,BSHd->BTHd", weights, value)
-    return block.after_attention(x, attention.attention_output(y))
+    value = block.attention.value(block.norm_1(x))
+    weights = probabilities(block, x, *relative) + change
+    y = ops.einsum("BHTS,BSHd->BTHd", ops.cast(weights, value.dtype), value)
+    return block.after_attention(x, block.attention.attention_output(y))
 
 
 def _block_gradients(
@@ -293,15 +324,13 @@ def _block_gradients(
     """Returns a block's attention probabilities, and the gradients of a score
     of its output with respect to them and to its input tokens."""
     x, *relative = inputs
-    probabilities = block.attention.probabilities(
-        block.norm_1(x), None, *relative
-    )
+    attention = probabilities(block, *inputs)
     of_attention, of_inputs = gradients(
         lambda change, x: score(_attend(block, x, change, *relative)),
-        ops.zeros_like(probabilities),
+        ops.zeros_like(attention),
         x,
     )
-    return probabilities, of_attention, of_inputs
+    return attention, of_attention, of_inputs
 
 
 def _legrad(parts: Parts, image: Tensor, direction: Tensor) -> Array:
@@ -320,14 +349,14 @@ def _legrad(parts: Parts, image: Tensor, direction: Tensor) -> Array:
     return np.mean(maps, axis=0)
 
 
-def accumulated_products(
+def _accumulated(
     parts: Parts,
     inputs: Sequence[Sequence[Tensor]],
     direction: Tensor,
     rollout: bool = True,
 ) -> Tensor:
     """Returns how much each token depends on each token of the first block, by
-    "gradient_rollout" or "attention_gradients". PyTorch can trace it."""
+    "gradient_rollout" or "attention_gradients"."""
     products = _products(parts, inputs, direction)
     identity = ops.eye(products[0].shape[0])
     rolled = identity
@@ -356,13 +385,13 @@ def _products(
     (cotangent,) = gradients(lambda y: parts.score(y, direction), outputs)
     products = []
     for index in reversed(range(parts.chosen.index(True), len(inputs))):
-        probabilities, of_attention, cotangent = _block_gradients(
+        attention, of_attention, cotangent = _block_gradients(
             parts.blocks[index],
             inputs[index],
             functools.partial(_weighted_sum, cotangent),
         )
         if parts.chosen[index]:
-            product = ops.maximum(probabilities * of_attention, 0)
+            product = ops.maximum(attention * of_attention, 0)
             products.append(ops.mean(product, axis=(0, 1)))
     return products[::-1]
 

@@ -220,7 +220,7 @@ def resampling_weights(
     else:
         dtype, length = "float32", ops.cast(new, "float32")
         index = ops.cast(index, dtype)
-        size = old if isinstance(old, int) else ops.cast(old, dtype)
+        size = ops.cast(old, dtype) if ops.is_tensor(old) else old
     # The distance from tap t is |(i + s) * size - (t + s) * length| / length.
     # Products of integers are exact in float32, unlike a difference of ratios.
     shift = 0.5

@@ -6,47 +6,50 @@ const ROWS = 256; // of a picture, which are resized at once
 const get = (id) => document.getElementById(id);
 const status = (text) => { get("status").textContent = text; };
 
-export const pictures = []; // of {name, bitmap, inputs, results}
+export const pictures = []; // of {name, bitmap, input, results}
 let config, weights, gl;
-let sessions = {}; // by file name, of one size
+let size, graphs = {}; // of the chosen image size
 
-async function run(graph, feeds) {
-  const size = config.sizes[get("size").value].join("x");
-  const file = `${graph}-${size}.onnx`;
-  sessions[file] ??= await ort.InferenceSession.create(file, {
-    executionProviders: ["wasm"],
-    externalData: [{ path: "weights.bin", data: weights }],
-  });
-  return sessions[file].run(feeds);
+// Loads the graphs of the chosen image size. What another one has takes memory.
+async function load() {
+  for (const graph of Object.values(graphs)) await graph.release();
+  for (const picture of pictures) picture.input = null, picture.results = {};
+  size = config.sizes[get("size").value];
+  for (const name of ["columns", "model"]) {
+    const file = `${name}-${size.join("x")}.onnx`;
+    graphs[name] = await ort.InferenceSession.create(file, {
+      executionProviders: ["wasm"],
+      externalData: [{ path: "weights.bin", data: weights }],
+    });
+  }
 }
 
 // Returns the model's input. As Pillow and keras_vit do, pictures are turned as
 // EXIF says, and colors are not converted by profiles. Pixels are read by WebGL,
 // since a 2D canvas loses the colors of transparent pixels.
 async function preprocess(bitmap) {
-  const { width, height } = bitmap;
+  const { width, height } = bitmap, shape = [height, size[1], config.channels];
   const texture = gl.createTexture();
-  gl.pixelStorei(gl.UNPACK_COLORSPACE_CONVERSION_WEBGL, gl.NONE);
   gl.bindTexture(gl.TEXTURE_2D, texture);
   gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA, gl.RGBA, gl.UNSIGNED_BYTE, bitmap);
   gl.framebufferTexture2D(
     gl.FRAMEBUFFER, gl.COLOR_ATTACHMENT0, gl.TEXTURE_2D, texture, 0);
-  const shape = [height, config.sizes[get("size").value][1], config.channels];
-  const values = new Float32Array(shape[0] * shape[1] * shape[2]);
+  const values = new Float32Array(height * shape[1] * shape[2]);
   for (let y = 0; y < height; y += ROWS) {
     const rows = Math.min(ROWS, height - y);
     const data = new Uint8Array(rows * width * 4);
     gl.readPixels(0, y, width, rows, gl.RGBA, gl.UNSIGNED_BYTE, data);
     const part = new ort.Tensor("uint8", data, [rows, width, 4]);
-    const { picture } = await run("columns", { part });
+    const { picture } = await graphs.columns.run({ part });
     values.set(picture.data, y * shape[1] * shape[2]);
   }
-  // Without memory for the picture, its pixels would be read as black.
+  // Pixels that the graphics memory could not hold have been read as black.
   const held = gl.checkFramebufferStatus(gl.FRAMEBUFFER);
   gl.deleteTexture(texture);
   if (held !== gl.FRAMEBUFFER_COMPLETE) {
-    throw new Error("the graphics memory cannot hold the picture. Reload the "
-      + "page, and choose a smaller one.");
+    const limit = gl.getParameter(gl.MAX_TEXTURE_SIZE);
+    throw new Error(`the graphics memory cannot hold ${width} × ${height} `
+      + `pixels. Reload the page, and choose fewer, at most ${limit} a side.`);
   }
   return new ort.Tensor("float32", values, shape);
 }
@@ -55,39 +58,38 @@ async function preprocess(bitmap) {
 // target, an index of a class or, for an encoder, of another picture. "" is the
 // best class, or what the encoder computes for the picture.
 async function analyze(picture, target = "") {
-  const size = get("size").value, key = `${size} ${target}`;
-  if (!picture.results[key]) {
+  if (!picture.results[target]) {
+    picture.input ??= await preprocess(picture.bitmap);
     const direction = new Float32Array(config.outputs);
     if (target && config.labels) direction[target] = 1;
     else if (target) {
       direction.set((await analyze(pictures[target])).output.data);
     }
-    picture.inputs[size] ??= await preprocess(picture.bitmap);
-    picture.results[key] = await run("model", {
-      picture: picture.inputs[size],
+    picture.results[target] = await graphs.model.run({
+      picture: picture.input,
       direction: new ort.Tensor("float32", direction, [1, config.outputs]),
     });
   }
-  return picture.results[key];
+  return picture.results[target];
 }
 
-// Returns {name, score, index} of the best classes or, for an encoder, of the
-// pictures with the most similar features.
+// Returns {name, index, score} of the best classes or, for an encoder, of the
+// other pictures with the most similar features.
 async function rank(picture) {
   const output = (await analyze(picture)).output.data;
-  let found = [];
+  const found = [];
   if (config.labels) {
-    found = config.labels.map((name, i) => ({ name, score: output[i] }));
+    config.labels.forEach(
+      (name, index) => found.push({ name, index, score: output[index] }));
   } else {
     const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
-    for (const other of pictures) {
+    for (const [index, other] of pictures.entries()) {
+      if (other === picture) continue;
       const y = (await analyze(other)).output.data;
       const score = dot(y, output) / Math.sqrt(dot(y, y) * dot(output, output));
-      found.push({ name: other.name, score, bitmap: other.bitmap });
+      found.push({ name: other.name, index, score });
     }
   }
-  found.forEach((item, index) => { item.index = index; });
-  found = found.filter(({ bitmap }) => bitmap !== picture.bitmap);
   return found.sort((a, b) => b.score - a.score).slice(0, 5);
 }
 
@@ -115,72 +117,63 @@ function draw(canvas, bitmap, side, map, [rows, columns] = []) {
   context.drawImage(layer, 0, 0, canvas.width, canvas.height);
 }
 
-// Returns the map that the controls ask for, and its caption.
-async function chosenMap(picture) {
-  const show = get("show").value, text = (id) => get(id).selectedOptions[0].text;
-  if (show === "nothing") return [null, "The picture only"];
-  if (show === "relevance") {
-    const { relevance } = await analyze(picture, get("target").value);
-    return [relevance.data, `Relevance for ${text("target")}`];
-  }
-  const { data, dims: [, heads, rows, columns] } =
-    (await analyze(picture)).attention;
-  const length = rows * columns;
-  const start = (get("block").value * heads + Number(get("head").value)) * length;
-  return [data.slice(start, start + length),
-    `Attention of the output in ${text("block")}, ${text("head")}`];
+// Offers options of [text, value], and keeps the choice if it is among them.
+function offer(id, options) {
+  const chosen = get(id).value;
+  get(id).replaceChildren(...options.map(
+    ([text, value]) => new Option(text, value, false, value === chosen)));
 }
 
-function fill(id, options) {
-  get(id).replaceChildren(
-    ...options.map(([text, value]) => new Option(text, value)));
-}
-
-async function update(event) {
+async function update() {
   const picture = pictures[get("picture").value];
   status(`Computing ${picture.name} …`);
   await new Promise((done) => setTimeout(done, 20)); // the text is shown
-  const { dims } = (await analyze(picture)).attention;
-  if (!get("block").length) {
-    const names = (text, length) =>
-      Array.from({ length }, (_, i) => [`${text} ${i + 1}`, i]);
-    fill("block", names("block", dims[0]));
-    fill("head", names("head", dims[1]));
-    get("block").value = dims[0] - 1;
-  }
+  const { data, dims: [blocks, heads, ...grid] } =
+    (await analyze(picture)).attention;
   const best = await rank(picture);
+  const targets = best.map(({ name, index }) => [name, index]);
+  // The default is "", which is computed with the output.
+  if (config.labels) targets[0][1] = "";
+  else targets.unshift(["all features of the picture", ""]);
+  const numbers = (count) => Array.from({ length: count }, (_, i) => i);
+  offer("show", [
+    ...targets.map(([name, x]) => [`Relevance for ${name}`, `relevance ${x}`]),
+    ...numbers(blocks).map((x) =>
+      [`Attention of the output in block ${x + 1}`, `attention ${x}`]),
+    ["The picture only", "nothing"]]);
+  offer("head", numbers(heads).map((x) => [`head ${x + 1}`, `${x}`]));
+
+  const [kind, index] = get("show").value.split(" ");
+  let map, caption = get("show").selectedOptions[0].text;
+  if (kind === "relevance") {
+    map = (await analyze(picture, index)).relevance.data;
+  } else if (kind === "attention") {
+    const start = index * heads + Number(get("head").value);
+    const length = grid[0] * grid[1];
+    map = data.slice(start * length, (start + 1) * length);
+    caption += `, ${get("head").selectedOptions[0].text}`;
+  }
+  draw(get("view"), picture.bitmap, 800, map, grid);
+  get("caption").textContent = `${picture.name}. ${caption}.`;
+  get("head").parentElement.hidden = kind !== "attention";
   const score = (x) => config.labels ? `${(100 * x).toFixed(1)} %`
     : `similarity ${x.toFixed(3)}`;
-  if (!event || ["picture", "size"].includes(event.target.id)) {
-    const own = config.labels ? [] : [["all features of the picture", ""]];
-    // The first class is the default: "" is computed with the output.
-    fill("target", [...own, ...best.map(({ name, index }, i) =>
-      [name, config.labels && i === 0 ? "" : index])]);
-  }
-  const [map, caption] = await chosenMap(picture);
-  draw(get("view"), picture.bitmap, 800, map, dims.slice(2));
-  get("view").ariaLabel = `${picture.name}. ${caption}`;
-  get("caption").textContent = `${caption}.`;
-  const show = get("show").value;
-  get("target").parentElement.hidden = show !== "relevance";
-  get("block").parentElement.hidden = show !== "attention";
-  get("head").parentElement.hidden = show !== "attention";
   get("best").replaceChildren(...best.map((item) => {
     const line = document.createElement("li");
     const meter = document.createElement("meter");
     meter.value = Math.max(0, item.score);
     meter.ariaHidden = true;
     line.append(`${item.name}: ${score(item.score)}`, meter);
-    if (item.bitmap) {
+    if (!config.labels) {
       line.prepend(document.createElement("canvas"));
-      draw(line.firstChild, item.bitmap, 96);
+      draw(line.firstChild, pictures[item.index].bitmap, 96);
     }
     return line;
   }));
   get("result").hidden = false;
-  status(best.length ? `${picture.name}: ${config.labels ? "" : "nearest is "}`
-    + `${best[0].name}, ${score(best[0].score)}.`
-    : "Add more pictures to see the nearest.");
+  const most = config.labels ? "Most probable in" : "Nearest to";
+  status(!best.length ? "Add more pictures to see the nearest."
+    : `${most} ${picture.name}: ${best[0].name}, ${score(best[0].score)}.`);
 }
 
 // One computation at a time, since a session cannot run twice at once.
@@ -194,28 +187,20 @@ function enqueue(work) {
   });
 }
 
-export function add(files) {
-  for (const file of files) {
-    enqueue(async () => {
-      status(`Computing ${file.name} …`);
-      const bitmap = await createImageBitmap(file, {
-        imageOrientation: "from-image", premultiplyAlpha: "none",
-        colorSpaceConversion: "none" });
-      const limit = gl.getParameter(gl.MAX_TEXTURE_SIZE);
-      if (Math.max(bitmap.width, bitmap.height) > limit) {
-        throw new Error(`${file.name} is wider or taller than ${limit} pixels.`);
-      }
-      const picture = { name: file.name, bitmap, inputs: {}, results: {} };
-      await analyze(picture); // one that fails is not compared with others
-      const index = pictures.push(picture) - 1;
-      get("picture").append(new Option(`${index + 1}: ${file.name}`, index));
-      get("picture").value = index;
-      await update();
-    });
-  }
+async function add(file) {
+  status(`Computing ${file.name} …`);
+  const bitmap = await createImageBitmap(file, { premultiplyAlpha: "none",
+    imageOrientation: "from-image", colorSpaceConversion: "none" });
+  const picture = { name: file.name, bitmap, results: {} };
+  await analyze(picture); // one that fails is not compared with others
+  const index = pictures.push(picture) - 1;
+  get("picture").append(new Option(`${index + 1}: ${file.name}`, index));
+  get("picture").value = index;
+  await update();
 }
+const addAll = (files) => [...files].forEach((x) => enqueue(() => add(x)));
 
-async function start() {
+enqueue(async () => {
   gl = new OffscreenCanvas(1, 1).getContext("webgl2");
   if (!gl) throw new Error("the browser has no WebGL 2.");
   gl.bindFramebuffer(gl.FRAMEBUFFER, gl.createFramebuffer());
@@ -223,24 +208,20 @@ async function start() {
   weights = new Uint8Array(await (await fetch("weights.bin")).arrayBuffer());
   ort.env.logLevel = "error";
   ort.env.wasm.numThreads = 1; // more need headers that few servers send
-  fill("size", config.sizes.map((size, i) => [size.join(" × "), i]));
+  offer("size", config.sizes.map((pixels, i) => [pixels.join(" × "), i]));
   if (!config.labels) get("title").textContent = "Nearest of your pictures";
-  get("controls").onchange = (event) => enqueue(async () => {
-    if (event.target.id === "size") { // the other size's take memory
-      await Promise.all(Object.values(sessions).map((x) => x.release()));
-      sessions = {};
-    }
-    await update(event);
+  await load();
+  get("controls").onchange = ({ target }) => enqueue(async () => {
+    if (target.id === "size") await load();
+    await update();
   });
   get("file").disabled = false;
-  get("file").onchange = () => add([...get("file").files]);
-  addEventListener("paste", (event) => add([...event.clipboardData.files]));
+  get("file").onchange = () => addAll(get("file").files);
+  addEventListener("paste", (event) => addAll(event.clipboardData.files));
   addEventListener("dragover", (event) => event.preventDefault());
   addEventListener("drop", (event) => {
     event.preventDefault();
-    add([...event.dataTransfer.files]);
+    addAll(event.dataTransfer.files);
   });
   status("Ready. Choose a picture.");
-}
-
-enqueue(start);
+});
