@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -26,36 +27,25 @@ from keras_vit.weights.weight_map import assign_all
 from keras_vit.weights.weight_map import from_checkpoint
 from keras_vit.weights.weight_map import to_checkpoint
 
-# Entries of config.json, with transformers' defaults, which older files leave
-# out.
-_DEFAULTS = {
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "hidden_act": "gelu",
-    "layer_norm_eps": 1e-12,
-    "image_size": (512, 864),
-    "patch_size": 16,
-    "num_channels": 3,
-    "qkv_bias": True,
-    "num_detection_tokens": 100,
-    "use_mid_position_embeddings": True,
-    "bbox_loss_coefficient": 5,
-    "giou_loss_coefficient": 2,
-    "eos_coefficient": 0.1,
-    "class_cost": 1,
-    "bbox_cost": 5,
-    "giou_cost": 2,
+# Fields of `ViTConfig` and arguments of `set_loss`: their names in config.json
+# and transformers' defaults, since files may leave them out.
+_FIELDS = {
+    "hidden_size": ("hidden_size", 768),
+    "num_layers": ("num_hidden_layers", 12),
+    "num_heads": ("num_attention_heads", 12),
+    "mlp_dim": ("intermediate_size", 3072),
+    "norm_epsilon": ("layer_norm_eps", 1e-12),
+    "qkv_bias": ("qkv_bias", True),
+    "dropout": ("hidden_dropout_prob", 0.0),
+    "attention_dropout": ("attention_probs_dropout_prob", 0.0),
 }
-# Arguments of `set_loss`, and their names in config.json.
 _LOSS_OPTIONS = {
-    "box_weight": "bbox_loss_coefficient",
-    "giou_weight": "giou_loss_coefficient",
-    "no_object_weight": "eos_coefficient",
-    "class_cost": "class_cost",
-    "box_cost": "bbox_cost",
-    "giou_cost": "giou_cost",
+    "box_weight": ("bbox_loss_coefficient", 5),
+    "giou_weight": ("giou_loss_coefficient", 2),
+    "no_object_weight": ("eos_coefficient", 0.1),
+    "class_cost": ("class_cost", 1),
+    "box_cost": ("bbox_cost", 5),
+    "giou_cost": ("giou_cost", 2),
 }
 
 
@@ -84,8 +74,8 @@ def load(path: StrPath) -> keras.Model:
     """
     # transformers stores an array of no layers for a model of one block.
     arrays, config = read_folder(path, "yolos", yolos.MID_POSITIONS)
-    config = {**_DEFAULTS, **config}
-    c, queries = _encoder_config(config), config["num_detection_tokens"]
+    c = _encoder_config(config)
+    queries = config.get("num_detection_tokens", 100)
     weights = from_checkpoint(
         yolos.split(arrays, queries), yolos.YOLOS, c.num_heads
     )
@@ -104,15 +94,15 @@ def load(path: StrPath) -> keras.Model:
                 f"{np.shape(weights.get(name, ()))}"
             )
     classes = len(weights["class_3/bias"]) - 1
-    shape = None, None, config["num_channels"]
+    shape = None, None, config.get("num_channels", 3)
     with skip_init():
         encoder = VisionTransformer(c, include_top=False, input_shape=shape)
         model = YOLOS(
             encoder,
             classes,
             queries,
-            config["use_mid_position_embeddings"],
-            {name: config[theirs] for name, theirs in _LOSS_OPTIONS.items()},
+            config.get("use_mid_position_embeddings", True),
+            _read(config, _LOSS_OPTIONS),
             class_names_of(config, classes),
         )
     assign_all(
@@ -159,27 +149,29 @@ def save(
     )
 
 
+def _read(config: Config, entries: dict[str, tuple[str, Any]]) -> Config:
+    """Returns the entries of a config.json by their names here."""
+    return {name: config.get(*theirs) for name, theirs in entries.items()}
+
+
 def _encoder_config(config: Config) -> ViTConfig:
     """Returns the encoder that transformers builds from a config.json."""
-    patch_size = _checks.positive_pair("patch_size", config["patch_size"])
-    image_size = _checks.positive_pair("image_size", config["image_size"])
+    patch_size, image_size = (
+        _checks.positive_pair(name, config.get(name, default))
+        for name, default in (("patch_size", 16), ("image_size", (512, 864)))
+    )
     return ViTConfig(
+        **_read(config, _FIELDS),
         patch_size=patch_size,
-        hidden_size=config["hidden_size"],
-        num_layers=config["num_hidden_layers"],
-        num_heads=config["num_attention_heads"],
-        mlp_dim=config["intermediate_size"],
         class_token=True,
         grid_size=(
             image_size[0] // patch_size[0],
             image_size[1] // patch_size[1],
         ),
         resampling="bicubic",
-        qkv_bias=config["qkv_bias"],
-        activation=read_arguments(config)["activation"],
-        norm_epsilon=config["layer_norm_eps"],
-        dropout=config.get("hidden_dropout_prob", 0.0),
-        attention_dropout=config.get("attention_probs_dropout_prob", 0.0),
+        activation=read_arguments({"hidden_act": "gelu", **config})[
+            "activation"
+        ],
     )
 
 
@@ -205,25 +197,18 @@ def _config(model: keras.Model, class_names: Sequence[str] | None) -> Config:
     config = {
         "model_type": "yolos",
         "architectures": ["YolosForObjectDetection"],
-        "hidden_size": c.hidden_size,
-        "num_hidden_layers": c.num_layers,
-        "num_attention_heads": c.num_heads,
-        "intermediate_size": c.mlp_dim,
+        **{theirs: getattr(c, name) for name, (theirs, _) in _FIELDS.items()},
         "hidden_act": hidden_act(c.activation),
-        "layer_norm_eps": c.norm_epsilon,
-        "hidden_dropout_prob": c.dropout,
-        "attention_probs_dropout_prob": c.attention_dropout,
         "image_size": [rows * c.patch_size[0], columns * c.patch_size[1]],
         "patch_size": c.patch_size[0],
         "num_channels": model.inputs[0].shape[-1],
-        "qkv_bias": c.qkv_bias,
         "num_detection_tokens": tokens.num_tokens,
         "use_mid_position_embeddings": any(
             layer.name == "mid_position_embedding_0" for layer in model.layers
         ),
         **{
-            theirs: tokens.loss_options.get(name, _DEFAULTS[theirs])
-            for name, theirs in _LOSS_OPTIONS.items()
+            theirs: tokens.loss_options.get(name, default)
+            for name, (theirs, default) in _LOSS_OPTIONS.items()
         },
         **label_entries(names),
         "dtype": "float32",
