@@ -3,7 +3,6 @@
 import json
 import pathlib
 
-import keras
 import numpy as np
 import pytest
 
@@ -11,11 +10,8 @@ from keras_vit.data import load_detection
 from keras_vit.detection import decode
 from keras_vit.evaluation import CocoMetrics
 from keras_vit.evaluation import coco_metrics
-from keras_vit.evaluation import evaluate_boxes
 from keras_vit.evaluation import plot_boxes
 from tests.detection import make_coco
-from tests.detection.test_yolos import small
-from tests.detection.test_yolos import task
 
 ON_TORCH = pytest.mark.backends("torch")
 STORED = pathlib.Path(__file__).with_name("coco.json")
@@ -84,18 +80,3 @@ def test_wrong_arguments_are_refused_before_training():
     batches = load_detection("digits").train(image_size=32, batch_size=2)
     with pytest.raises(ValueError, match="`data.evaluation.*num_batches=None"):
         CocoMetrics(batches)
-
-
-@pytest.mark.slow
-def test_it_is_measured_while_training():
-    model, (x, y) = small(), task()
-    batches = [(x[:2], {k: v[:2] for k, v in y.items()})]
-    batches.append((x[2:], {k: v[2:] for k, v in y.items()}))
-    model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
-    history = model.fit(
-        x, y, epochs=40, verbose=0, callbacks=[CocoMetrics(batches)]
-    ).history
-    values = history["val_AP50"]
-    assert len(values) == 40 and values[-1] > 0.9 > values[0]
-    found = evaluate_boxes(model, batches)
-    assert found["AP50"] == pytest.approx(values[-1])

@@ -8,10 +8,11 @@ import keras_vit
 from keras_vit.detection import FCOS
 from keras_vit.detection import decode
 from keras_vit.detection import fcos_loss
+from tests.detection.test_detectors import small
+from tests.detection.test_detectors import task
 from tests.detection.test_loss import gradients_of
-from tests.detection.test_yolos import task
 from tests.harness import numpy
-from tests.models.test_vit import tiny
+from tests.small import tiny
 
 ON_TORCH = pytest.mark.backends("torch")
 # Pixels of a step of the levels P3, P4 and P5 with patches of 8 x 4 pixels.
@@ -182,15 +183,9 @@ def test_targets_in_other_forms_and_wrong_ones():
             float(fcos_loss(outputs, wrong))
 
 
-def small(**options):
-    encoder = tiny(num_layers=2, pooling=None, include_top=False, classes=None)
-    options = {"filters": 8, "depth": 1, "classes": 2, **options}
-    return FCOS(encoder, **options)
-
-
 def test_points_and_boxes():
     """Boxes of equal distances are centered at their points."""
-    model = small(levels=("P3", "P4"))
+    model = small("fcos", levels=("P3", "P4"))
     model.get_layer("box_output").kernel.assign(
         0 * model.get_layer("box_output").kernel
     )
@@ -210,7 +205,7 @@ def test_points_and_boxes():
 
 @ON_TORCH
 def test_boxes_of_a_photograph_are_in_its_pixels():
-    model = small(levels=("P4",))
+    model = small("fcos", levels=("P4",))
     for name, bias in (("class", [3, -9]), ("box", [-0.7] * 4)):
         layer = model.get_layer(f"{name}_output")
         layer.kernel.assign(0 * layer.kernel)
@@ -249,27 +244,6 @@ def test_duplicates_are_left_out():
     np.testing.assert_allclose(found["boxes"], expected, rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_it_learns_is_saved_and_trains_on(tmp_path):
-    model, (x, y) = small(class_names=("red", "green")), task()
-    model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
-    measure = keras_vit.evaluation.CocoMetrics([(x, y)], ["AP", "AP50"])
-    history = model.fit(x, y, epochs=60, verbose=0, callbacks=[measure])
-    history = history.history
-    assert history["val_AP50"][-1] > 0.9 > 0.5 > history["val_AP50"][0]
-    assert history["val_AP"][-1] > 0.5
-    found = model.predict(x, verbose=0)
-    keras_vit.save(model, tmp_path / "model.keras")
-    for load in (keras_vit.load, keras.models.load_model):
-        again = load(tmp_path / "model.keras")
-        for name, array in again.predict(x, verbose=0).items():
-            np.testing.assert_allclose(array, found[name], atol=1e-5)
-    assert keras_vit.detection.class_names(again) == ("red", "green")
-    again.compile("sgd", jit_compile=False)
-    loss = again.fit(x, y, verbose=0).history["loss"][0]
-    assert loss == pytest.approx(float(fcos_loss(found, y)), rel=1e-3)
-
-
 def test_a_frozen_encoder_stays():
     encoder = tiny(num_layers=2)
     encoder.trainable = False
@@ -288,73 +262,16 @@ def test_a_frozen_encoder_stays():
     assert not changed & frozen
 
 
-def test_lora_int8_and_mixed_precision(tmp_path):
-    x = task()[0]
-    model = small()
-    before = model.predict(x, verbose=0)
-    model.get_layer("class_conv_1").enable_lora(2)
-    model.get_layer("block_0").mlp.dense_1.enable_lora(2)
-    assert any("lora" in w.path for w in model.trainable_weights)
-    for name, array in model.predict(x, verbose=0).items():
-        np.testing.assert_allclose(array, before[name], atol=1e-5)
-    model = small()
-    model.quantize("int8")
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    expected = model.predict(x, verbose=0)
-    for name, array in loaded.predict(x, verbose=0).items():
-        np.testing.assert_allclose(array, expected[name], atol=1e-5)
-    block = loaded.get_layer("block_0")
-    assert block.mlp.dense_1.quantization_mode == "int8"
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        found = small()(x)
-    finally:
-        keras.config.set_dtype_policy("float32")
-    for tensor in found.values():
-        assert keras.backend.standardize_dtype(tensor.dtype) == "float32"
-
-
 @ON_TORCH
-def test_wrong_arguments_and_cost():
+def test_wrong_arguments():
     for options, message in (
         ({"levels": ("P6",)}, "levels=.*P6"),
         ({"levels": ()}, "one or several of P2, P3"),
         ({"depth": 0}, "depth=0"),
         ({"classes": 0}, "classes=0"),
-        ({"class_names": ["cat"]}, r"2 names.*Received: \['cat'\]"),
         ({"class_names": "ab"}, "2 names.*Received: 'ab'"),
     ):
         with pytest.raises(ValueError, match=message):
-            small(**options)
+            small("fcos", **options)
     with pytest.raises(ValueError, match="no blocks"):
         FCOS(keras_vit.models.BiT_R50x1(input_shape=(32, 32, 3)), 2)
-    model = small()
-    with pytest.raises(ValueError, match="loss='mse'"):
-        model.compile("sgd", loss="mse")
-        model.compute_loss(y={}, y_pred={})
-    cost = keras_vit.cost(model, image_size=(8, 12))
-    assert cost.parameters == model.count_params()
-    assert keras_vit.config_of(model).num_layers == 2
-
-
-@pytest.mark.slow
-def test_onnx_has_the_boxes(tmp_path):
-    writers = {"jax": "jax2onnx", "tensorflow": "tf2onnx"}
-    pytest.importorskip(writers.get(keras.config.backend(), "onnxscript"))
-    runtime = pytest.importorskip("onnxruntime")
-    model, (x, y) = small(), task()
-    model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
-    model.fit(x, y, epochs=10, verbose=0)
-    path = tmp_path / "model.onnx"
-    keras_vit.export(model, path, image_size=(8, 12))
-    session = runtime.InferenceSession(path)
-    names = [x.name for x in session.get_outputs()]
-    found = session.run(None, {session.get_inputs()[0].name: x})
-    found = decode(dict(zip(names, found, strict=True)), 8, 12)
-    expected = decode(model.predict(x, verbose=0), 8, 12)
-    assert sum(len(row["boxes"]) for row in expected) > 3
-    for row, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(row["classes"], other["classes"])
-        for name in ("boxes", "scores"):
-            np.testing.assert_allclose(row[name], other[name], atol=1e-4)

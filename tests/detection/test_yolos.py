@@ -2,7 +2,6 @@
 
 import json
 
-import keras
 import numpy as np
 import pytest
 
@@ -181,82 +180,8 @@ def test_encoders_that_it_cannot_have():
     ):
         with pytest.raises(ValueError, match=message):
             YOLOS(tiny(**options), classes=2)
-    with pytest.raises(ValueError, match=r"2 names.*Received: \['a'\]"):
-        YOLOS(tiny(), classes=2, class_names=["a"])
     with pytest.raises(TypeError, match="'dice'"):
         YOLOS(tiny(), classes=2, loss_options={"dice": 1.0})
-    model = YOLOS(tiny(), classes=2)
-    model.compile("sgd", loss="mse")
-    with pytest.raises(ValueError, match="loss='mse'"):
-        model.compute_loss(y={}, y_pred={})
-
-
-def small(**options):
-    encoder = tiny(num_layers=2, pooling=None, include_top=False, classes=None)
-    options = {"classes": 2, "queries": 4, "mid_positions": True, **options}
-    return YOLOS(encoder, **options)
-
-
-def task():
-    """Images of a bright square, and of none, with their boxes."""
-    x = np.random.default_rng(0).normal(size=(4, 8, 12, 3)) / 10
-    boxes = np.zeros((4, 2, 4), "float32")
-    classes = np.full((4, 2), -1)
-    for i, (left, top) in enumerate([(0, 0), (6, 2), (3, 4)]):
-        x[i, top : top + 4, left : left + 4, i % 2] += 2
-        boxes[i, 0] = (left + 2) / 12, (top + 2) / 8, 4 / 12, 4 / 8
-        classes[i, 0] = i % 2
-    return x.astype("float32"), {"classes": classes, "boxes": boxes}
-
-
-@pytest.mark.slow
-def test_it_learns_and_is_saved(tmp_path):
-    model, (x, y) = small(loss_options={"no_object_weight": 0.2}), task()
-    model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
-    history = model.fit(x, y, epochs=60, verbose=0).history["loss"]
-    assert history[-1] < 0.2 * history[0]
-    found = model.predict(x, verbose=0)
-    scores = numpy(keras.ops.softmax(found["classes"]))
-    for i in range(3):
-        query = scores[i, :, i % 2].argmax()
-        np.testing.assert_allclose(
-            found["boxes"][i, query], y["boxes"][i, 0], atol=0.1
-        )
-    assert scores[3, :, :2].max() < 0.5
-    for path in ("model.keras", "folder/model.keras"):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        keras_vit.save(model, tmp_path / path)
-        again = keras_vit.load(tmp_path / path)
-        tokens = again.get_layer("detection_tokens")
-        assert tokens.loss_options == {"no_object_weight": 0.2}
-        for name, array in again.predict(x, verbose=0).items():
-            np.testing.assert_allclose(array, found[name], atol=1e-5)
-
-
-def test_lora_int8_and_mixed_precision(tmp_path):
-    x = task()[0]
-    model = small()
-    before = model.predict(x, verbose=0)
-    model.get_layer("class_1").enable_lora(2)
-    model.get_layer("block_0").mlp.dense_1.enable_lora(2)
-    assert any("lora" in w.path for w in model.trainable_weights)
-    for name, array in model.predict(x, verbose=0).items():
-        np.testing.assert_allclose(array, before[name], atol=1e-5)
-    model = small()
-    model.quantize("int8")
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    expected = model.predict(x, verbose=0)
-    for name, array in loaded.predict(x, verbose=0).items():
-        np.testing.assert_allclose(array, expected[name], atol=1e-5)
-    assert loaded.get_layer("box_1").quantization_mode == "int8"
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        found = small()(x)
-    finally:
-        keras.config.set_dtype_policy("float32")
-    for tensor in found.values():
-        assert keras.backend.standardize_dtype(tensor.dtype) == "float32"
 
 
 def test_boxes_are_transformers():
@@ -283,35 +208,3 @@ def test_boxes_are_transformers():
         np.testing.assert_array_equal(found["classes"], theirs["labels"])
         for ours, name in (("scores", "scores"), ("boxes", "boxes")):
             np.testing.assert_allclose(found[ours], theirs[name], atol=1e-5)
-
-
-@pytest.mark.slow
-def test_onnx_has_the_boxes(tmp_path):
-    writers = {"jax": "jax2onnx", "tensorflow": "tf2onnx"}
-    pytest.importorskip(writers.get(keras.config.backend(), "onnxscript"))
-    runtime = pytest.importorskip("onnxruntime")
-    model, (x, _) = small(), task()
-    path = tmp_path / "model.onnx"
-    keras_vit.export(model, path, image_size=(8, 12))
-    session = runtime.InferenceSession(path)
-    names = [x.name for x in session.get_outputs()]
-    found = session.run(None, {session.get_inputs()[0].name: x})
-    found = dict(zip(names, found, strict=True))
-    expected = model.predict(x, verbose=0)
-    assert found.keys() == expected.keys()
-    for name, array in found.items():
-        np.testing.assert_allclose(array, expected[name], atol=1e-5)
-
-
-@ON_TORCH
-def test_its_cost_and_config_are_known():
-    model = small()
-    assert keras_vit.config_of(model).num_layers == 2
-    cost = keras_vit.cost(model, image_size=(8, 12))
-    assert cost.parameters == model.count_params()
-    # Only the queries pass through the last block.
-    macs = [
-        sum(x.macs for x in cost.layers if x.name.startswith(f"block_{i}"))
-        for i in (0, 1)
-    ]
-    assert 0 < macs[1] < macs[0]

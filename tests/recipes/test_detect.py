@@ -110,10 +110,11 @@ def test_it_writes_its_results(head, photos, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.suite("jax", "torch")
-def test_an_interrupted_run_resumes_bit_for_bit(photos, tmp_path, capsys):
+@pytest.mark.parametrize("head", ["fcos", "yolos"])
+def test_an_interrupted_run_resumes_bit_for_bit(head, photos, tmp_path, capsys):
     """It ends between two evaluations, before a checkpoint is saved."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    more = ("--checkpoint-every", 4)
+    more = ("--checkpoint-every", 4, "--head", head)
     programs.run("detect", *flags(photos, whole, *more))
     with programs.interrupted(9):
         programs.run("detect", *flags(photos, broken, *more))
