@@ -4,11 +4,8 @@ from keras import ops
 
 from keras_vit import pretraining
 from keras_vit.layers.positions import sincos_positions
+from tests.harness import numpy
 from tests.pretraining import small
-
-
-def numpy(x):
-    return np.asarray(ops.convert_to_numpy(x))
 
 
 def test_masked_patches_do_not_reach_the_encoder():
@@ -44,16 +41,22 @@ def test_positions_match_mae():
     np.testing.assert_array_equal(oblong[3, :4], oblong[0, :4])  # column 0
 
 
-@pytest.mark.parametrize("prefix", ["class", "none"])
-def test_positions_follow_position_prefix(prefix):
-    encoder = small.encoder(num_registers=2, position_prefix=prefix)
+@pytest.mark.parametrize(
+    "options, count",
+    [
+        ({"num_registers": 2, "position_prefix": "class"}, 1),
+        ({"num_registers": 2, "position_prefix": "none"}, 0),
+        ({"class_token": False}, 0),
+    ],
+)
+def test_positions_follow_the_tokens_of_the_encoder(options, count):
+    encoder = small.encoder(**options)
     model = small.MODELS["mae"](encoder)
     embedding = numpy(encoder.get_layer("position_embedding").embedding)
-    count = 1 if prefix == "class" else 0
     expected = sincos_positions((4, 4), 16, count, endpoint=False)
     np.testing.assert_allclose(embedding, expected, atol=1e-6)
     prediction = numpy(model(small.images(2))["prediction"])
-    assert np.isfinite(prediction).all()
+    assert np.isfinite(prediction).all() and prediction.shape == (2, 16, 48)
 
 
 def test_learned_positions_are_unchanged():
@@ -82,12 +85,6 @@ def test_target_is_the_normalized_patch():
     target = ops.convert_to_tensor(target[None, None].astype("float32"))
     shown = model.prediction_to_pixels(target, patches[:, 6:7])
     np.testing.assert_allclose(numpy(shown)[0, 0], patch, atol=1e-5)
-
-
-def test_encoder_without_a_class_token():
-    encoder = small.encoder(class_token=False)
-    model = small.MODELS["mae"](encoder)
-    assert model(small.images(2))["prediction"].shape == (2, 16, 48)
 
 
 @pytest.mark.backends("torch")

@@ -117,17 +117,10 @@ def test_mask_units_match_simmim(size, unit, patch, ratio, masked):
         {"mask_patch_size": 12},
         {"mask_patch_size": 8, "masking": "block"},
         {"mask_patch_size": 16},  # of one unit none would stay
+        *({"mask_ratio": ratio} for ratio in (0.0, 1.0, 0.99, -1)),
+        {"mask_ratio": 0.99, "masking": "block"},
     ],
 )
-def test_wrong_mask_patch_size_raises(arguments):
+def test_wrong_masks_are_refused(arguments):
     with pytest.raises(ValueError, match=r"mask_patch_size=|ratio"):
         pretraining.MaskedImageModeling(small.encoder(), **arguments)
-
-
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize("ratio", [0.0, 1.0, 0.99, -1])
-def test_mask_ratio_of_none_or_all_patches_raises(ratio):
-    with pytest.raises(ValueError, match="ratio"):
-        sample_mask("random", 1, (4, 4), ratio)
-    with pytest.raises(ValueError, match="ratio"):
-        sample_mask("block", 1, (4, 4), ratio)

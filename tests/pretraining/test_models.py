@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from keras import ops
 
-import keras_vit
 from keras_vit import pretraining
 from tests.pretraining import small
 
@@ -142,13 +141,6 @@ def test_encoder_is_a_vision_transformer(tmp_path):
     images = small.images(2)
     inside = model.stages.encode(model.stages.embed(images))
     np.testing.assert_allclose(numpy(inside), numpy(encoder(images)), atol=1e-6)
-    encoder.save(tmp_path / "encoder.keras")
-    path = tmp_path / "encoder.keras"
-    tuned = keras_vit.converters.load(path, include_top=True, classes=3)
-    assert tuned(images).shape == (2, 3)
-    kernel = tuned.get_layer("block_1").mlp.dense_1.kernel
-    expected = encoder.get_layer("block_1").mlp.dense_1.kernel
-    np.testing.assert_array_equal(numpy(kernel), numpy(expected))
 
 
 @pytest.mark.parametrize(
@@ -184,28 +176,13 @@ def test_reconstruction_keeps_visible_patches(kind):
         {"input_shape": (None, None, 3), "grid_size": 4},
     ],
 )
-def test_unsuitable_encoder_is_refused(arguments):
+def test_unsuitable_encoders_and_arguments_are_refused(arguments):
     with pytest.raises(ValueError, match="that outputs all tokens"):
         pretraining.MaskedImageModeling(small.encoder(**arguments))
-
-
-@ON_TORCH
-def test_initial_mask_token_matches_simmim():
-    """models/simmim.py: normal with stddev 0.02, truncated at -0.02 and
-    0.02."""
-    from scipy import stats
-
-    encoder = small.encoder(hidden_size=512, num_layers=1)
-    token = numpy(pretraining.MaskedImageModeling(encoder).mask_token.tokens)
-    assert np.abs(token).max() <= 0.02
-    assert stats.kstest(token.ravel() / 0.02, stats.truncnorm(-1, 1).cdf)[1] > (
-        1e-4
-    )
-    keras.utils.set_random_seed(0)
-    first = pretraining.MaskedImageModeling(encoder).mask_token.tokens
-    keras.utils.set_random_seed(0)
-    again = pretraining.MaskedImageModeling(encoder).mask_token.tokens
-    np.testing.assert_array_equal(numpy(first), numpy(again))
+    model = small.MODELS["mim"](small.encoder())
+    for name in ("loss", "metrics"):
+        with pytest.raises(ValueError, match=f"Leave out: {name}"):
+            model.compile("sgd", **{name: ["mae"]})
 
 
 @ON_TORCH
@@ -265,11 +242,3 @@ def test_loss_of_steps_evaluations_and_micro_batches(dropout):
     assert history.keys() == {"loss"}
     different = abs(history["loss"][0] - tested)
     assert different > 1e-5 if dropout else different < 1e-5 * tested
-
-
-@ON_TORCH
-@pytest.mark.parametrize("name, value", [("loss", "mse"), ("metrics", ["mae"])])
-def test_compile_refuses_ignored_arguments(name, value):
-    model = small.MODELS["mim"](small.encoder())
-    with pytest.raises(ValueError, match=f"Leave out: {name}"):
-        model.compile("sgd", **{name: value})

@@ -4,11 +4,8 @@ import pytest
 from keras import ops
 
 from keras_vit import pretraining
+from tests.harness import numpy
 from tests.pretraining import small
-
-
-def numpy(x):
-    return np.asarray(ops.convert_to_numpy(x))
 
 
 def test_corruption_is_80_10_10_of_masked_patches():
@@ -89,9 +86,3 @@ def test_value_range_per_channel():
     ).all()
     with pytest.raises(ValueError, match="value_range"):
         pretraining.MaskedPatchPrediction(encoder, value_range=(1, -1))
-
-
-def test_patches_below_4_x_4_are_refused():
-    encoder = small.encoder(patch_size=2)
-    with pytest.raises(ValueError, match="4 x 4"):
-        pretraining.MaskedPatchPrediction(encoder, target="downsized")

@@ -9,7 +9,6 @@ import pytest
 from keras import ops
 
 from keras_vit import pretraining
-from keras_vit import schedules
 from keras_vit.pretraining import losses
 from tests import golden_data
 from tests.harness import numpy
@@ -162,18 +161,3 @@ def test_momentum_update_matches_lightly(golden):
     student = keras.Variable(case["student"])
     losses.update_momentum([teacher], [student], 0.996)
     np.testing.assert_allclose(numpy(teacher), case["after"], **TOLERANCE)
-
-
-@pytest.mark.backends("torch")
-def test_schedules():
-    """`cosine_scheduler` of facebookresearch/dino, utils.py."""
-    steps = 7
-    t = np.arange(steps)
-    expected = 1.0 + 0.5 * (0.996 - 1.0) * (1 + np.cos(np.pi * t / steps))
-    cosine = schedules.CosineSchedule(0.996, 1.0, steps)
-    found = [float(numpy(cosine(i))) for i in t]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert float(numpy(cosine(steps + 3))) == 1.0
-    linear = schedules.LinearSchedule(0.04, 0.07, 3)
-    found = [float(numpy(linear(i))) for i in range(5)]
-    np.testing.assert_allclose(found, [0.04, 0.05, 0.06, 0.07, 0.07], rtol=1e-6)

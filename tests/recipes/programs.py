@@ -142,15 +142,16 @@ def interrupted(step):
             yield
 
 
+def assert_same_weights(path, other):
+    models = (keras.models.load_model(x, compile=False) for x in (path, other))
+    for a, b in zip(*(x.get_weights() for x in models), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def assert_same_runs(folder, other, *files):
     """Asserts that two runs have the same weights and metrics."""
     for name in files or ("model.keras",):
-        found, expected = (
-            keras.models.load_model(x / name).get_weights()
-            for x in (folder, other)
-        )
-        for a, b in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert_same_weights(folder / name, other / name)
     rows = [rows_of(x) for x in (folder, other)]
     for row in (row for run_rows in rows for row in run_rows):
         del row["images_per_second"]

@@ -1,6 +1,7 @@
-"""Settings of published runs, copied as numbers from their sources.
+"""Settings of published runs, from the numbers of their sources.
 
-Each value stands as its source has it; test_published.py converts. Sources:
+test_published.py reads settings of the same names from the run that a command
+plans. Sources:
 
 - vit_jax: google-research/vision_transformer at c6de1e5, folder vit_jax
 - big_vision: google-research/big_vision at 0127fb6, folder big_vision
@@ -16,133 +17,128 @@ SIZES = {
     "imagenet2012": {"train": 1_281_167, "validation": 50_000},
     "oxford_iiit_pet": {"train": 3_680, "test": 3_669},
 }
+# What no source has unless it says so below.
+_NONE = {
+    "split": "test",
+    "augment": (0, 0),
+    **dict.fromkeys(("dropout", "mixup", "cutmix", "erase"), 0),
+    **dict.fromkeys(("label_smoothing", "drop_path", "average"), 0),
+}
+_SGD = {"optimizer": "PublishedSGD", "momentum": 0.9}
+_ADAM = {"optimizer": "PublishedAdamW", "beta_1": 0.9, "beta_2": 0.999}
 
 # vit_jax/configs/common.py, get_config; ViT, Table 4, has the same batch,
-# clipping, decay and no weight decay.
+# clipping, decay and no weight decay. Momentum: vit_jax/train.py. Dropout:
+# vit_jax/configs/models.py, b16 and b32. Cropping: vit_jax/input_pipeline.py;
+# size: DATASET_PRESETS.
 VIT_JAX = {
-    "grad_norm_clip": 1.0,
-    "optim_dtype": "bfloat16",
-    "batch": 512,
-    "base_lr": 0.03,
-    "decay_type": "cosine",
+    **_NONE,
+    **_SGD,
+    "clip": 1.0,
+    "momentum_dtype": "bfloat16",
+    "batch_size": 512,
+    "peak": 0.03,
+    "decay": "cosine",
     "warmup_steps": 500,
-    "momentum": 0.9,  # vit_jax/train.py
-    "dropout_rate": 0.0,  # vit_jax/configs/models.py: b16, b32
-    "weight_decay": None,
-    "pp": "vit_jax",  # vit_jax/input_pipeline.py
-    "crop": 384,  # DATASET_PRESETS
+    "weight_decay": 0,
+    "layer_decay": 0,
+    "protocol": "vit_jax",
+    "mode": "tf",
+    "image_size": 384,
 }
-# vit_jax/configs/common.py, DATASET_PRESETS
-CIFAR = {"total_steps": 10_000, "train": "train[:98%]", "test": "test"}
-IMAGENET = {
-    "total_steps": 20_000,
-    "train": "train[:99%]",
-    "test": "validation",
-}
+# vit_jax/configs/common.py, DATASET_PRESETS: 98 % and 99 % of the images
+CIFAR = {"steps": 10_000, "num_train": 49_000, "num_test": 10_000}
+IMAGENET = {"steps": 20_000, "num_train": 1_268_355, "num_test": 50_000}
 # vit_jax/configs/vit.py
-B16_CIFAR10 = {**VIT_JAX, **CIFAR, "base_lr": 0.01}
+B16_CIFAR10 = {**VIT_JAX, **CIFAR, "peak": 0.01}
 # vit_jax/configs/models.py: l16, h14, r50_b16 and r50_l32, a copy of l16
-DROPOUT = {"dropout_rate": 0.1}
+DROPOUT = {"dropout": 0.1}
 # vit_jax/configs/augreg.py
 AUGREG = {
     **VIT_JAX,
-    "total_steps": 500,
+    "steps": 500,
     "warmup_steps": 100,
-    "train": "train",
-    "test": "test",
+    "num_train": 3_680,
+    "num_test": 3_669,
 }
 # ViT, Section 4.1: chosen on a validation split, then trained on all images.
-SWEEP = {"sweep": (0.001, 0.003, 0.01, 0.03), "train": "train"}
+SWEEP = (0.001, 0.003, 0.01, 0.03)
 # big_vision/configs/transfer.py, and its docstring for the learning rate of
-# B/32 on CIFAR-10; optimizer: big_vision/optax.py, momentum_hp
-BIG_VISION = {
-    "grad_norm_clip": 1.0,
-    "optim_dtype": "bfloat16",
-    "batch": 512,
-    "base_lr": 0.003,
-    "decay_type": "cosine",
-    "warmup_steps": 500,
-    "momentum": 0.9,
-    "dropout_rate": 0.0,
-    "weight_decay": None,
-    "pp": "big_vision",  # resmall_crop, h_res=448, l_res=384
-    "crop": 384,
-    "total_steps": 10_000,
-    "train": "train[:98%]",
-    "test": "test",
-}
+# B/32 on CIFAR-10; optimizer: big_vision/optax.py, momentum_hp; resmall_crop
+# with h_res=448 and l_res=384
+BIG_VISION = {**VIT_JAX, **CIFAR, "peak": 0.003, "protocol": "big_vision"}
 # big_transfer/bit_hyperrule.py, bit_common.py, bit_jax/train.py and
 # input_pipeline_tf2_or_jax.py, for CIFAR-10
 BIT = {
-    "grad_norm_clip": None,
-    "optim_dtype": "float32",
-    "batch": 512,
-    "base_lr": 0.003,
-    "decay_type": "staircase",
-    "supports": (500, 3000, 6000, 9000, 10_000),
-    "momentum": 0.9,
-    "dropout_rate": 0.0,
-    "weight_decay": None,
-    "pp": "bit-hyperrule",
-    "crop": 128,
+    **VIT_JAX,
+    **CIFAR,
+    "clip": None,
+    "momentum_dtype": "float32",
+    "peak": 0.003,
+    "decay": None,
+    "warmup_steps": None,
+    "protocol": "bit-hyperrule",
+    "image_size": 128,
     "mixup": 0.1,
-    "total_steps": 10_000,
-    "train": "train[:98%]",
-    "test": "test",
 }
+BIT_SUPPORTS = (500, 3000, 6000, 9000)
 
 # facebookresearch/mae at efb2a80: FINETUNE.md, and main_finetune.py for what
-# its commands leave out
+# its commands leave out. Batches: of 32 images on 4 * 8 GPUs, or 16 on 8 * 8.
 _MAE = {
-    "batch_size": 32,
-    "gpus": 4 * 8,
-    "warmup_epochs": 5,
+    **_NONE,
+    **_ADAM,
+    "epsilon": 1e-8,
+    "batch_size": 1024,
+    "num_train": 1_281_167,
+    "image_size": 224,
+    "decay": "cosine",
+    "warmup_steps": 5 * 1252,
     "weight_decay": 0.05,
-    "clip_grad": None,
-    "reprob": 0.25,
+    "decay_kernels_only": True,
+    "clip": None,
+    "erase": 0.25,
     "mixup": 0.8,
     "cutmix": 1.0,
-    "smoothing": 0.1,
-    "global_pool": True,
+    "label_smoothing": 0.1,
+    "augment": (2, 10),  # rand-m9-mstd0.5-inc1 of timm
+    "pooling": "gap",
+    "protocol": "mae-finetune",
 }
-_LARGE = {"epochs": 50, "blr": 1e-3, "layer_decay": 0.75}
+_LARGE = {**_MAE, "steps": 50 * 1252, "peak": 4e-3, "layer_decay": 0.75}
+_COMMAND = "x --preset mae --dataset imagenet2012 --weights x.npz --model "
 MAE_FINETUNE = {
-    "ViTB16": {
+    f"{_COMMAND}ViTB16": {
         **_MAE,
-        "epochs": 100,
-        "blr": 5e-4,
+        "steps": 100 * 1252,
+        "peak": 4 * 5e-4,
         "layer_decay": 0.65,
         "drop_path": 0.1,
     },
-    "ViTL16": {**_MAE, **_LARGE, "drop_path": 0.2},
-    "ViTH14": {
-        **_MAE,
-        **_LARGE,
-        "drop_path": 0.3,
-        "batch_size": 16,
-        "gpus": 8 * 8,
-    },
+    f"{_COMMAND}ViTL16": {**_LARGE, "drop_path": 0.2},
+    f"{_COMMAND}ViTH14": {**_LARGE, "drop_path": 0.3},
 }
 
 _TUNE = "recipes/finetune_cifar.py --preset "
 _B16 = "--model ViTB16 --weights imagenet21k"
+SHORT = {"steps": 500, "warmup_steps": 50}
 FINE_TUNING = {
     f"{_TUNE}vit_jax --dataset cifar10 {_B16} --accumulate 8": B16_CIFAR10,
     f"{_TUNE}vit_jax --dataset cifar100 --model R50ViTB16 --weights "
     "imagenet21k --accumulate 8": {**VIT_JAX, **CIFAR, **DROPOUT},
     f"{_TUNE}vit_jax --dataset imagenet2012 --model ViTL16 --weights "
     "imagenet21k --accumulate 8": {**VIT_JAX, **IMAGENET, **DROPOUT},
+    # Of CIFAR 2 %, and of the others 10 % are held out.
     f"{_TUNE}vit_jax --dataset cifar100 {_B16} --sweep paper": {
         **VIT_JAX,
         **CIFAR,
-        **SWEEP,
-        "held_out": "train[98%:]",
+        "num_train": 50_000,
+        "num_validation": 1_000,
     },
     # Steps: ViT, Table 4. Warm-up: vit_jax/configs/augreg.py.
     f"{_TUNE}vit_jax --dataset oxford_iiit_pet {_B16} --sweep paper": {
         **AUGREG,
-        **SWEEP,
-        "held_out": "train[90%:]",
+        "num_validation": 368,
     },
     # ViT, Section 4.1, on Table 2
     f"{_TUNE}vit_jax --dataset imagenet2012 --model ViTL16 --weights "
@@ -150,20 +146,18 @@ FINE_TUNING = {
         **VIT_JAX,
         **IMAGENET,
         **DROPOUT,
-        "crop": 512,
-        "polyak": 0.9999,
+        "image_size": 512,
+        "average": 0.9999,
     },
     # README of vision_transformer, "total_steps / warmup_steps"
     f"{_TUNE}vit_jax --dataset cifar10 {_B16} --steps 500 --warmup-steps 50": {
         **B16_CIFAR10,
-        "total_steps": 500,
-        "warmup_steps": 50,
+        **SHORT,
     },
     f"{_TUNE}vit_jax --dataset cifar100 {_B16} --steps 500 --warmup-steps 50": {
         **VIT_JAX,
         **CIFAR,
-        "total_steps": 500,
-        "warmup_steps": 50,
+        **SHORT,
     },
     f"{_TUNE}vit_jax-augreg --dataset oxford_iiit_pet --model ViTB16 "
     "--weights augreg-imagenet21k": AUGREG,
@@ -173,205 +167,160 @@ FINE_TUNING = {
     "imagenet21k": BIT,
 }
 
-# What big_vision's configurations of pre-training have in common.
+# What big_vision's configurations of pre-training have in common; `lost` is
+# the part of a kernel that a step at the peak takes away.
 _PRETRAINING = {
-    "grad_clip_norm": 1.0,
-    "mu_dtype": "bfloat16",
+    **_NONE,
+    "clip": 1.0,
+    "momentum_dtype": "bfloat16",
     "batch_size": 4096,
-    "init_head_bias": 0.0,
-    "dropout": 0.0,
-    "randaug": None,
-    "mixup": 0.0,
-    "pp": "pretrain",
-}
-_ADAM = {
-    **_PRETRAINING,
-    "optax_name": "scale_by_adam",
-    "b1": 0.9,
-    "b2": 0.999,
-    "lr": 0.001,
-    "wd": 0.0001,
-    "warmup_steps": 10_000,
-    "decay_type": "cosine",
-}
-_MOMENTUM = {
-    **_PRETRAINING,
-    "optax_name": "big_vision.momentum_hp",
-    "momentum": 0.9,
-    "decay_type": "cosine",
-    "total_epochs": 90,
-    "model": "BiT_R50x1",
-    "rep_size": False,
-}
-_I1K = {"split": "train[:99%]", "dataset": "imagenet2012"}
-_I21K = {"split": "full[51200:]", "dataset": "imagenet21k"}
-# ViT, Table 3 (batch 4096, warm-up of 10k steps; ImageNet clips at norm 1)
-_PAPER = {
-    **_ADAM,
-    "mu_dtype": "float32",
-    "split": "train",
-    "dropout": 0.1,
+    "image_size": 224,
+    "head_bias": 0.0,
+    "protocol": "pretrain",
+    "decay": "cosine",
     "model": "ViTB16",
-    "rep_size": True,
-    "pool_type": "tok",
-    "posemb": "vit_jax",  # vit_jax/models_vit.py: N(0, 0.02)
+    "representation_size": 768,
+    "loss": "softmax",
 }
+_BIG_VISION = {
+    **_PRETRAINING,
+    **_ADAM,
+    "peak": 0.001,
+    "lost": 0.0001,
+    "warmup_steps": 10_000,
+}
+_BIT_BIG_VISION = {
+    **_PRETRAINING,
+    **_SGD,
+    "epochs": 90,
+    "model": "BiT_R50x1",
+    "representation_size": 0,
+}
+# Of ImageNet, the first 99 %.
+_I1K = {"dataset": "imagenet2012", "num_train": 1_268_355}
+_WHOLE = {"dataset": "imagenet2012", "num_train": 1_281_167}
+_I21K = {"dataset": "imagenet21k", "num_train": 14_145_922}
+_SIGMOID = {"loss": "sigmoid", "head_bias": -10.0}
+# ViT, Table 3 (batch 4096, warm-up of 10k steps; ImageNet clips at norm 1)
+_PAPER = {**_BIG_VISION, "momentum_dtype": "float32", "dropout": 0.1}
 # BiT, Section 3.3: 0.03 * batch / 256, weight decay 1e-4 as part of the
 # gradient (1 / (1 - 0.9) of it a step), no clipping.
 _BIT = {
-    **_MOMENTUM,
-    "mu_dtype": "float32",
-    "grad_clip_norm": None,
-    "lr": 0.03 / 256 * 4096,
-    "wd": 1e-4 * 10 * 0.03 / 256 * 4096,
+    **_BIT_BIG_VISION,
+    "momentum_dtype": "float32",
+    "clip": None,
+    "peak": 0.03 / 256 * 4096,
+    "lost": 1e-4 * 10 * 0.03 / 256 * 4096,
     "warmup_steps": 5000,
-    "decay_type": "staircase",
-    "split": "train",
-    "preactivation": True,
-}
-
-# Settings that only some have: names of ours and of theirs.
-OPTIONS = {
-    "cutmix": "cutmix",
-    "erase": "reprob",
-    "label_smoothing": "smoothing",
-    "drop_path": "drop_path",
+    "decay": "staircase",
 }
 
 PRETRAINING = {
     "paper-imagenet21k": {
         **_PAPER,
-        "dataset": "imagenet21k",
-        "total_epochs": 90,
-        "lr": 1e-3,
-        "wd": 0.03 * 1e-3,
-        "decay_type": "linear",
+        **_I21K,
         # github.com/google-research/vision_transformer/issues/2
-        "loss": "sigmoid",
-        "init_head_bias": -10.0,
-        "grad_clip_norm": None,
+        **_SIGMOID,
+        "epochs": 90,
+        "lost": 0.03 * 1e-3,
+        "decay": "linear",
+        "clip": None,
     },
     "paper-imagenet": {
         **_PAPER,
-        "dataset": "imagenet2012",
-        "total_epochs": 300,
-        "lr": 3e-3,
-        "wd": 0.3 * 3e-3,
-        "loss": "softmax",
+        **_WHOLE,
+        "epochs": 300,
+        "peak": 3e-3,
+        "lost": 0.3 * 3e-3,
     },
     # big_vision/configs/vit_i1k.py
     "augreg-imagenet": {
-        **_ADAM,
+        **_BIG_VISION,
         **_I1K,
-        "total_epochs": 300,
+        "epochs": 300,
         "loss": "sigmoid",
-        "init_head_bias": -6.9,
-        "model": "ViTB16",
-        "rep_size": True,
-        "pool_type": "tok",
-        "posemb": "learn",
-        "randaug": (2, 15),
+        "head_bias": -6.9,
+        "augment": (2, 15),
         "mixup": 0.5,
     },
     # big_vision/configs/vit_i21k.py, but pool_type="gap": the released files
     # have a class token.
     "augreg-imagenet21k": {
-        **_ADAM,
+        **_BIG_VISION,
         **_I21K,
-        "total_epochs": 300,
-        "loss": "sigmoid",
-        "init_head_bias": -10.0,
-        "model": "ViTB16",
-        "rep_size": False,
-        "pool_type": "tok",
-        "posemb": "learn",
-        "randaug": (2, 10),
+        **_SIGMOID,
+        "epochs": 300,
+        "representation_size": 0,
+        "augment": (2, 10),
         "mixup": 0.2,
     },
     # big_vision/configs/vit_s16_i1k.py
     "big-vision-s16": {
-        **_ADAM,
+        **_BIG_VISION,
         **_I1K,
-        "total_epochs": 90,
+        "epochs": 90,
         "batch_size": 1024,
-        "loss": "softmax",
         "model": "ViTS16",
-        "rep_size": True,
-        "pool_type": "gap",
-        "posemb": "sincos2d",
-        "randaug": (2, 10),
+        "representation_size": 384,
+        "augment": (2, 10),
         "mixup": 0.2,
         # 1,268,355 of 1,281,167 images, 90 times, by 1024
-        "total_steps": 111_477,
+        "steps": 111_477,
     },
     # facebookresearch/deit, main.py, at 7e160fe; DeiT, Table 9
     "deit": {
-        **_ADAM,
-        "mu_dtype": "float32",
-        "grad_clip_norm": None,
-        "lr": 5e-4 * 1024 / 512,
-        "wd": 0.05 * 5e-4 * 1024 / 512,
+        **_BIG_VISION,
+        **_WHOLE,
+        "momentum_dtype": "float32",
+        "clip": None,
+        "peak": 5e-4 * 1024 / 512,
+        "lost": 0.05 * 5e-4 * 1024 / 512,
         "warmup_steps": round(5 * 1_281_167 / 1024),  # 5 epochs
-        "total_epochs": 300,
+        "epochs": 300,
         "batch_size": 1024,
-        "dataset": "imagenet2012",
-        "split": "train",
-        "loss": "softmax",
-        "model": "ViTB16",
-        "rep_size": False,
-        "randaug": (2, 10),  # rand-m9-mstd0.5-inc1
+        "representation_size": 0,
+        "augment": (2, 10),  # rand-m9-mstd0.5-inc1
         "mixup": 0.8,
         "cutmix": 1.0,
-        "reprob": 0.25,
-        "smoothing": 0.1,
+        "erase": 0.25,
+        "label_smoothing": 0.1,
         "drop_path": 0.1,
-        "pp": "mae-finetune",  # `create_transform` of timm, too
+        "protocol": "mae-finetune",  # `create_transform` of timm, too
     },
-    "bit-s": {**_BIT, "dataset": "imagenet2012", "loss": "softmax"},
-    "bit-m": {
-        **_BIT,
-        "dataset": "imagenet21k",
-        "loss": "sigmoid",  # big_vision/configs/bit_i21k.py
-        "init_head_bias": -10.0,
-    },
+    "bit-s": {**_BIT, **_WHOLE},
+    "bit-m": {**_BIT, **_I21K, **_SIGMOID},  # big_vision/configs/bit_i21k.py
     # big_vision/configs/bit_i1k.py; model_name="bit"
     "big-vision-bit-imagenet": {
-        **_MOMENTUM,
+        **_BIT_BIG_VISION,
         **_I1K,
-        "loss": "softmax",
-        "lr": (0.1 / 256) * 4096,
-        "wd": (1e-4 / 256) * 4096,
+        "peak": (0.1 / 256) * 4096,
+        "lost": (1e-4 / 256) * 4096,
         "warmup_steps": 1000,
-        "preactivation": False,
     },
     # big_vision/configs/bit_i21k.py; model_name="bit_paper"
     "big-vision-bit-imagenet21k": {
-        **_MOMENTUM,
+        **_BIT_BIG_VISION,
         **_I21K,
-        "loss": "sigmoid",
-        "init_head_bias": -10.0,
-        "lr": (0.03 / 256) * 4096,
-        "wd": (3e-5 / 256) * 4096,
+        **_SIGMOID,
+        "peak": (0.03 / 256) * 4096,
+        "lost": (3e-5 / 256) * 4096,
         "warmup_steps": 5000,
-        "preactivation": True,
     },
 }
-
-# big_vision/configs/common_fewshot.py
-FEW_SHOT = {
-    "shots": (1, 5, 10, 25),
-    "l2_reg": 2.0**10,
-    "num_seeds": 3,
-    "pp": "few-shot",  # resize(256)|central_crop(224)
+# Which have batch norms before the convolutions: bit.py or bit_paper.py.
+PREACTIVATION = {
+    "bit-s": True,
+    "bit-m": True,
+    "big-vision-bit-imagenet": False,
+    "big-vision-bit-imagenet21k": True,
 }
+
+# big_vision/configs/common_fewshot.py: resize(256)|central_crop(224)
+FEW_SHOT = {"shots": (1, 5, 10, 25), "l2": (2.0**10,), "seeds": 3}
 # ViT, Appendix B.1.1 and Table 4; momentum: vit_jax/train.py
 VTAB = {
     "steps": 2500,
-    "lr": 0.01,
-    "resolution": 384,
-    "batch": 512,
-    "momentum": 0.9,
-    "optim_dtype": "bfloat16",
-    "grad_norm_clip": 1.0,
-    "tasks": 19,
+    "learning_rate": 0.01,
+    "image_size": 384,
+    "batch_size": 512,
 }

@@ -6,7 +6,6 @@ import pathlib
 import re
 
 import keras
-import numpy as np
 import pytest
 
 from keras_vit import training
@@ -147,7 +146,7 @@ def test_diff_for_an_augmentation_resumes(recipe, tmp_path, monkeypatch):
         recipe("An augmentation", output="resumed", **settings)
     monkeypatch.undo()
     resumed = recipe("An augmentation", output="resumed", **settings)
-    assert_same_weights(resumed / "model.keras", whole / "model.keras")
+    programs.assert_same_runs(resumed, whole)
 
 
 def interrupt_after(monkeypatch, steps):
@@ -163,14 +162,6 @@ def interrupt_after(monkeypatch, steps):
     monkeypatch.setattr(
         training.ResumableCheckpoint, "on_train_batch_end", on_train_batch_end
     )
-
-
-def assert_same_weights(path, other):
-    models = [keras.models.load_model(p, compile=False) for p in (path, other)]
-    for variables in zip(*(m.variables for m in models), strict=True):
-        np.testing.assert_array_equal(
-            *map(keras.ops.convert_to_numpy, variables)
-        )
 
 
 # A resumed run on every backend: tests/recipes/test_finetune_cifar.py.
@@ -194,4 +185,4 @@ def test_program_on_the_page_resumes(tmp_path, monkeypatch):
     exec(text, names)
     assert names["step"] == 4
     saved = "runs/mine/model.keras"
-    assert_same_weights(saved, tmp_path / "whole" / saved)
+    programs.assert_same_weights(saved, tmp_path / "whole" / saved)

@@ -73,29 +73,23 @@ def test_given_flags_override_the_preset():
 
 
 @pytest.mark.backends("torch")
-def test_weight_decay_does_not_depend_on_the_learning_rate():
-    """AugReg trained with learning rates of 1e-3 and 3e-4, and a decay of 1e-4
-    with both."""
-
-    def decay(**settings):
-        job = programs.plan(recipe, recipe.Config(**settings), imagenet())
-        return job.optimizer()[0].weight_decay * job.config.learning_rate
-
-    published = {"preset": "augreg-imagenet"}
-    assert decay(**published, learning_rate=3e-4) == pytest.approx(1e-4)
-    # big_vision: 3e-5 for 256 images.
-    assert decay(preset="bit-s", batch_size=256) == pytest.approx(3e-5)
-
-
-@pytest.mark.backends("torch")
-def test_sgd_learning_rate_scales_with_the_batch_size():
-    def rate(**settings):
-        config = recipe.Config(**settings)
-        return recipe.resolve_config(config, imagenet()).learning_rate
-
-    assert rate(preset="bit-s", batch_size=256) == pytest.approx(0.03)
-    assert rate(preset="bit-s", batch_size=256, learning_rate=0.2) == 0.2
-    assert rate(preset="paper-imagenet", batch_size=256) == 3e-3
+@pytest.mark.parametrize(
+    ("settings", "rate", "decay"),
+    [
+        # AugReg trained with 1e-3 and 3e-4, and a decay of 1e-4 with both.
+        ({"preset": "augreg-imagenet", "learning_rate": 3e-4}, 3e-4, 1e-4),
+        # big_vision: 3e-5 for 256 images.
+        ({"preset": "bit-s", "batch_size": 256}, 0.03, 3e-5),
+        ({"preset": "bit-s", "learning_rate": 0.2}, 0.2, None),
+        ({"preset": "paper-imagenet", "batch_size": 256}, 3e-3, None),
+    ],
+)
+def test_learning_rates_and_decays(settings, rate, decay):
+    job = programs.plan(recipe, recipe.Config(**settings), imagenet())
+    assert job.config.learning_rate == pytest.approx(rate)
+    if decay is not None:
+        found = job.optimizer()[0].weight_decay * rate
+        assert found == pytest.approx(decay)
 
 
 @pytest.mark.backends("torch")
@@ -138,46 +132,39 @@ def test_dropout_and_drop_path_placement():
     names = [layer.name for layer in model.layers]
     before = names.index("position_embedding")
     assert names.index("embedding_dropout") == before + 1
-    blocks = [model.get_layer(f"block_{i}") for i in range(12)]
-    rates = [0.3 * i / 11 for i in range(12)]
-    assert [b.drop_path for b in blocks] == pytest.approx(rates)
-    assert {b.dropout for b in blocks} == {0.1}
-    assert {b.attention_dropout for b in blocks} == {0.0}
-    assert {b.mlp.dropout for b in blocks} == {0.1}
+    for i in range(12):
+        block = model.get_layer(f"block_{i}")
+        assert block.drop_path == pytest.approx(0.3 * i / 11)
+        assert (block.dropout, block.attention_dropout) == (0.1, 0.0)
+        assert block.mlp.dropout == 0.1
     # The paper's tanh layer, of the hidden size.
     assert model.get_layer("pre_logits").units == 192
 
 
-SMALL = {"steps": 6, "batch_size": 64, "learning_rate": 0.01}
+# The paper's ImageNet-21k settings, on digits, with every random operation and
+# a momentum in bfloat16.
+SETTINGS = {
+    "preset": "paper-imagenet21k",
+    "model": "compact-vit",
+    "steps": 6,
+    "batch_size": 64,
+    "learning_rate": 0.01,
+    "checkpoint_every": 1,
+    "drop_path": 0.1,
+    "mixup": 0.2,
+    "momentum_dtype": "bfloat16",
+}
 
 
 @pytest.fixture(scope="module")
 def pretrained(small_model, tmp_path_factory):
-    """The paper's ImageNet-21k settings, on digits."""
     output = tmp_path_factory.mktemp("runs") / "digits"
     with harness.eager():
-        run(
-            preset="paper-imagenet21k",
-            model="compact-vit",
-            output=str(output),
-            **SMALL,
-        )
+        run(**SETTINGS, output=str(output))
     return output
 
 
-@pytest.mark.slow
-@pytest.mark.suite("torch")
-def test_first_loss_follows_from_the_head_bias(pretrained):
-    """All logits are -10: nine classes are classified correctly, one
-    wrongly."""
-    first = float(rows_of(pretrained)[0]["train_loss"])
-    expected = 9 * np.log1p(np.exp(-10)) + np.log1p(np.exp(10))
-    # The first rate of the warm-up is 0, and this the first step's loss.
-    assert [int(row["step"]) for row in rows_of(pretrained)] == [*range(1, 7)]
-    assert first == pytest.approx(expected, rel=1e-5)
-
-
-def test_every_file_is_written(pretrained):
+def test_files_of_a_run(pretrained):
     found = sorted(path.name for path in pretrained.iterdir())
     assert found == sorted([*training.FILES, "log.txt"])
     config = read_metadata(pretrained)["config"]
@@ -185,31 +172,24 @@ def test_every_file_is_written(pretrained):
     assert config["loss"] == "sigmoid" and config["decay"] == "linear"
     assert config["dropout"] == 0.1 and config["representation_size"] == 16
     rows = rows_of(pretrained)
-    assert float(rows[-1]["test_loss"]) < 10 < float(rows[0]["train_loss"])
+    assert [int(row["step"]) for row in rows] == [*range(1, 7)]
+    # All logits are -10: nine classes are classified correctly, one wrongly.
+    # The first rate of the warm-up is 0, and this the first step's loss.
+    expected = 9 * np.log1p(np.exp(-10)) + np.log1p(np.exp(10))
+    assert float(rows[0]["train_loss"]) == pytest.approx(expected, rel=1e-5)
+    assert float(rows[-1]["test_loss"]) < 10
     model = keras.models.load_model(pretrained / "model.keras")
     assert model.get_layer("head").get_weights()[1].max() < -9
 
 
-def tuned(weights, output, **settings):
-    """Fine-tunes for a step; returns the model and its config."""
-    settings = {"steps": 1, "batch_size": 64, "image_size": 16} | settings
-    config = finetune.Config(
-        weights=str(weights), output=str(output), **settings
-    )
-    finetune.main(config)
-    return keras.models.load_model(output / "model.keras")
-
-
-def same_bodies(before, after):
-    # The one step is the first of a warm-up, at a rate of 0.
-    for name in ("patch_embedding", "block_0", "block_1", "encoder_norm"):
-        pairs = zip(
-            before.get_layer(name).get_weights(),
-            after.get_layer(name).get_weights(),
-            strict=True,
-        )
-        for old, new in pairs:
-            np.testing.assert_array_equal(old, new)
+# test_finetune_cifar.py resumes a run on each backend.
+@pytest.mark.slow
+@pytest.mark.backends("torch")
+def test_interrupted_run_resumes_bit_for_bit(pretrained, tmp_path):
+    with programs.interrupted(3):
+        run(**SETTINGS, output=str(tmp_path))
+    run(**SETTINGS, output=str(tmp_path))
+    programs.assert_same_runs(tmp_path, pretrained)
 
 
 @pytest.mark.slow
@@ -217,21 +197,28 @@ def same_bodies(before, after):
 def test_fine_tuning_drops_the_representation_layer(pretrained, tmp_path):
     before = keras.models.load_model(pretrained / "model.keras")
     assert before.get_layer("pre_logits").weights
-    after = tuned(pretrained / "model.npz", tmp_path / "out")
+    settings = {"steps": 1, "batch_size": 64, "image_size": 16}
+    weights, output = str(pretrained / "model.npz"), str(tmp_path)
+    finetune.main(finetune.Config(weights=weights, output=output, **settings))
+    after = keras.models.load_model(tmp_path / "model.keras")
     assert after.input_shape == (None, 16, 16, 1)
     assert not after.get_layer("pre_logits").weights
-    same_bodies(before, after)
+    # The one step is the first of a warm-up, at a rate of 0.
+    for name in ("patch_embedding", "block_0", "block_1", "encoder_norm"):
+        for old, new in zip(
+            before.get_layer(name).get_weights(),
+            after.get_layer(name).get_weights(),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(old, new)
     assert not np.any(after.get_layer("head").get_weights()[0])
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("model", ["compact-bit"])
-def test_resnet_models_have_the_head_bias(model):
-    config = recipe.Config(preset="bit-m", model=model)
-    head = (
-        programs.plan(recipe, config, digits_data()).build().get_layer("head")
-    )
-    kernel, bias = head.get_weights()
+def test_resnet_models_have_the_head_bias():
+    config = recipe.Config(preset="bit-m", model="compact-bit")
+    model = programs.plan(recipe, config, digits_data()).build()
+    kernel, bias = model.get_layer("head").get_weights()
     assert (bias == -10).all() and not kernel.any()
 
 
@@ -254,28 +241,6 @@ def test_presets_are_for_models_of_another_family(preset, published, compact):
     assert found.preactivation is None
     config = recipe.Config(model=compact, **given)
     programs.plan(recipe, config, digits_data()).build()
-
-
-# test_finetune_cifar.py resumes a run on each backend.
-@pytest.mark.slow
-@pytest.mark.backends("torch")
-def test_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch):
-    """The run uses every random operation, and a momentum in bfloat16."""
-    settings = {
-        "steps": 5,
-        "batch_size": 64,
-        "checkpoint_every": 1,
-        "dropout": 0.1,
-        "drop_path": 0.1,
-        "mixup": 0.2,
-        "loss": "sigmoid",
-        "momentum_dtype": "bfloat16",
-    }
-    run(**settings, output=str(tmp_path / "straight"))
-    with programs.interrupted(3):
-        run(**settings, output=str(tmp_path / "crashed"))
-    run(**settings, output=str(tmp_path / "crashed"))
-    programs.assert_same_runs(tmp_path / "crashed", tmp_path / "straight")
 
 
 def refused(match, **settings):

@@ -52,16 +52,6 @@ def test_finished_models_are_not_trained_again(tmp_path, capsys, monkeypatch):
         recipe.main(config(output, **options, steps=2))
 
 
-def test_counts_in_tables_are_numbers(tmp_path):
-    report = recipe.by_columns(
-        "steps", "learning rate", line="model", x="steps"
-    )
-    row = {"model": "ViT", "steps": 400, "learning_rate": 1e-3}
-    row |= {"accuracy": 0.5, "few_shot": 0.25}
-    table, _ = report(config(tmp_path), None, None, [row])
-    assert table[1] == [400, "0.001", "0.5000", "0.2500"]
-
-
 def test_models_of_all_studies_have_folders_of_their_own():
     points = {
         point

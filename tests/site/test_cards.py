@@ -58,19 +58,13 @@ def test_facts_are_of_released_weights(cards):
 def test_a_card_has_every_fact(cards):
     pages = cards.pages()
     assert len(pages) == len(cards.FACTS["pages"]) + 1
+    facts = ("Trained on", "License", "Pixels", "GELU", "Epsilon", "Run here")
     for page in cards.FACTS["pages"]:
         text = pages[f"models/{page['name']}.md"]
         sections = re.split(r"^## ", text, flags=re.M)[1:]
         assert len(sections) == len(page["cards"])
         for section in sections:
-            for fact in (
-                "Trained on",
-                "License",
-                "Pixels",
-                "GELU",
-                "Epsilon",
-                "Run here",
-            ):
+            for fact in facts:
                 assert re.search(rf"^\| {fact} \| \S", section, re.M), section
 
 

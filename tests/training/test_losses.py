@@ -52,11 +52,11 @@ def test_softmax_loss_with_class_numbers_and_one_hot_labels():
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("labels", [[[1], [0], [2]], [1, 0, 2]])
-def test_sigmoid_refuses_class_numbers(labels):
+def test_sigmoid_refuses_class_numbers():
     loss = keras_vit.losses.SigmoidCrossentropy()
-    with pytest.raises(ValueError, match=r"shape \(batch, 4\)"):
-        loss(np.array(labels), np.zeros((3, 4), "float32"))
+    for labels in ([[1], [0], [2]], [1, 0, 2]):
+        with pytest.raises(ValueError, match=r"shape \(batch, 4\)"):
+            loss(np.array(labels), np.zeros((3, 4), "float32"))
 
 
 @pytest.mark.backends("tensorflow")

@@ -121,17 +121,29 @@ def test_terminal_line_is_overwritten(width, tmp_path, monkeypatch):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
 def test_events_missed_on_a_full_disk_are_written_later(tmp_path, capsys):
     tf = pytest.importorskip("tensorflow")
-    asked, writer = [], tf.io.TFRecordWriter
-
-    def refusing(target):
-        asked.append(target)
-        return writer("/dev/full" if len(asked) == 1 else target)
-
+    writer, targets = tf.io.TFRecordWriter, ["/dev/full"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tf.io, "TFRecordWriter", refusing)
+        patch.setattr(
+            tf.io,
+            "TFRecordWriter",
+            lambda target: writer(targets.pop() if targets else target),
+        )
         rows_of_run(tmp_path)
     assert "No space left" in capsys.readouterr().err
     assert [event.step for event in events_of(tmp_path)] == [0, 2, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "names, score",
+    [
+        (("test_loss", "test_top_5"), "test_loss"),
+        (("test_loss", "test_mean_iou", "learning_rate"), "test_mean_iou"),
+        (("train_accuracy", "validation_loss"), "validation_loss"),
+        (("test_knn_accuracy", "test_accuracy"), "test_accuracy"),
+    ],
+)
+def test_a_run_is_judged_by_what_it_measures(names, score):
+    assert callbacks.score_name(dict.fromkeys(names, 0.5)) == score
 
 
 def test_sigterm_is_handled_after_the_last_micro_batch(tmp_path):

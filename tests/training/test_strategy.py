@@ -52,8 +52,10 @@ class Uneven(keras.utils.PyDataset):
         return x, np.arange(count), np.ones((count, *self.axes), "float32")
 
 
-@pytest.mark.parametrize("axes", [(), (1, 2)])
-@pytest.mark.parametrize("source", ["py_dataset", "tf_data", "generator"])
+@pytest.mark.parametrize(
+    "source, axes",
+    [("py_dataset", ()), ("tf_data", (1, 2)), ("generator", (1, 2))],
+)
 def test_weighted_batches_are_padded(source, axes, monkeypatch):
     monkeypatch.setattr(Uneven, "axes", axes)
     batches = Uneven()
@@ -93,15 +95,19 @@ class Numbers(keras.utils.PyDataset):
         return numbers, numbers
 
 
+@pytest.fixture
+def mirrored():
+    return keras_vit.distribution.get_strategy("mirrored", devices=["CPU:0"])
+
+
 @pytest.mark.backends("tensorflow")
-def test_model_fit_reads_every_batch_once():
+def test_model_fit_reads_every_batch_once(mirrored):
     """`model.fit` reads the first batch for its shapes, and starts again."""
-    chosen = keras_vit.distribution.get_strategy("mirrored", devices=["CPU:0"])
-    with chosen.scope():
+    with mirrored.scope():
         model = keras.Sequential([keras.Input((1,)), keras.layers.Identity()])
         # The loss is the mean of the labels.
         model.compile(loss=lambda y_true, y_pred: y_true)
-    batches = chosen.distribute(Numbers())
+    batches = mirrored.distribute(Numbers())
     for _ in range(2):
         fit = model.fit(
             batches, epochs=3, steps_per_epoch=4, shuffle=False, verbose=0
@@ -111,7 +117,7 @@ def test_model_fit_reads_every_batch_once():
 
 
 @pytest.mark.backends("tensorflow")
-def test_distributed_mean_loss_matches_one_device():
+def test_distributed_mean_loss_matches_one_device(mirrored):
     """If Keras does not know the length of a data set whose batches have one
     size, its mean includes an empty batch with a loss of 0."""
     import tensorflow as tf
@@ -120,11 +126,10 @@ def test_distributed_mean_loss_matches_one_device():
     x, y = (rng.normal(size=(8, 1)).astype("float32") for _ in range(2))
     batches = tf.data.Dataset.from_tensor_slices((x, y, np.ones(8, "float32")))
     batches = batches.batch(4, drop_remainder=True)
-    chosen = keras_vit.distribution.get_strategy("mirrored", devices=["CPU:0"])
-    with chosen.scope():
+    with mirrored.scope():
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
         model.compile(loss="mse")
-    found = model.evaluate(chosen.distribute(batches), verbose=0)
+    found = model.evaluate(mirrored.distribute(batches), verbose=0)
     errors = model.predict(x, verbose=0) - y
     assert found == pytest.approx(np.mean(errors**2), rel=1e-5)
 
@@ -170,19 +175,18 @@ def test_multi_worker_tf_config_is_refused(monkeypatch):
 
 
 @pytest.mark.backends("tensorflow")
-def test_distributed_datasets():
+def test_distributed_datasets(mirrored):
     import tensorflow as tf
 
-    chosen = keras_vit.distribution.get_strategy("mirrored", devices=["CPU:0"])
     for batches, length in (
         (Uneven(), 2),
         (Numbers(), tf.data.INFINITE_CARDINALITY),
     ):
-        dataset = chosen.distribute(batches)
+        dataset = mirrored.distribute(batches)
         assert dataset.cardinality() == length
         options = dataset.options()
         assert options.autotune.enabled is False
         policy = options.experimental_distribute.auto_shard_policy
         assert policy == tf.data.experimental.AutoShardPolicy.DATA
     with pytest.raises(TypeError, match="several times.*generator"):
-        chosen.distribute(batch for batch in [])
+        mirrored.distribute(batch for batch in [])

@@ -68,22 +68,18 @@ def test_evaluation_counts_every_image_once(data):
     # Runs with autotuning hung when the clock was put back.
     for each in (batches, data.train(image_size=8, batch_size=4)):
         assert each.options().autotune.enabled is False
-    images, labels, weights = take(batches, 9)
+    images, _, weights = take(batches, 9)
     assert (weights > 0).tolist() == [[True] * 4, [True] * 3 + [False]]
-    assert weights.mean() == pytest.approx(1)
     assert images[1, 3].max() == images[1, 3].min() == 0
-    inputs = keras.Input((8, 8, 3))
-    logits = keras.layers.Dense(2)(keras.layers.Flatten()(inputs))
-    model = keras.Model(inputs, logits)
-    model.compile(
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        weighted_metrics=["accuracy"],
+    model = keras.Sequential(
+        [keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(2)]
     )
-    padded = model.evaluate(batches, verbose=0, return_dict=True)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(loss=loss, weighted_metrics=["accuracy"])
     x, y = examples(batches)
-    whole = model.evaluate(x, y, batch_size=7, verbose=0, return_dict=True)
-    for name, value in whole.items():
-        assert padded[name] == pytest.approx(value, rel=1e-5)
+    padded = model.evaluate(batches, verbose=0)
+    whole = model.evaluate(x, y, batch_size=7, verbose=0)
+    np.testing.assert_allclose(padded, whole, rtol=1e-5)
     # Four processes have equally many batches.
     shards = [
         data.test(image_size=8, batch_size=4, shard=(i, 4)) for i in range(4)

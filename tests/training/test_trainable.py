@@ -24,12 +24,16 @@ def paths(model):
 
 
 @pytest.mark.parametrize(
-    "train, expected", [("head", HEAD), ("lora", HEAD | LORA)]
+    "train, options, expected",
+    [
+        ("head", {}, HEAD),
+        ("lora", {"pooling": "map"}, HEAD | LORA),  # of the blocks alone
+    ],
 )
 def test_all_weights_of_a_saved_classifier_are_trainable(
-    train, expected, tmp_path
+    train, options, expected, tmp_path
 ):
-    model = vit()
+    model = vit(**options)
     names = paths(model)
     set_trainable(model, train)
     assert paths(model) == expected
@@ -39,13 +43,6 @@ def test_all_weights_of_a_saved_classifier_are_trainable(
     for loaded in (keras.models.load_model(file), converters.load(file)):
         assert paths(loaded) == names
         assert all(layer.trainable for layer in loaded.layers)
-
-
-@pytest.mark.backends("torch")
-def test_only_blocks_have_low_rank_updates():
-    model = vit(pooling="map")
-    set_trainable(model, "lora")
-    assert paths(model) == HEAD | LORA
 
 
 @pytest.mark.backends("torch")
