@@ -72,6 +72,10 @@ LAYERS = {
         **layer("Lambda", function=code(trap)),
         "registered_name": "Lambda",
     },
+    "an unregistered class": lambda trap, url: {
+        **layer("Layer", None),
+        "registered_name": "evil>Layer",
+    },
     "lambda as activation": lambda trap, url: dense(activation=code(trap)),
     "lambda without a module": lambda trap, url: {
         "class_name": "Lambda",

@@ -3,6 +3,7 @@ same."""
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 
@@ -141,6 +142,26 @@ HUGGINGFACE = {
     ),
 }
 
+# Their models without a head; of those with a pooler, its output.
+_TOKENS = {**_HF, "include_top": False}
+_BARE = {**_DINOV2, "include_top": False, "pooling": None, "mlp_dim": 128}
+ENCODERS = {
+    "vit-model": _huggingface("ViTModel", "vit", _TOKENS),
+    "deit-model": _huggingface(
+        "DeiTModel", "vit", {**_TOKENS, "distillation": True}
+    ),
+    "deit-pooler": _huggingface(
+        "DeiTModel", "vit", {**_POOLER, "num_registers": 1}
+    ),
+    "vit-mim": _huggingface("ViTForMaskedImageModeling", "mim", {}),
+    "dinov2-bare": _huggingface("Dinov2Model", "dinov2-bare", _BARE),
+    "dinov2-registers-bare": _huggingface(
+        "Dinov2WithRegistersModel",
+        "dinov2-bare",
+        {**_BARE, "num_registers": 4},
+    ),
+}
+
 TORCHVISION = {
     "torchvision": Case("torchvision", _EXACT, {}),
     "torchvision-pre-logits": Case(
@@ -263,16 +284,19 @@ def shake(model):
             weight.add_(0.1 * noise)
 
 
-def run(model, images):
+def images(height, width):
+    sample = np.random.default_rng(0).normal
+    return sample(size=(2, height, width, 3)).astype("float32")
+
+
+def run(model, images, field="logits", **options):
     """Their output for our images."""
     import torch
 
     x = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
     with torch.no_grad(), torch.device("cpu"):
-        found = model(x)
-    for name in ("logits", "pooler_output"):
-        found = getattr(found, name, found)
-    return found.numpy()
+        found = model(x, **options)
+    return getattr(found, field, found).numpy()
 
 
 def has_head(model):

@@ -7,7 +7,6 @@ import pytest
 import keras_vit
 from keras_vit import convert as _cli
 from keras_vit.converters import Checkpoint
-from keras_vit.converters import open_checkpoint
 from keras_vit.layers.resampling import resample
 from keras_vit.layers.resampling import resample_embedding
 from keras_vit.models import load_weights
@@ -66,19 +65,6 @@ def test_every_named_array_matches_the_original(case, record_error):
     for name, array in found.items():
         error = np.abs(array.reshape(golden[name].shape) - golden[name]).max()
         record_error(case, name, error, golden_data.TOLERANCE)
-
-
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize("case", golden_data.LOADED)
-def test_layout_is_detected(case):
-    path = golden_data.load_path(case)
-    if str(path).endswith(".pth"):
-        pytest.importorskip("torch")
-    checkpoint = open_checkpoint(path, num_heads=3)
-    expected = golden_data.LOADED[case]
-    assert checkpoint.layout == expected or (
-        {checkpoint.layout, expected} == golden_data.SAME
-    )
 
 
 def test_resized_conversion_matches_vit_jax(record_error, tmp_path):

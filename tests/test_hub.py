@@ -8,6 +8,7 @@ import huggingface_hub
 import keras
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import keras_vit
 from keras_vit import convert
@@ -64,18 +65,12 @@ def test_four_libraries_give_equal_outputs(arguments, tmp_path):
     table, same, complete = hub.verify(tmp_path / "folder")
     assert same and complete, table
     assert table.count("same") == 3
-
-
-@pytest.mark.backends("torch")
-def test_output_difference_is_reported(tmp_path):
-    hub.save(make_run(tmp_path / "run"), tmp_path / "folder")
+    if arguments:
+        return
     weights = tmp_path / "folder" / "timm.safetensors"
-    from safetensors.numpy import load_file
-    from safetensors.numpy import save_file
-
-    arrays = load_file(weights)
+    arrays = safetensors.numpy.load_file(weights)
     arrays["head.bias"] += 1e-3
-    save_file(arrays, weights)
+    safetensors.numpy.save_file(arrays, weights)
     table, same, _ = hub.verify(tmp_path / "folder")
     assert not same
     assert "DIFFERS" in next(x for x in table.splitlines() if "timm" in x)
@@ -127,39 +122,25 @@ def test_libraries_without_the_model_are_left_out(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_class_names_are_kept_without_the_other_libraries(tmp_path):
-    run = make_run(
-        tmp_path / "run",
-        position_embedding="sincos2d",
-        pooling="map",
-        class_token=False,
-    )
-    missing = hub.save(run, tmp_path / "folder")
-    assert missing["timm"] and missing["transformers"]
-    assert classifier_names(tmp_path / "folder") == NAMES
-    hub.save(tmp_path / "folder", tmp_path / "again")
-    assert classifier_names(tmp_path / "again") == NAMES
-
-
-@pytest.mark.backends("torch")
-def test_class_names_of_a_keras_file_are_kept(tmp_path):
+def test_class_names_are_kept(tmp_path):
+    """Of a run for which there are no files of other libraries, a .keras file
+    and a folder of transformers, and of the folders written from them."""
+    keras_only = {"position_embedding": "sincos2d", "pooling": "map"}
+    run = make_run(tmp_path / "run", **keras_only, class_token=False)
     model = keras_vit.VisionTransformer(**SIZES)
     model.class_names = NAMES
     model.save(tmp_path / "model.keras")
-    hub.save(tmp_path / "model.keras", tmp_path / "folder")
-    assert classifier_names(tmp_path / "folder") == NAMES
-
-
-def classifier_names(folder):
-    return class_names(open_checkpoint(folder), len(NAMES))
-
-
-@pytest.mark.backends("torch")
-def test_class_names_of_a_folder_of_transformers_are_kept(tmp_path):
-    run = make_run(tmp_path / "run")
-    convert.convert(run, tmp_path / "first", to="huggingface")
-    hub.save(tmp_path / "first", tmp_path / "second")
-    config = json.loads((tmp_path / "second/config.json").read_text())
+    other = make_run(tmp_path / "other")
+    convert.convert(other, tmp_path / "transformers", to="huggingface")
+    sources = [run, tmp_path / "model.keras", tmp_path / "transformers"]
+    for i, source in enumerate(sources):
+        missing = hub.save(source, tmp_path / f"folder-{i}")
+        assert bool(missing["timm"]) == bool(missing["transformers"]) == (i < 1)
+        hub.save(tmp_path / f"folder-{i}", tmp_path / f"again-{i}")
+        for name in ("folder", "again"):
+            folder = tmp_path / f"{name}-{i}"
+            assert class_names(open_checkpoint(folder), 5) == NAMES
+    config = json.loads((tmp_path / "folder-2/config.json").read_text())
     assert config["label_names"] == NAMES
     assert list(config["id2label"].values()) == NAMES
 
@@ -178,9 +159,6 @@ def test_model_card_and_config(tmp_path):
     assert result["dataset"]["name"] == "digits"
     assert "mode='torch'" in body
     assert f"Classes: {len(NAMES)}: {', '.join(NAMES)}\n" in body
-    config = json.loads((tmp_path / "folder/config.json").read_text())
-    assert config["id2label"] == {str(i): n for i, n in enumerate(NAMES)}
-    assert config["label_names"] == NAMES
     assert open_checkpoint(tmp_path / "folder").preprocess_mode == "torch"
     again = keras_vit.converters.load(tmp_path / "folder")
     images = np.random.default_rng(0).normal(size=(1, 32, 32, 3))

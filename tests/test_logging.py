@@ -1,12 +1,9 @@
 """The library logs; programs show what it logs."""
 
-import ast
 import logging
-import pathlib
 
 import pytest
 
-import keras_vit
 from keras_vit import _logging
 from keras_vit import training
 from keras_vit.training import callbacks
@@ -14,24 +11,6 @@ from tests.training import run_small
 from tests.training.fitting import fit
 
 pytestmark = pytest.mark.backends("torch")
-
-# What these print is the output of a program.
-PROGRAMS = ("convert.py",)
-
-
-def test_library_does_not_print():
-    folder = pathlib.Path(keras_vit.__file__).parent
-    found = [
-        f"{path.relative_to(folder)}:{node.lineno}"
-        for path in sorted(folder.rglob("*.py"))
-        if str(path.relative_to(folder)) not in PROGRAMS
-        and path.name != "_logging.py"
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "print"
-    ]
-    assert not found
 
 
 @pytest.fixture

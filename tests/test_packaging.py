@@ -71,19 +71,6 @@ def test_workflows_test_every_backend_and_every_row():
     assert set(parts) == set(nightly.PARTS) - {"versions"}
 
 
-def test_workflows_name_what_exists():
-    extras = PROJECT["optional-dependencies"]
-    for name in WORKFLOWS:
-        for line in steps(name):
-            for extra in re.findall(r"\.\[([\w,]+)\]", line):
-                assert set(extra.split(",")) <= extras.keys()
-            for module in re.findall(r"python -m (tests[.\w]*)", line):
-                path = ROOT / module.replace(".", "/")
-                assert path.is_dir() or path.with_suffix(".py").exists()
-            for path in re.findall(r"\b(?:tools|keras_vit)/\w+\.py", line):
-                assert (ROOT / path).exists()
-
-
 def test_releases_are_published_without_a_password():
     release = WORKFLOWS["release"]
     assert release[True] == {"push": {"tags": ["v*"]}}  # `on` is true in YAML

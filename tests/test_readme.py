@@ -63,18 +63,6 @@ def test_python_blocks_run(tmp_path, monkeypatch):
     )
 
 
-def test_readme_is_short():
-    lines = README.splitlines()
-    assert len(lines) < 180
-    wide = [x for x in lines if len(x) > 92 and not re.match(r"\||!?\[", x)]
-    assert not wide
-    codes = re.findall(r"```\w*\n(.*?)```", README, re.DOTALL)
-    codes += re.findall(r"(?:^    .*\n)+", README, re.MULTILINE)
-    assert len(codes) > 5
-    for code in codes:
-        assert len([line for line in code.splitlines() if line]) <= 8
-
-
 def test_accuracies_are_those_of_the_cards():
     cards = ROOT / "tools" / "site" / "released.toml"
     pages = tomllib.loads(cards.read_text())["pages"]
@@ -95,11 +83,6 @@ def test_accuracies_are_those_of_the_cards():
             assert float(number) in [round(x, 1) for x in found], (row, size)
             count += 1
     assert count > 15
-
-
-def test_ci_runs_the_commands_of_the_readme():
-    script = (ROOT / ".ci" / "run").read_text().splitlines()
-    assert "\n".join(f"    {x}" for x in script[-2:]) + "\n" in README
 
 
 def test_parameters_of_the_table_of_sizes():

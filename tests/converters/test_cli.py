@@ -63,14 +63,21 @@ def run(*arguments, **environment):
     )
 
 
-def test_command_line_needs_no_backend(tmp_path):
+@pytest.mark.parametrize("ending", [".npz", ".keras", ".weights.h5"])
+def test_command_line_needs_no_backend(ending, tmp_path):
     source = golden_data.weights_path("vit_jax_token")
+    if ending != ".npz":
+        model = keras_vit.converters.load(source)
+        source = tmp_path / f"model{ending}"
+        keras_vit.converters.save(model, source)
     target = tmp_path / "out.safetensors"
     # A backend that does not exist would stop Keras at its import.
     done = run(source, target, "--to", "timm", KERAS_BACKEND="none")
     assert done.returncode == 0, done.stderr
     assert "wrote" in done.stdout
     assert "blocks.0.attn.qkv.weight" in read(target)
+    if ending != ".npz":
+        return
     again = run(source, target, "--to", "timm", KERAS_BACKEND="none")
     assert again.returncode == 1
     assert "Traceback" not in again.stderr and "exists" in again.stderr

@@ -1,7 +1,6 @@
 """DINOv3: transformers, timm and Meta's names, whose rotary positions take
 images of any size."""
 
-import keras
 import numpy as np
 import pytest
 
@@ -14,6 +13,9 @@ from keras_vit.weights.files import read
 from keras_vit.weights.files import write
 from tests import golden_data
 from tests import originals
+from tests.harness import numpy
+from tests.markers import on_all
+from tests.originals import images
 
 TOLERANCE = 3e-5
 # The files' own size is 32 x 32, patches are 8 x 8.
@@ -120,35 +122,16 @@ def save(original, folder):
 
 
 def outputs(original, images):
-    import torch
-
-    x = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
-    with torch.no_grad(), torch.device("cpu"):
-        if hasattr(original, "save_pretrained"):
-            return original(x).last_hidden_state.numpy()
-        if original.num_classes == 0:
-            return original.forward_features(x).numpy()
-        return original(x).numpy()
-
-
-def images(height, width):
-    sample = np.random.default_rng(0).normal
-    return sample(size=(2, height, width, 3)).astype("float32")
+    if getattr(original, "num_classes", 5) == 0:
+        original = original.forward_features
+    return originals.run(original, images, field="last_hidden_state")
 
 
 def run(model, x):
-    return keras.ops.convert_to_numpy(model(x, training=False))
+    return numpy(model(x, training=False))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        if name in ON_ALL_BACKENDS
-        else pytest.param(name, marks=pytest.mark.backends("torch"))
-        for name in CASES
-    ],
-)
+@pytest.mark.parametrize("name", on_all(CASES, ON_ALL_BACKENDS))
 def test_outputs_and_bits(name, tmp_path, record_error):
     original = CASES[name]()
     path, given = save(original, tmp_path)
@@ -206,16 +189,6 @@ def to_meta(original):
     return renamed
 
 
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize("name", ["proj_bias", "mlp_bias", "value_bias"])
-def test_missing_biases_are_refused_by_the_name_of_their_setting(
-    name, tmp_path
-):
-    _transformers(**{name: False}).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=f"{name}'.*Received: .*False"):
-        load(str(tmp_path))
-
-
 @pytest.mark.parametrize("options", [{}, SPLIT], ids=["plain", "gated"])
 @pytest.mark.backends("torch")
 def test_metas_names(options, tmp_path, record_error):
@@ -256,15 +229,11 @@ def test_periods_rounded_by_meta_are_kept(tmp_path):
     model = load(path)
     layer = model.get_layer("position_embedding_shared")
     assert layer.base == 100
-    np.testing.assert_array_equal(
-        keras.ops.convert_to_numpy(layer.periods), rounded
-    )
+    np.testing.assert_array_equal(numpy(layer.periods), rounded)
     with pytest.warns(UserWarning, match="timm computes the periods"):
         keras_vit.converters.save(model, tmp_path / "x.pth", layout="timm")
     other = load(path, rope_base=50.0).get_layer("position_embedding_shared")
-    np.testing.assert_array_equal(
-        keras.ops.convert_to_numpy(other.periods), rotary_periods(50, 16)
-    )
+    np.testing.assert_array_equal(numpy(other.periods), rotary_periods(50, 16))
 
 
 @pytest.mark.backends("torch")
@@ -306,41 +275,6 @@ def test_all_three_originals_run(name, tmp_path):
         golden_data.assert_same(again, arrays)
         text, same, _ = verify(target, back, settings=HEADS)
         assert same and "not run" not in text, text
-
-
-@pytest.mark.backends("torch")
-def test_what_the_layouts_refuse(tmp_path):
-    sizes = {
-        "input_shape": (16, 16, 3),
-        "patch_size": 8,
-        "hidden_size": 32,
-        "num_layers": 1,
-        "num_heads": 2,
-        "include_top": False,
-    }
-    rope = keras_vit.VisionTransformer(
-        **sizes, position_embedding="rope", activation="gelu", layer_scale=1.0
-    )
-    for layout in ("vit_jax", "big_vision", "torchvision", "dinov2", "mae"):
-        with pytest.raises(ValueError, match="position_embedding='rope'"):
-            keras_vit.converters.save(rope, tmp_path / "x.npz", layout=layout)
-    with pytest.raises(ValueError, match="key_bias=True"):
-        keras_vit.converters.save(rope, tmp_path / "x.npz", layout="timm")
-    for layout in ("dinov3:gated", "timm:dinov3-gated"):
-        with pytest.raises(ValueError, match="activation='gelu'"):
-            keras_vit.converters.save(rope, tmp_path / "x.npz", layout=layout)
-    for model in (
-        keras_vit.VisionTransformer(**sizes, position_embedding="none"),
-        keras_vit.VisionTransformer(**sizes),
-    ):
-        for layout in ("dinov3", "timm:dinov3", "huggingface:dinov3"):
-            with pytest.raises(ValueError, match="it has 'rope'"):
-                keras_vit.converters.save(
-                    model, tmp_path / "x.npz", layout=layout
-                )
-    keyless = keras_vit.VisionTransformer(**sizes, key_bias=False)
-    with pytest.raises(ValueError, match="key_bias=False"):
-        keras_vit.converters.save(keyless, tmp_path / "x.npz", layout="timm")
 
 
 @pytest.mark.backends("torch")

@@ -1,17 +1,13 @@
 """`--inspect` reports the contents of a file and what is ambiguous."""
 
-import json
-
 import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
 from keras_vit.converters import save
-from keras_vit.weights.files import read
 from keras_vit.weights.files import track
 from keras_vit.weights.files import write
-from keras_vit.weights.report import report
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -140,48 +136,3 @@ def test_progress_bar_is_shown_only_on_terminals(monkeypatch, capsys):
     assert list(track(items, "reading", 1e9)) == items
     out, err = capsys.readouterr()
     assert out == "" and "reading" in err
-
-
-def test_reading_and_writing_report_progress(monkeypatch, tmp_path):
-    """Files that are written or read array by array report their progress."""
-    seen = []
-
-    def track(items, title, size=None):
-        seen.append((title, size))
-        return iter(items)
-
-    monkeypatch.setattr("keras_vit.weights.files.progress.track", track)
-    arrays = {"a": np.ones(4, "float32")}
-    for suffix in (".npz", ".safetensors"):
-        write(arrays, tmp_path / f"a{suffix}")
-        assert read(tmp_path / f"a{suffix}").keys() == {"a"}
-    titles = [title for title, _ in seen]
-    assert titles == [
-        "writing npz",
-        "reading a.npz",
-        "writing safetensors",
-        "reading a.safetensors",
-    ]
-    assert seen[0][1] == 16
-
-
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize(
-    "config,words",
-    [
-        ({"model_type": "vit"}, "not read"),
-        ({"name": "an experiment"}, "not read"),
-        ({"architecture": "vit_tiny"}, "read"),
-    ],
-)
-def test_report_says_whether_config_json_is_read(config, words, tmp_path):
-    source = golden_data.load_path("timm_base")
-    path = tmp_path / source.name
-    path.write_bytes(source.read_bytes())
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    if "model_type" in config:
-        with pytest.warns(UserWarning, match="is ignored: it is one of hugg"):
-            text = report(path, arguments={"num_heads": 3})
-    else:
-        text = report(path, arguments={"num_heads": 3})
-    assert f"config.json          {words}\n" in text

@@ -1,4 +1,5 @@
-"""Options of a `.keras` file are kept where no argument replaces them."""
+"""A model says its config, and its `.keras` file keeps every option that no
+argument replaces."""
 
 import dataclasses
 import warnings
@@ -8,8 +9,13 @@ import pytest
 
 import keras_vit
 from keras_vit.config import BiTConfig
+from keras_vit.config import HybridConfig
 from keras_vit.config import ResNetConfig
 from keras_vit.config import ViTConfig
+from keras_vit.config import field_names
+from tests.small import RESNET
+from tests.small import TINY
+from tests.small import tiny
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -138,14 +144,31 @@ def test_every_field_has_a_case(family):
     "family, field",
     [(family, x) for family, (_, cases, _) in FAMILIES.items() for x in cases],
 )
-def test_another_head_keeps_every_option(family, field, tmp_path):
+def test_config_and_file_have_every_option(family, field, tmp_path):
+    function = getattr(keras_vit, family)
     model, arguments = built(family, field)
-    default = getattr(keras_vit, family)(**FAMILIES[family][2])
+    default = function(**FAMILIES[family][2])
     names = [layer.name for layer in default.layers]
     if names == [x.name for x in model.layers] and field != "block":
         assert changed(model, default), "the case is the default"
+
+    config = keras_vit.config_of(model)
+    for name in field_names(type(config)):
+        value = arguments.get(name)
+        if name == "patch_size" and isinstance(value, int):
+            value = (value, value)
+        if value is not None:
+            assert getattr(config, name) == value
+    other = {"input_shape": arguments["input_shape"], "classes": 3}
+    assert not changed(function(config, **other), model)
+
     path = tmp_path / "model.keras"
     model.save(path)
+    opened = keras_vit.converters.open_checkpoint(path)
+    if field == "block":  # the file has its name
+        config = dataclasses.replace(config, block=opened.config.block)
+    assert opened.config == config and opened.config is opened.config
+    assert (opened.classes, opened.channels) == (3, 3)
     overrides = {"classes": 5}
     if field == "block":
         overrides["block"] = Block
@@ -154,13 +177,54 @@ def test_another_head_keeps_every_option(family, field, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         loaded = keras_vit.converters.load(path, **overrides)
-        weights = getattr(keras_vit, family)(
+        weights = function(
             weights=path, input_shape=arguments["input_shape"], **overrides
         )
     for other in (loaded, weights):
         assert not changed(model, other)
         assert other.output_shape == (None, 5)
+        found = keras_vit.config_of(other)
+        assert found == dataclasses.replace(config, block=found.block)
     assert loaded.name == "mine"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_weights_file_has_the_same_config(family, tmp_path):
+    model = getattr(keras_vit, family)(**FAMILIES[family][2])
+    keras_vit.converters.save(model, tmp_path / "model.weights.h5")
+    opened = keras_vit.converters.open_checkpoint(tmp_path / "model.weights.h5")
+    assert opened.config == keras_vit.config_of(model)
+
+
+def test_config_of_an_encoder_and_of_other_models():
+    config = ViTConfig(**TINY, grid_size=2)
+    encoder = keras_vit.VisionTransformer(
+        config, include_top=False, input_shape=(8, 8, 3)
+    )
+    assert keras_vit.config_of(encoder) == config
+    assert keras_vit.config_of(keras.models.clone_model(encoder)) == config
+    model = keras_vit.pretraining.MaskedImageModeling(encoder)
+    assert keras_vit.config_of(model).num_layers == 2
+    other = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    with pytest.raises(ValueError, match="was not made by keras_vit"):
+        keras_vit.config_of(other)
+    config = HybridConfig(**{**TINY, **RESNET, "patch_size": 1})
+    for function in (keras_vit.VisionTransformer, keras_vit.BiT):
+        with pytest.raises(
+            ValueError, match="must be .*Received: HybridConfig"
+        ):
+            function(config, input_shape=(16, 16, 3))
+
+
+def test_defaults_of_a_config_do_not_replace_what_weights_need(tmp_path):
+    model = tiny(activation="gelu", norm_epsilon=1e-3)
+    model.save(tmp_path / "model.keras")
+    loaded = keras_vit.VisionTransformer(
+        ViTConfig(**TINY, dropout=0.1), weights=tmp_path / "model.keras"
+    )
+    config = keras_vit.config_of(loaded)
+    assert (config.activation, config.norm_epsilon) == ("gelu", 1e-3)
+    assert config.dropout == 0.1
 
 
 def test_an_argument_takes_precedence_over_the_file(tmp_path):

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit import convert as _cli
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
@@ -178,34 +177,6 @@ def test_other_backbones_and_missing_files_are_refused(vit):
     (vit / "model.weights.h5").unlink()
     with pytest.raises(FileNotFoundError, match="has no weights"):
         open_checkpoint(vit)
-
-
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize(
-    "options,words",
-    [
-        ({"activation": "gelu_tanh"}, "activation='gelu_tanh'"),
-        ({"class_token": True, "pooling": "gap"}, "pooling='gap'"),
-        ({"qkv_bias": False}, "qkv_bias=False"),
-        ({"num_registers": 2}, "num_registers=2"),
-        ({"layer_scale": 1.0}, "classes=3"),
-        ({"pre_norm": True}, "pre_norm/gamma"),
-        ({"position_embedding": "sincos2d"}, "sincos2d"),
-    ],
-)
-def test_models_that_keras_hub_lacks_are_refused(options, words, tmp_path):
-    options = {"activation": "gelu", "classes": 3, **options}
-    model = keras_vit.VisionTransformer(
-        input_shape=(16, 16, 3),
-        patch_size=8,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        **options,
-    )
-    with pytest.raises(ValueError, match=words):
-        save(model, tmp_path / "preset", "keras_hub")
-    assert not (tmp_path / "preset").exists()
 
 
 @pytest.mark.backends("torch")

@@ -13,6 +13,7 @@ from keras_vit.converters import save
 from keras_vit.weights.files import read
 from keras_vit.weights.formats import FORMATS
 from tests import golden_data
+from tests.small import randomize
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -37,9 +38,7 @@ DINOV2 = {
 
 def build(**arguments):
     model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
-    random = np.random.default_rng(0)
-    for variable in model.weights:
-        variable.assign(random.normal(0, 0.2, variable.shape))
+    randomize(model, 0.2)
     return model
 
 

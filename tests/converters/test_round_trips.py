@@ -24,11 +24,6 @@ EVERY_BACKEND = pytest.mark.backends("jax", "tensorflow", "torch")
 CASES = (*golden_data.LOADED, "vit_jax_load_resized")
 
 
-def needs_torch_for(path):
-    if path.suffix == ".pth":
-        pytest.importorskip("torch", reason="writes .pth")
-
-
 def test_every_golden_case_is_covered():
     folders = {p.name for p in golden_data.FOLDER.iterdir() if p.is_dir()}
     folders -= {*golden_data.NO_MODEL}
@@ -55,7 +50,6 @@ ON_ALL_BACKENDS = ("big_vision_map", "hf_vit_bf16", "timm_reg_ls_qknorm")
 def test_keras_file_round_trip(case, tmp_path, record_error):
     """convert.py to .keras gives the original's outputs, and back the same
     bits."""
-    needs_torch_for(golden_data.weights_path(case))
     middle = tmp_path / "model.keras"
     source = golden_data.load_path(case)
     given = golden_data.load_arguments(case)
@@ -233,26 +227,3 @@ def test_variant_round_trip(case):
             again = from_checkpoint(arrays, found, heads=3)
             again, _ = code_base.after_reading(again, {}, variant)
             golden_data.assert_same(again, checkpoint.weights)
-
-
-@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".pth"])
-@pytest.mark.parametrize(
-    "case,layout",
-    [
-        ("vit_jax_token_prelogits", "torchvision"),
-        ("hf_vit_bf16", "vit_jax:current"),
-        ("facebook_dinov2_reg", "huggingface:dinov2-bare"),
-        ("timm_deit_distilled", "huggingface:deit-teacher"),
-    ],
-)
-def test_file_type_round_trip(case, layout, suffix, tmp_path):
-    """Convert between the file types with the command line."""
-    there = tmp_path / f"there{suffix}"
-    needs_torch_for(there)
-    back = tmp_path / f"back{suffix}"
-    given = {"settings": {"num_heads": 3}}
-    _cli.convert(golden_data.load_path(case), there, to=layout, **given)
-    _cli.convert(
-        there, back, layout=layout, to=golden_data.open_layout(case), **given
-    )
-    golden_data.assert_same(read(back), golden_data.normalized(case))

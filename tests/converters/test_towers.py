@@ -3,11 +3,9 @@
 import contextlib
 import json
 
-import keras
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit import convert as _cli
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
@@ -16,6 +14,9 @@ from keras_vit.weights.files import read
 from keras_vit.weights.files import write
 from tests import golden_data
 from tests import originals
+from tests.harness import numpy
+from tests.markers import on_all
+from tests.originals import images
 
 VISION = {
     "hidden_size": 32,
@@ -60,12 +61,7 @@ TOWERS = {
     "clip-two-towers": ("CLIPModel", {"projection_dim": 24}, None, 22),
 }
 # One of each kind compiles on every backend.
-NAMES = [
-    name
-    if name in ("siglip", "clip-projection")
-    else pytest.param(name, marks=pytest.mark.backends("torch"))
-    for name in TOWERS
-]
+NAMES = on_all(TOWERS, ("siglip", "clip-projection"))
 SIZES = ((16, 16), (24, 24), (12, 28))
 
 
@@ -91,26 +87,21 @@ def build(name):
 
 
 def output(name, model, images):
+    kind, _, field, _ = TOWERS[name]
+    options = {"interpolate_pos_encoding": True, "field": field}
+    if kind != "CLIPModel":
+        model = model.vision_model if kind == "SiglipModel" else model
+        return originals.run(model, images, **options)
     import torch
 
-    kind, _, output_name, _ = TOWERS[name]
-    x = torch.tensor(images).permute(0, 3, 1, 2)
+    options["field"] = "pooler_output"
+    pooled = originals.run(model.vision_model, images, **options)
     with torch.no_grad(), torch.device("cpu"):
-        if kind == "CLIPModel":
-            pooled = model.vision_model(x, interpolate_pos_encoding=True)
-            return model.visual_projection(pooled.pooler_output).numpy()
-        model = model.vision_model if kind == "SiglipModel" else model
-        found = model(pixel_values=x, interpolate_pos_encoding=True)
-        return getattr(found, output_name).numpy()
-
-
-def images(height, width):
-    sample = np.random.default_rng(0).normal
-    return sample(size=(2, height, width, 3)).astype("float32")
+        return model.visual_projection(torch.from_numpy(pooled)).numpy()
 
 
 def run(model, x):
-    return keras.ops.convert_to_numpy(model(x, training=False))
+    return numpy(model(x, training=False))
 
 
 def warns(count):
@@ -223,39 +214,6 @@ def test_trained_bias_of_a_projection_is_not_dropped(tmp_path):
     assert not (tmp_path / "back").exists()
     save(model, tmp_path / "a.safetensors", "timm")
     assert (read(tmp_path / "a.safetensors")["head.bias"] == 0.5).all()
-
-
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize(
-    "options,words",
-    [
-        ({"pre_norm": True}, "patch_bias=True"),
-        (
-            {"pre_norm": True, "patch_bias": False, "pooling": "gap"},
-            "class_token=False",
-        ),
-        ({"pooling": "map"}, r"pooling='map' \(it has 'gap'\)"),
-        ({"pooling": "gap", "patch_bias": False}, "patch_bias=False"),
-        (
-            {"pooling": "gap", "final_norm": "after_pooling"},
-            "final_norm='after_pooling'",
-        ),
-        ({"pooling": "gap", "class_token": True}, "pooling='gap'"),
-    ],
-)
-def test_models_that_transformers_lacks_are_refused(options, words, tmp_path):
-    model = keras_vit.VisionTransformer(
-        input_shape=(16, 16, 3),
-        patch_size=8,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        classes=3,
-        **options,
-    )
-    with pytest.raises(ValueError, match=words):
-        save(model, tmp_path / "folder")
-    assert not (tmp_path / "folder").exists()
 
 
 @pytest.mark.backends("torch")

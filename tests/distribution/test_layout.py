@@ -95,57 +95,37 @@ def test_every_variable_matches_one_pattern(name):
         assert not never, "rules that no variable has"
 
 
-def split(model, layouts):
-    """Returns the lengths of the split axes by path."""
-    found = {}
-    for variable in model.variables:
-        for axis, length in zip(
-            layouts[variable.path].axes, variable.shape, strict=True
-        ):
-            if axis is not None:
-                found.setdefault(variable.path, []).append(length)
-    return found
-
-
 def test_heads_hidden_units_and_classes_are_split():
-    model = keras_vit.VisionTransformer(
-        **{**SIZES, "mlp_dim": 96, "num_heads": 16, "classes": 24}
-    )
-    found = split(model, distribution.layout_map(mesh()))
-    block = {
+    """Those that the devices divide; other axes are on every device."""
+    found = {}
+    for heads, classes in ((16, 24), (2, 10)):
+        model = keras_vit.VisionTransformer(
+            **{**SIZES, "mlp_dim": 96, "num_heads": heads, "classes": classes}
+        )
+        parallel = distribution.ModelParallel(mesh())
+        found[heads] = {}
+        for variable in model.variables:
+            axes = parallel.get_variable_layout(variable).axes
+            split = [
+                length
+                for axis, length in zip(axes, variable.shape, strict=True)
+                if axis is not None
+            ]
+            if split and not variable.path.startswith("block_0"):
+                found[heads][variable.path] = split
+    mlp = {
+        f"block_1/mlp/{name}": [96]
+        for name in ("dense_1/kernel", "dense_1/bias", "dense_2/kernel")
+    }
+    attention = {
         f"block_1/attention/{name}": [16]
         for name in (
-            "query/kernel",
-            "query/bias",
-            "key/kernel",
-            "key/bias",
-            "value/kernel",
-            "value/bias",
-            "attention_output/kernel",
+            *("query/kernel", "query/bias", "key/kernel", "key/bias"),
+            *("value/kernel", "value/bias", "attention_output/kernel"),
         )
     }
-    block.update(
-        (f"block_1/mlp/{name}", [96])
-        for name in ("dense_1/kernel", "dense_1/bias", "dense_2/kernel")
-    )
-    rest = {"head/kernel": [24], "head/bias": [24]}
-    of_block = {p: v for p, v in found.items() if p.startswith("block_1")}
-    assert of_block == block
-    others = {p: v for p, v in found.items() if not p.startswith("block_")}
-    assert others == rest
-
-
-def test_indivisible_axes_are_replicated():
-    model = keras_vit.VisionTransformer(
-        **{**SIZES, "num_heads": 2, "classes": 10}
-    )
-    parallel = distribution.ModelParallel(mesh())
-    axes = {
-        v.path: parallel.get_variable_layout(v).axes for v in model.variables
-    }
-    assert axes["block_0/attention/query/kernel"] == (None, None, None)
-    assert axes["head/kernel"] == (None, None)
-    assert axes["block_0/mlp/dense_1/kernel"] == (None, "model")
+    head = {"head/kernel": [24], "head/bias": [24]}
+    assert found == {16: {**attention, **mlp, **head}, 2: mlp}
 
 
 def test_mesh_without_a_model_axis_raises():

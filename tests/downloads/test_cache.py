@@ -78,10 +78,46 @@ def test_file_is_downloaded_once(server, folder, capsys):
     assert printed.count(f"W: downloading {server.url}a/w.bin") == 1
 
 
-@pytest.mark.parametrize("code", [403, 404, 503])
-def test_errors_of_the_server_are_reported(server, folder, code):
-    server.behave["a/w.bin"] = web.status(code)
-    assert_refused(server, folder, f"Error {code}")
+def stall(handler, body):
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body[:1000])
+    time.sleep(0.8)
+
+
+def without_a_file(handler, body):
+    handler.send_response(204)
+    handler.end_headers()
+
+
+FAILURES = {
+    "403": (web.status(403), "Error 403"),
+    "503": (web.status(503), "Error 503"),
+    "204": (without_a_file, "answered with 204"),
+    "page": (web.page, "the server sent a web page instead of the file"),
+    "disguised page": (web.disguised_page, "it is not the file expected"),
+    "cut": (
+        web.Truncated(1),
+        "the connection ended after 150000 of 300000 bytes",
+    ),
+    "stalled": (stall, "timed out"),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_failed_download_is_reported_and_leaves_nothing(
+    failure, server, folder, monkeypatch
+):
+    behave, words = FAILURES[failure]
+    server.behave["a/w.bin"] = behave
+    with monkeypatch.context() as patch:
+        if failure == "stalled":
+            patch.setattr(cache, "TIMEOUT", 0.3)
+        assert_refused(server, folder, words)
+    assert not list(folder.rglob("w.bin"))
+    del server.behave["a/w.bin"]
+    assert_got(server, folder)
 
 
 def test_next_source_is_tried(server, folder, capsys):
@@ -117,51 +153,11 @@ def test_unreachable_server_raises(folder):
     assert kept(folder) == [".lock"]
 
 
-@pytest.mark.parametrize("code", [202, 204])
-def test_answer_without_a_file_is_not_kept(server, folder, code):
-    def behave(handler, body):
-        handler.send_response(code)
-        handler.end_headers()
-
-    server.behave["a/w.bin"] = behave
-    assert_refused(server, folder, f"answered with {code}", check=None)
-
-
-def test_web_page_instead_of_the_file_is_refused(server, folder):
-    server.behave["a/w.bin"] = web.disguised_page
-    assert_refused(server, folder, "it is not the file expected")
-    del server.behave["a/w.bin"]
-    assert_got(server, folder)
-
-
-def test_interrupted_download_leaves_nothing(server, folder):
-    server.behave["a/w.bin"] = web.Truncated(1)
-    text = "the connection ended after 150000 of 300000 bytes"
-    assert_refused(server, folder, text)
-    assert not list(folder.rglob("w.bin"))
-    assert_got(server, folder)
-
-
 def test_part_of_a_killed_download_is_not_used(server, folder):
     part = folder / "parts" / "0" / "w.bin"
     part.parent.mkdir(parents=True)
     part.write_bytes(BODY[:1000])
     assert_got(server, folder)
-
-
-@pytest.mark.slow
-def test_stalled_download_raises(server, folder, monkeypatch):
-    monkeypatch.setattr(cache, "TIMEOUT", 0.3)
-
-    def stall(handler, body):
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        handler.wfile.write(body[:1000])
-        time.sleep(0.8)
-
-    server.behave["a/w.bin"] = stall
-    assert_refused(server, folder, "timed out")
 
 
 @pytest.mark.slow
@@ -172,45 +168,33 @@ def test_slow_download_succeeds(server, folder, monkeypatch):
     assert_got(server, folder)
 
 
-@pytest.mark.parametrize("known", [DIGEST, DIGEST[:8]])
-def test_correct_digest_is_accepted(server, folder, known):
-    assert_got(server, folder, digest=f"sha256:{known}", check=None)
+MD5 = f"md5:{hashlib.md5(BODY).hexdigest()}"
 
 
-def test_md5_digest_is_accepted(server, folder):
-    digest = f"md5:{hashlib.md5(BODY).hexdigest()}"
+@pytest.mark.parametrize(
+    "digest", [f"sha256:{DIGEST}", f"sha256:{DIGEST[:8]}", MD5]
+)
+def test_digest_is_checked(server, folder, digest):
+    words = (DIGEST, "expected 00000000", "damaged, or was changed")
+    assert_refused(server, folder, *words, digest="sha256:00000000")
     assert_got(server, folder, digest=digest, check=None)
 
 
-def test_wrong_digest_is_refused(server, folder):
-    words = (DIGEST, "expected 00000000", "damaged, or was changed")
-    assert_refused(server, folder, *words, digest="sha256:00000000")
-    assert_got(server, folder, digest=f"sha256:{DIGEST}")
-
-
-def test_manually_added_file_is_used(server, folder):
-    folder.mkdir(parents=True)
-    (folder / "w.bin").write_bytes(BODY)
-    get(server, folder)
-    assert server.hits == []
-
-
-def test_cached_file_is_verified_at_every_use(server, folder):
-    path, _ = get(server, folder)
-    path.write_bytes(bytes(len(BODY)))
-    for options in ({}, {"check": None, "digest": f"sha256:{DIGEST}"}):
-        with pytest.raises(OSError, match="delete it to have it downloaded"):
-            get(server, folder, **options)
-    path.unlink()
-    assert_got(server, folder)
-
-
-def test_wrong_manually_added_file_raises(server, folder):
+def test_manually_added_file_is_used_if_it_is_right(server, folder):
     folder.mkdir(parents=True)
     (folder / "w.bin").write_bytes(b"no")
     with pytest.raises(OSError, match="w.bin': it is not .* delete it"):
         get(server, folder)
+    (folder / "w.bin").write_bytes(BODY)
+    get(server, folder)
     assert server.hits == []
+    # A cached file is verified at every use.
+    (folder / "w.bin").write_bytes(bytes(len(BODY)))
+    for options in ({}, {"check": None, "digest": f"sha256:{DIGEST}"}):
+        with pytest.raises(OSError, match="delete it to have it downloaded"):
+            get(server, folder, **options)
+    (folder / "w.bin").unlink()
+    assert_got(server, folder)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

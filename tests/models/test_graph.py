@@ -1,7 +1,6 @@
 """Names and outputs of layers, for models that are parts of other models."""
 
 import functools
-import re
 
 import keras
 import numpy as np
@@ -12,53 +11,17 @@ from keras_vit import segmentation
 from tests import small
 from tests.harness import copies
 from tests.small import bit
-from tests.small import hybrid
 from tests.small import images
 
 ON_TORCH = pytest.mark.backends("torch")
 SIZE = (16, 24, 3)
 IMAGES = images(2, *SIZE)
 tiny = functools.partial(small.tiny, input_shape=SIZE, patch_size=8)
-MODELS = {
-    "vit": lambda: tiny(mask_token=True, distillation=True, num_registers=2),
-    "tokens": lambda: tiny(include_top=False),
-    "map": lambda: tiny(pooling="map", representation_size=8),
-    "every layer": lambda: tiny(position_placement="every_layer_shared"),
-    "after": lambda: tiny(final_norm="after_pooling", pre_norm=True),
-    "preprocessing": lambda: tiny(preprocessing=True),
-    "hybrid": hybrid,
-    "bit": bit,
-    "maps": lambda: keras_vit.dense_features(tiny(), blocks=(0, 1)),
-    "segmenter": lambda: segmentation.LinearSegmenter(tiny(), 3, (0, 1)),
-    "eomt": lambda: segmentation.EoMT(tiny(), 3, queries=2, blocks=1),
-}
 SMALL = {"include_top": False, "pooling": "token"}
 
 
 def predict(model):
     return keras.ops.convert_to_numpy(model(IMAGES, training=False))
-
-
-@ON_TORCH
-@pytest.mark.parametrize("name", MODELS)
-def test_no_layer_has_the_automatic_name_of_another_class(name):
-    model = MODELS[name]()
-    public = (keras.layers, keras_vit.layers)
-    classes = {
-        name: value
-        for module in public
-        for name, value in vars(module).items()
-        if isinstance(value, type)
-    }
-    words = {x: re.sub(r"(?<=.)(?=[A-Z])", "_", x).lower() for x in classes}
-    free = {"ClassToken", "MaskToken", "PatchEmbedding", "Pooling"}
-    for layer in free:  # their automatic names have a number
-        options = {"PatchEmbedding": (8, 8)}.get(layer, ())
-        unnamed = classes[layer](*options).name
-        assert re.fullmatch(words.pop(layer) + r"_\d+", unnamed)
-    taken = {layer.name for layer in model.layers} & set(words.values())
-    # Keras sets the names of inputs and of layers without a name.
-    assert not {x for x in taken if x != "input_layer"}
 
 
 @ON_TORCH

@@ -8,7 +8,6 @@ import keras_vit
 from keras_vit.layers import TransformerBlock
 from keras_vit.models import Model
 from keras_vit.models import inference_model
-from keras_vit.models import with_any_size
 from tests.harness import copies
 from tests.harness import numpy as values
 from tests.markers import on_all
@@ -104,15 +103,6 @@ def test_gradients_match_the_full_computation(name, record_error):
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("function", [inference_model, with_any_size])
-def test_compiled_models_give_models_that_are_not_compiled(function):
-    model = build(pooling="token", input_shape=(8, 8, 3))
-    model.compile("adam", lambda labels, outputs: outputs)
-    other = function(model)
-    assert other is not model and not other.compiled and model.compiled
-
-
-@pytest.mark.backends("torch")
 def test_saved_and_cloned_models_keep_num_queries(tmp_path, monkeypatch):
     model = inference_model(build())
     for other in copies(model, tmp_path).values():
@@ -170,24 +160,6 @@ def test_models_on_other_layers(monkeypatch):
         assert inference_model(other) is other
     sequential = keras.Sequential([keras.Input((16, 16, 3)), model])
     assert inference_model(sequential) is sequential
-
-
-@pytest.mark.parametrize("relative", [False, True])
-def test_num_queries_selects_the_first_tokens(relative):
-    rng = np.random.default_rng(0)
-    tokens = rng.normal(size=(2, 17, 16)).astype("float32")
-    offsets = rng.normal(size=(2, 31, 8)).astype("float32")
-    inputs = (tokens, offsets) if relative else (tokens,)
-    block = TransformerBlock(2, 32)
-    every = values(block(*inputs))
-    for count in (1, 3, 17):
-        symbolic = [keras.Input(x.shape[1:]) for x in inputs]
-        assert block(*symbolic, num_queries=count).shape == (None, count, 16)
-        np.testing.assert_allclose(
-            values(block(*inputs, num_queries=count)),
-            every[:, :count],
-            atol=1e-6,
-        )
 
 
 @pytest.mark.backends("torch")

@@ -12,7 +12,6 @@ from keras_vit.converters import describe
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
-from keras_vit.weights.formats import FORMATS
 from tests.harness import numpy
 from tests.markers import on_all
 from tests.small import hybrid
@@ -98,30 +97,6 @@ def test_learned_positions_are_inferred_from_the_arrays(tmp_path):
         np.testing.assert_array_equal(numpy(found), numpy(expected))
 
 
-UNSUPPORTED = [
-    *(c for c in COMBINATIONS if c[0] in ("learned_2d", "relative")),
-    ("learned", "every_layer"),
-    ("sincos2d", "every_layer"),
-]
-
-
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize("kind, placement", UNSUPPORTED)
-def test_unsupported_positions_are_refused_by_other_layouts(
-    kind, placement, tmp_path
-):
-    model = build(kind, placement, input_shape=(8, 8, 3))
-    named = f"{kind}|{placement}"
-    for layout in FORMATS:
-        if layout == "bit":  # of ResNets alone
-            continue
-        with pytest.raises(
-            ValueError, match=f"{layout}.*cannot hold.*({named})"
-        ):
-            save(model, tmp_path / "model.npz", layout)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.backends("torch")
 def test_wrong_position_placements_raise():
     with pytest.raises(ValueError, match="'every_layer'.*placement='stem'"):
@@ -142,20 +117,6 @@ def test_shared_positions_have_one_table():
     assert count["stem"] == count["every_layer_shared"]
     table = 7 * 24
     assert count["every_layer"] == count["stem"] + table
-
-
-@pytest.mark.backends("torch")
-def test_features_of_position_embeddings():
-    model = build("learned", "every_layer_shared")
-    names = ["position_embedding_shared", "block_0", "patch_embedding"]
-    found = keras_vit.feature_extractor(model, names)(images())
-    table = numpy(model.get_layer(names[0]).embedding)
-    patches = numpy(found["patch_embedding"]).reshape(2, 6, 24)
-    first = numpy(found["position_embedding_shared"])[:, 1:]
-    np.testing.assert_allclose(first, patches + table[:, 1:], atol=1e-6)
-    model = build("relative", "every_layer")
-    found = keras_vit.feature_extractor(model, "position_embedding_1")(images())
-    assert found.shape == (2, 11, 8)
 
 
 @pytest.mark.backends("torch")

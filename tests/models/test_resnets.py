@@ -91,24 +91,6 @@ def test_bit_of_unknown_image_size_matches_a_fixed_one():
 
 
 @pytest.mark.backends("torch")
-def test_features_of_stages_and_units():
-    names = ["root_conv", "root", "stage_1_unit_1", "stage_2", "block_0"]
-    found = keras_vit.feature_extractor(hybrid(), names).output
-    shapes = {name: value.shape for name, value in found.items()}
-    assert shapes == {
-        "root_conv": (None, 8, 12, 32),
-        "root": (None, 4, 6, 32),
-        "stage_1_unit_1": (None, 4, 6, 128),
-        "stage_2": (None, 2, 3, 256),
-        "block_0": (None, 7, 24),
-    }
-    model = bit(include_top=False)
-    assert model.output_shape == (None, 2, 3, 256)
-    assert bit(include_top=False, pooling="gap").output_shape == (None, 256)
-    assert "pre_logits" in {layer.name for layer in bit().layers}
-
-
-@pytest.mark.backends("torch")
 def test_positions_resample_over_the_feature_map():
     path = golden_data.weights_path("vit_jax_hybrid_small_stem")
     same = load(path)
@@ -181,24 +163,6 @@ def test_bit_file_round_trip(preactivation, tmp_path):
     with pytest.raises(ValueError, match="'bit' can"):
         save(model, tmp_path / "vit.npz", "vit_jax")
     assert not (tmp_path / "vit.npz").exists()
-
-
-@pytest.mark.backends("torch")
-def test_describe_reads_the_layers_of_a_hybrid():
-    from keras_vit.converters import describe
-
-    rules = {
-        "group_norm_epsilon": 0.1,
-        "std_epsilon": 0.2,
-        "std_epsilon_place": "variance",
-        "conv_padding": "symmetric",
-        "pool_padding": "zeros",
-    }
-    _, described, _ = describe(hybrid(**rules))
-    expected = {**rules, "resnet_layers": (1, 1), "width_factor": 0.5}
-    assert expected.items() <= described.items()
-    assert described["patch_size"] == (1, 1)
-    assert described["grid_size"] == (2, 3)
 
 
 @pytest.mark.backends("torch")

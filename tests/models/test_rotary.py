@@ -1,21 +1,16 @@
 """Rotary positions: what they compute, and what Keras does with them."""
 
-import keras
 import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit import inspection
 from keras_vit.converters import load
-from keras_vit.converters import save
 from keras_vit.layers.positions import rotate
 from tests.converters import test_dinov3 as dinov3
 from tests.harness import numpy
-from tests.small import images
-from tests.small import randomize
 from tests.small import tiny
 
-BACKEND = keras.config.backend()
 ON_TORCH = pytest.mark.backends("torch")
 ROPE = {
     "position_embedding": "rope",
@@ -24,15 +19,6 @@ ROPE = {
     "key_bias": False,
     "num_registers": 2,
 }
-
-
-def model_of(**options):
-    model = tiny(**{**ROPE, **options})
-    periods = "position_embedding_shared"
-    start = numpy(model.get_layer(periods).periods)
-    randomize(model)
-    model.get_layer(periods).periods.assign(start)
-    return model
 
 
 def grid(rows, columns):
@@ -151,20 +137,6 @@ def test_dense_features_equal_timms(tmp_path, record_error):
     for found, theirs in zip(maps(x).values(), expected, strict=True):
         error = np.abs(numpy(found) - theirs.permute(0, 2, 3, 1).numpy()).max()
         record_error("dinov3", "dense features", error, dinov3.TOLERANCE)
-
-
-@ON_TORCH
-def test_saved_with_all_options(tmp_path):
-    model = model_of(rope_base=30.0, rope_shift=0.1, rope_rescale=2.0)
-    for name in ("model.keras", "model.weights.h5"):
-        save(model, tmp_path / name)
-        again = load(tmp_path / name, name="rebuilt")
-        layer = again.get_layer("position_embedding_shared")
-        assert (layer.base, layer.shift, layer.rescale) == (30.0, 0.1, 2.0)
-        assert not again.get_layer("block_0").key_bias
-        np.testing.assert_array_equal(
-            numpy(again(images())), numpy(model(images()))
-        )
 
 
 @ON_TORCH

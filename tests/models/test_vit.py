@@ -33,6 +33,7 @@ OPTIONS = {
     "token": {},
     "gap": {"pooling": "gap"},
     "gap with class token": {"pooling": "gap", "class_token": True},
+    "first_patch": {"pooling": "first_patch", "class_token": True},
     "map": {"pooling": "map"},
     "map with class token": {"pooling": "map", "class_token": True},
     "pre_logits": {"representation_size": 10},

@@ -1,3 +1,6 @@
+"""ImageNet's labels, which are downloaded; `tests/downloads` has the failures
+of servers."""
+
 import hashlib
 import json
 
@@ -10,7 +13,6 @@ from keras_vit.preprocessing import labels as imagenet
 from keras_vit.preprocessing.labels import IMAGENET21K_IDS as IDS
 from keras_vit.preprocessing.labels import IMAGENET21K_NAMES as NAMES
 from keras_vit.preprocessing.labels import IMAGENET_INDEX as INDEX
-from tests import server as web
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -24,91 +26,37 @@ def lines(text, count=21843):
     return "".join(text.format(i) + "\n" for i in range(count)).encode()
 
 
-def files():
-    return {
-        INDEX: index_1k(),
-        IDS: lines("n{:08d}"),
-        NAMES: lines("name {0}, other name {0}"),
-    }
-
-
 @pytest.fixture
 def labels(server, home, monkeypatch):
     """A server of labels, in place of the true one."""
-    server.files.update(files())
+    server.files[INDEX] = index_1k()
+    server.files[IDS] = lines("n{:08d}")
+    server.files[NAMES] = lines("name {0}, other name {0}")
     for name in imagenet.SOURCES:
-        source = downloads.Source(server.url + name)
+        digest = hashlib.md5(server.files[name]).hexdigest()
+        source = downloads.Source(server.url + name, f"md5:{digest}")
         monkeypatch.setitem(imagenet.SOURCES, name, source)
     return server
 
 
-def best(classes, index):
+def decoded(classes, index, *labels):
     predictions = np.zeros((1, classes))
     predictions[0, index] = 1
-    return predictions
+    ((found,),) = decode_predictions(predictions, 1, *labels)
+    return found
 
 
-def contents(home):
-    kept = (path.name for path in (home / "labels").glob("*"))
-    return sorted(name for name in kept if name in imagenet.SOURCES)
-
-
-def check_refused(labels, home, *words, name=INDEX):
-    """The error says all that is needed, and nothing bad is left behind."""
-    with pytest.raises(OSError) as error:
-        decode_predictions(best(1000 if name == INDEX else 21843, 0))
-    folder = str(home / "labels")
-    for word in (*words, labels.url + name, folder):
-        assert word in str(error.value)
-    fetched = [IDS] if name == NAMES else []
-    assert contents(home) == fetched
-
-
-def test_imagenet_2012_labels_are_downloaded_once(labels, home):
-    for _ in range(3):
-        ((found,),) = decode_predictions(best(1000, 207), top=1)
-        assert found == ("n00000207", "name_207", 1.0)
-    assert labels.paths() == [INDEX]
-    assert contents(home) == [INDEX]
-
-
-def test_imagenet_21k_labels_are_downloaded_once(labels, home):
+def test_labels_are_downloaded_once(labels, home):
     for _ in range(2):
-        ((found,),) = decode_predictions(best(21843, 21842), top=1)
-        assert found == (
-            "n00021842",
-            "name 21842, other name 21842",
-            1.0,
-        )
-    assert labels.paths() == [
-        IDS,
-        NAMES,
-    ]
-    assert contents(home) == sorted(labels.paths())
-
-
-def test_custom_labels_download_nothing(labels):
+        assert decoded(1000, 207) == ("n00000207", "name_207", 1.0)
+    assert labels.paths() == [INDEX]
+    for _ in range(2):
+        found = decoded(21843, 21842)
+        assert found == ("n00021842", "name 21842, other name 21842", 1.0)
+    assert labels.paths() == [INDEX, IDS, NAMES]
     names = [str(i) for i in range(1000)]
-    ((found,),) = decode_predictions(best(1000, 5), 1, names)
-    assert found == (None, "5", 1.0)
-    assert labels.paths() == []
-
-
-def test_wrong_digest_is_refused(labels, home, monkeypatch):
-    name = INDEX
-    digest = hashlib.md5(labels.files[name]).hexdigest()
-    for known in ("0" * 32, digest):
-        source = downloads.Source(labels.url + name, f"md5:{known}")
-        monkeypatch.setitem(imagenet.SOURCES, name, source)
-        if known != digest:
-            check_refused(labels, home, digest, known)
-    assert len(decode_predictions(best(1000, 0))[0]) == 5
-
-
-@pytest.mark.parametrize("status", [404, 403])
-def test_http_error_is_reported(labels, home, status):
-    labels.behave[INDEX] = web.status(status)
-    check_refused(labels, home, str(status))
+    assert decoded(1000, 5, names) == (None, "5", 1.0)
+    assert labels.paths() == [INDEX, IDS, NAMES]
 
 
 PAGE = b"<!DOCTYPE html>\n<html><body>Sign in to the network</body></html>\n"
@@ -117,6 +65,7 @@ PAGE = b"<!DOCTYPE html>\n<html><body>Sign in to the network</body></html>\n"
 @pytest.mark.parametrize(
     ("name", "body", "word"),
     [
+        (INDEX, None, "expected"),  # the digest
         (INDEX, PAGE, "JSONDecodeError"),
         (INDEX, index_1k(999), "must hold 1000 labels"),
         (INDEX, b'{"error": "quota"}', "KeyError"),
@@ -125,27 +74,33 @@ PAGE = b"<!DOCTYPE html>\n<html><body>Sign in to the network</body></html>\n"
         (NAMES, b"\xff\xfe" * 99, "UnicodeDecodeError"),
     ],
 )
-def test_wrong_file_contents_are_refused(labels, home, name, body, word):
-    labels.files[name] = body
-    check_refused(labels, home, word, name=name)
+def test_wrong_files_are_refused(labels, home, monkeypatch, name, body, word):
+    """The error says all that is needed, and nothing bad is left behind."""
+    if body is not None:
+        source = downloads.Source(labels.url + name)
+        monkeypatch.setitem(imagenet.SOURCES, name, source)
+    labels.files[name] = labels.files[name][:-1] if body is None else body
+    with pytest.raises(OSError) as error:
+        decoded(1000 if name == INDEX else 21843, 0)
+    folder = home / "labels"
+    for part in (word, labels.url + name, str(folder)):
+        assert part in str(error.value)
+    kept = {path.name for path in folder.glob("*")} & set(imagenet.SOURCES)
+    assert kept == ({IDS} if name == NAMES else set())
 
 
-def test_manually_added_files_are_used(labels, home):
+def test_files_that_a_user_added_are_used_and_kept(labels, home, monkeypatch):
     (home / "labels").mkdir(parents=True)
-    for name, body in files().items():
-        (home / "labels" / name).write_bytes(body.replace(b"name", b"own"))
-    ((found,),) = decode_predictions(best(1000, 3), 1)
-    assert found == ("n00000003", "own_3", 1.0)
-    ((found,),) = decode_predictions(best(21843, 3), 1)
-    assert found == ("n00000003", "own 3, other own 3", 1.0)
-    assert labels.paths() == []
-
-
-def test_bad_manually_added_file_is_kept(labels, home):
-    (home / "labels").mkdir(parents=True)
+    for name in (INDEX, IDS, NAMES):
+        source = downloads.Source(labels.url + name)
+        monkeypatch.setitem(imagenet.SOURCES, name, source)
+        own = labels.files[name].replace(b"name", b"own")
+        (home / "labels" / name).write_bytes(own)
+    assert decoded(1000, 3) == ("n00000003", "own_3", 1.0)
+    assert decoded(21843, 3) == ("n00000003", "own 3, other own 3", 1.0)
     (home / "labels" / INDEX).write_bytes(PAGE)
     with pytest.raises(OSError, match="Replace it, or delete it"):
-        decode_predictions(best(1000, 3), 1)
+        decoded(1000, 3)
     assert labels.paths() == []
     assert (home / "labels" / INDEX).read_bytes() == PAGE
 
@@ -153,5 +108,5 @@ def test_bad_manually_added_file_is_kept(labels, home):
 @pytest.mark.network
 @pytest.mark.parametrize("classes", [1000, 21843])
 def test_released_label_files(home, classes):
-    ((found,),) = decode_predictions(best(classes, 0), 1)
-    assert found[0] == {1000: "n01440764", 21843: "n00004475"}[classes]
+    expected = {1000: "n01440764", 21843: "n00004475"}[classes]
+    assert decoded(classes, 0)[0] == expected

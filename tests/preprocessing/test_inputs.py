@@ -45,7 +45,7 @@ def tensor_of(library, array):
         *("float16", ml_dtypes.bfloat16),
     ],
 )
-def test_numpy_arrays_of_every_dtype(dtype):
+def test_numpy_arrays_of_every_dtype_and_rank(dtype):
     images = PIXELS.astype(dtype)
     images.setflags(write=False)
     scaled = preprocess_input(images)
@@ -53,18 +53,10 @@ def test_numpy_arrays_of_every_dtype(dtype):
     check(scaled)
     assert (scaled.min(), scaled.max()) == (-1, 1)
     np.testing.assert_array_equal(images, PIXELS.astype(dtype))
-    empty = preprocess_input(np.zeros((0, 4, 4, 3), dtype))
-    assert empty.shape == (0, 4, 4, 3) and empty.dtype == "float32"
-
-
-@ON_TORCH
-@pytest.mark.parametrize(
-    "shape", [(), (3,), (2, 2), (5, 4, 3), (2, 1, 2, 2, 3)]
-)
-def test_arrays_of_any_rank(shape):
-    scaled = preprocess_input(np.full(shape, 255, "uint8"))
-    assert isinstance(scaled, np.ndarray)
-    np.testing.assert_array_equal(scaled, np.ones(shape))
+    for shape in ((0, 4, 4, 3), (), (3,), (2, 1, 2, 2, 3)):
+        scaled = preprocess_input(np.full(shape, 255, dtype))
+        assert isinstance(scaled, np.ndarray) and scaled.dtype == "float32"
+        np.testing.assert_array_equal(scaled, np.ones(shape))
 
 
 def test_mode_torch_uses_imagenet_mean_and_std():
@@ -96,9 +88,13 @@ def test_backend_tensors(dtype):
     assert ops.is_tensor(scaled)
     assert keras.backend.standardize_dtype(scaled.dtype) == "float32"
     check(ops.convert_to_numpy(scaled))
-    np.testing.assert_array_equal(
-        ops.convert_to_numpy(ops.cast(images, "float32")), PIXELS
-    )
+    if dtype in ("uint8", "float32"):
+        inputs = keras.Input((8, 16), dtype=dtype)
+        outputs = preprocess_input(inputs)
+        assert isinstance(outputs, keras.KerasTensor)
+        assert outputs.dtype == "float32"
+        model = keras.Model(inputs, outputs)
+        check(model.predict(PIXELS.astype(dtype), verbose=0))
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -118,16 +114,6 @@ def test_tensors_of_every_library(library):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_symbolic_inputs(dtype):
-    inputs = keras.Input((8, 16), dtype=dtype)
-    outputs = preprocess_input(inputs)
-    assert isinstance(outputs, keras.KerasTensor)
-    assert outputs.dtype == "float32"
-    model = keras.Model(inputs, outputs)
-    check(model.predict(PIXELS.astype(dtype), verbose=0))
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_tf_data(dtype):
     tf = pytest.importorskip("tensorflow")
     data = tf.data.Dataset.from_tensor_slices(PIXELS.astype(dtype))
@@ -142,12 +128,6 @@ def test_tf_data(dtype):
     check(next(data.as_numpy_iterator())[0])
 
 
-@ON_TORCH
-def test_jax_jit():
-    jax = pytest.importorskip("jax")
-    check(jax.jit(preprocess_input)(PIXELS))
-
-
 @pytest.mark.slow
 def test_traced_tensors_are_not_checked():
     scaled = np.array([[0.0, 0.5], [0.25, 1.0]], "float32")
@@ -155,6 +135,7 @@ def test_traced_tensors_are_not_checked():
     module = pytest.importorskip(backend)
     if backend == "jax":
         module.jit(preprocess_input)(scaled)
+        check(module.jit(preprocess_input)(PIXELS))
     elif backend == "tensorflow":
         module.function(preprocess_input)(module.constant(scaled))
     else:
@@ -177,24 +158,17 @@ def test_values_in_0_to_1_warn_once_per_line():
         for value in (0.25, 0.5, 0.75):
             preprocess_input(np.full((2, 2, 3), value))
     assert len(caught) == 1
-
-
-@ON_TORCH
-@pytest.mark.parametrize(
-    "images",
-    [
+    for images in (
         np.zeros((2, 2, 3)),
-        np.ones((2, 2, 3)),
         np.array([0.0, 1.0]),
         np.array([0.5, 1.5]),
         np.array([0, 1], "uint8"),
         np.array([-2e-5, 255.00003], "float32"),  # rounded by a resize
-    ],
-)
-def test_values_that_do_not_warn(images):
-    scaled = preprocess_input(images)
-    expected = images.astype("float64").clip(0, 255) / 127.5 - 1
-    np.testing.assert_allclose(scaled, expected, atol=1e-6)
+    ):
+        expected = images.astype("float64").clip(0, 255) / 127.5 - 1
+        np.testing.assert_allclose(
+            preprocess_input(images), expected, atol=1e-6
+        )
 
 
 @ON_TORCH
@@ -209,24 +183,19 @@ def test_values_that_do_not_warn(images):
         (np.array([1, np.nan], ml_dtypes.bfloat16), "from nan to nan"),
         (np.array([-3, 7], "int8"), "from -3 to 7"),
         (np.array([0, 65535], "uint16"), "from 0 to 65535"),
+        (["cat.jpg"], "must be a NumPy array or a tensor"),
+        ([True, False], "must be a NumPy array or a tensor"),
     ],
 )
-def test_values_out_of_range_raise(values, message):
+def test_wrong_values_raise(values, message):
     with pytest.raises(ValueError, match=message):
         preprocess_input(np.asarray(values))
 
 
-@pytest.mark.parametrize(
-    "images",
-    ["cat.jpg", 7, [[0, 255]], np.array(["cat.jpg"]), np.array([True, False])],
-)
-@ON_TORCH
-def test_other_inputs_raise(images):
-    with pytest.raises(ValueError, match="must be a NumPy array or a tensor"):
-        preprocess_input(images)
-
-
-def test_tensors_of_other_dtypes_raise():
+def test_other_inputs_raise():
+    for images in ("cat.jpg", 7, [[0, 255]]):
+        with pytest.raises(ValueError, match="must be a NumPy array or a tens"):
+            preprocess_input(images)
     with pytest.raises(ValueError, match="Received: .*bool"):
         preprocess_input(ops.convert_to_tensor([True]))
     tf = pytest.importorskip("tensorflow")
