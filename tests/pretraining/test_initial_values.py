@@ -70,6 +70,7 @@ EXPECTED = {
     "moco": {
         "patch_embedding/kernel": glorot(PATCH, WIDTH),
         "block_1/attention/key/kernel": glorot(WIDTH, WIDTH),
+        "block_1/attention/attention_output/kernel": glorot(WIDTH, WIDTH),
         "block_1/mlp/dense_2/kernel": glorot(WIDTH, MLP),
         "class_token/tokens": (None, 1e-6),
         "block_1/mlp/dense_1/bias": ZERO,

@@ -27,9 +27,9 @@ def set_masks(model):
 @pytest.mark.parametrize(
     "kind",
     [
-        "mim",
         "mae",
         "mpp",
+        pytest.param("mim", marks=ON_TORCH),
         pytest.param("mim-block", marks=ON_TORCH),
         pytest.param("mpp-downsized", marks=ON_TORCH),
         pytest.param("mpp-pixels", marks=ON_TORCH),

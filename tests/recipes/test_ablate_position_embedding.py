@@ -62,14 +62,10 @@ def test_settings_are_parsed():
         return recipe.settings_of(recipe.Config(settings=text))
 
     assert len(asked("all")) == 10
-    assert asked("learned_2d/stem, none") == [
-        ("learned_2d", "stem"),
-        ("none", "stem"),
-    ]
-    assert asked("relative") == [
-        ("relative", "every_layer"),
-        ("relative", "every_layer_shared"),
-    ]
+    both = [("learned_2d", "stem"), ("none", "stem")]
+    assert asked("learned_2d/stem, none") == both
+    layers = ("every_layer", "every_layer_shared")
+    assert asked("relative") == [("relative", name) for name in layers]
     assert asked("sincos2d/every_layer") == [("sincos2d", "every_layer")]
     for wrong in ("rotary", "relative/stem", "none/every_layer", ""):
         with pytest.raises(ValueError, match=f"no '{wrong}'.*relative/every"):

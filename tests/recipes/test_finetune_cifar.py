@@ -100,7 +100,7 @@ def test_results_of_a_run(digits):
 
 
 @pytest.mark.slow
-@pytest.mark.suite("jax", "torch")
+@pytest.mark.suite("torch")
 @pytest.mark.usefixtures("eager")
 def test_fine_tuning_at_twice_the_image_size(digits, tmp_path):
     output = tmp_path / "digits-16"

@@ -44,21 +44,6 @@ def test_conflicting_flags_are_refused():
         recipe.Config(sweep="paper", holdout=0.0)
 
 
-@pytest.mark.slow
-def test_holdout_evaluates_on_the_validation_split(tmp_path):
-    output = tmp_path / "out"
-    run(steps=1, batch_size=64, holdout="0.1", cutmix=1.0, output=str(output))
-    metadata = read_metadata(output)
-    data = keras_vit.data.load_dataset("digits", holdout=0.1)
-    assert metadata["data"]["num_validation"] == data.num_validation == 143
-    assert "test_accuracy" not in metadata
-    (row,) = rows_of(output)
-    assert "validation_loss" in row and "test_loss" not in row
-    # Each of the validation images counted once.
-    right = float(row["validation_accuracy"]) * data.num_validation
-    assert right == pytest.approx(round(right), abs=1e-2)
-
-
 @pytest.fixture
 def trained(monkeypatch):
     """The names of the folders that were trained in, in order."""
@@ -88,7 +73,16 @@ def test_interrupted_sweep_resumes(tmp_path, trained, monkeypatch, capsys):
     monkeypatch.setattr(recipe, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(**settings)
-    first = read_metadata(output / "sweep" / "lr-0.0001")
+    trial = output / "sweep" / "lr-0.0001"
+    first = read_metadata(trial)
+    data = keras_vit.data.load_dataset("digits", holdout=0.1)
+    assert first["data"]["num_validation"] == data.num_validation == 143
+    assert "test_accuracy" not in first
+    *_, row = rows_of(trial)
+    assert "validation_loss" in row and "test_loss" not in row
+    # Each of the validation images counted once.
+    right = float(row["validation_accuracy"]) * data.num_validation
+    assert right == pytest.approx(round(right), abs=1e-2)
     refused(
         "lr-0.0001/config.json' is of another run: batch_size was 32 and is 16",
         **{**settings, "batch_size": 16},
@@ -97,7 +91,7 @@ def test_interrupted_sweep_resumes(tmp_path, trained, monkeypatch, capsys):
     run(**settings)
     # The first rate was not trained with again.
     assert trained == ["lr-0.0001", "lr-0.01", "out"]
-    assert read_metadata(output / "sweep" / "lr-0.0001") == first
+    assert read_metadata(trial) == first
     found = json.loads((output / "sweep.json").read_text())
     accuracies = {
         x["learning_rate"]: x["validation_accuracy"] for x in found["rates"]

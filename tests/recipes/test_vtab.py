@@ -94,15 +94,13 @@ def test_unavailable_task_is_reported(prepared, tmp_path, capsys, monkeypatch):
 
 
 def test_wrong_flags_are_refused(prepared, tmp_path, capsys):
-    line = programs.refused(capsys, "vtab", "--tasks", "dtd")
-    assert "Give --weights" in line
-    line = programs.refused(capsys, "vtab", *prepared, "--tasks", "dt")
-    assert "Received: dt" in line
-    line = programs.refused(capsys, "vtab", *prepared, "--image-size", 13)
-    assert "--image-size" in line
-    line = programs.refused(capsys, "vtab", *prepared, "--mode", "caffe")
-    assert "Received: caffe" in line
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "results.json").write_text("{}")
-    line = programs.refused(capsys, "vtab", *prepared)
-    assert "holds no results of this recipe" in line
+    for arguments, words in (
+        (("--tasks", "dtd"), "Give --weights"),
+        ((*prepared, "--tasks", "dt"), "Received: dt"),
+        ((*prepared, "--image-size", 13), "--image-size"),
+        ((*prepared, "--mode", "caffe"), "Received: caffe"),
+        (prepared, "holds no results of this recipe"),
+    ):
+        assert words in programs.refused(capsys, "vtab", *arguments)

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import io
 import itertools
 import json
 import multiprocessing
@@ -11,7 +10,6 @@ import shutil
 import signal
 import time
 import types
-import zipfile
 
 import keras
 import numpy as np
@@ -192,27 +190,19 @@ def test_damaged_newest_checkpoint_falls_back_to_the_previous(
         body = body[: len(body) // 2]
     elif damage == "flipped":
         body[len(body) // 2] ^= 1
-    else:
-        body = b"" if damage == "empty" else without("model/1.npy", body)
+    elif damage == "empty":
+        body = b""
     newest.write_bytes(body)
+    if damage == "member":
+        with np.load(newest) as file:
+            arrays = dict(file)
+        del arrays["model/1"]
+        np.savez(newest, **arrays)
     run_small.main(crashed)
     captured = capsys.readouterr()
     assert "step-00000015.npz cannot be used" in captured.err
     assert "from 10\n" in captured.out
     assert_same_end(crashed, straight.folder)
-
-
-def without(member, body):
-    """An archive without one of its members."""
-    found = io.BytesIO()
-    with (
-        zipfile.ZipFile(io.BytesIO(body)) as old,
-        zipfile.ZipFile(found, "w") as new,
-    ):
-        for name in old.namelist():
-            if name != member:
-                new.writestr(name, old.read(name))
-    return found.getvalue()
 
 
 def _no_space(path):
@@ -312,11 +302,10 @@ class Poisoned(run_small.Stream):
 
 @pytest.mark.backends("torch")
 def test_nan_loss_raises_diverged_and_keeps_good_checkpoints(tmp_path):
-    with pytest.raises(training.Diverged) as error:
+    words = "The loss is nan at step 15, with a learning rate of 0.0"
+    with pytest.raises(training.Diverged, match=words) as error:
         run_small.main(tmp_path, stream=Poisoned)
-    text = str(error.value)
-    assert "The loss is nan at step 15, with a learning rate of 0.0" in text
-    assert "step-00000010.npz" in text
+    assert "step-00000010.npz" in str(error.value)
     for path in (tmp_path / "checkpoints").iterdir():
         with np.load(path) as good:
             for name in good.files:

@@ -53,7 +53,7 @@ def test_jitter_matches_its_definition():
     assert np.abs(one - other).max() > 1
 
 
-def test_blur_matches_scipy():
+def test_blur_and_solarization_match_their_definitions():
     filters = pytest.importorskip("scipy.ndimage")
     image = np.random.default_rng(2).uniform(0, 255, (12, 15, 3))
     found = crops_module.gaussian_blur(
@@ -63,9 +63,6 @@ def test_blur_matches_scipy():
         image, (1.5, 1.5, 0), mode="nearest", radius=(8, 8, 0)
     )
     np.testing.assert_allclose(found, expected, atol=2e-3)
-
-
-def test_solarisation_inverts_bright_pixels():
     image = tf.constant([[[0.0], [127.0], [128.0], [255.0]]])
     found = crops_module._solarized(image, None).numpy().ravel()
     np.testing.assert_array_equal(found, [0, 127, 127, 0])

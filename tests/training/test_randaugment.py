@@ -68,6 +68,34 @@ def test_translations_match_numpy(name, magnitude, scaled, moved):
     assert seen == {0, 1}
 
 
+SWAPPED = {
+    "ShearX": "ShearY",
+    "ShearY": "ShearX",
+    "TranslateX": "TranslateY",
+    "TranslateY": "TranslateX",
+}
+
+
+def test_randaugment_of_the_transposed_image():
+    """Each operation on the transposed image gives the transposed result."""
+    image = noise(24, 37)
+    wide = operations(4, (24, 37), True)
+    tall = operations(4, (37, 24), True)
+    turned = tf.constant(image.transpose(1, 0, 2))
+    for name in wide.keys() - {"Cutout"}:
+        other_name = SWAPPED.get(name, name)
+        both = [tf.constant([0, k]) for k in range(8)]
+        found = {
+            wide[name](tf.constant(image), s).numpy().tobytes() for s in both
+        }
+        others = {
+            np.transpose(tall[other_name](turned, s), (1, 0, 2)).tobytes()
+            for s in both
+        }
+        # A rotation to the one side is, transposed, one to the other.
+        assert found == others, name
+
+
 def test_all_16_operations_are_sampled(monkeypatch):
     names = set(operations(10, 8))
     assert len(names) == 16
@@ -92,7 +120,7 @@ def test_all_16_operations_are_sampled(monkeypatch):
     assert ((counts - expected) ** 2 / expected).sum() < 70  # 30 on average
 
 
-def test_levels_match_the_published_ones():
+def test_levels_match_the_published_ones(monkeypatch):
     published = {k: v for k, v in AUGREG.items() if "-" not in k}
     assert published == {
         "none": (0, 0, 0),
@@ -103,9 +131,6 @@ def test_levels_match_the_published_ones():
         "strong1": (2, 20, 0.5),
         "strong2": (2, 20, 0.8),
     }
-
-
-def test_scaled_levels_have_the_suffix_scaled(monkeypatch):
     seen = []
 
     def recorded(magnitude, size, scaled):

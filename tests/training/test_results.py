@@ -1,13 +1,18 @@
-"""The code that a run prints for the use of its model."""
+"""What a run prints and draws of its results."""
 
 import types
 
+import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
 from keras_vit import _logging
 from keras_vit.data.splits import stratified_split
+from keras_vit.preprocessing import preprocess_input
+from keras_vit.training import command_line
+from keras_vit.training import plots
 from keras_vit.training import training_run as results
 
 pytestmark = pytest.mark.backends("torch")
@@ -76,3 +81,63 @@ def test_printed_code_scales_photos_as_in_training(
     assert np.array_equal(scaled(images, code), expected)
     decoded = any("decode_predictions" in line for line in code)
     assert decoded == (loss == "softmax")
+
+
+def test_sample_evenly_spreads_over_the_dataset():
+    images = np.arange(103, dtype="float32").reshape(-1, 1, 1, 1)
+    batches = [
+        (images[i : i + 10], images[i : i + 10, 0, 0, 0].astype(int))
+        for i in range(0, 103, 10)
+    ]
+    picked, labels = plots.sample_evenly(batches, 103, 5)
+    assert labels.tolist() == [0, 25, 51, 76, 102]
+    assert np.array_equal(picked[:, 0, 0, 0], labels)
+    assert len(plots.sample_evenly(batches, 103, 500)[1]) == 103
+
+
+def classifier(channels):
+    inputs = keras.Input((4, 4, channels))
+    outputs = keras.layers.GlobalMaxPooling2D()(inputs)
+    return keras.Model(inputs, keras.layers.Dense(2)(outputs))
+
+
+def count_of(path, colour):
+    """The number of pixels of a picture that have a color."""
+    pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
+    return np.sum(np.abs(pixels - colour).max(-1) <= 1)
+
+
+@pytest.mark.parametrize(
+    "mode, color",
+    [("tf", (200, 120, 40)), ("torch", (200, 120, 40)), ("tf", (90,))],
+)
+def test_plotted_predictions_keep_the_colors_of_the_images(
+    tmp_path, mode, color
+):
+    """Images of one color are as in the folder; names may be any text."""
+    images = np.full((2, 4, 4, len(color)), color, "uint8")
+    images = preprocess_input(images, mode=mode)
+    model, path = classifier(len(color)), tmp_path / "predictions.png"
+    # Some would be formulas, or no text at all.
+    names = ["$^$ and \udce9", "a name that is far too long for a picture"]
+    found = plots.plot_predictions(
+        model, images, [0, 1], names, path, "$^$", mode=mode
+    )
+    expected = model.predict(images, verbose=0).argmax(-1)
+    assert np.array_equal(found, expected)
+    # Two squares of more than an inch, at 110 pixels an inch.
+    assert count_of(path, color) > 2 * 110**2
+
+
+@pytest.mark.backends("tensorflow")
+def test_predictions_of_a_run_keep_the_colors_of_the_images(tmp_path):
+    images = np.full((4, 6, 6, 3), (200, 120, 40), np.uint8)
+    data = keras_vit.data.from_arrays(images, [0, 1, 0, 1], (images, [0] * 4))
+    config = command_line.TrainingFlags(
+        image_size=4, batch_size=2, mode="torch", protocol="simple"
+    )
+    run = types.SimpleNamespace(config=config, data=data, output=tmp_path)
+    metadata = {"model": {"name": "m"}, "test_accuracy": 0.5}
+    results.write_predictions(run, classifier(3), metadata)
+    path = tmp_path / "predictions.png"
+    assert count_of(path, (200, 120, 40)) > 4 * 110**2

@@ -103,6 +103,7 @@ def test_schedule_serialization_round_trip():
     assert rates(again, range(51)) == rates(schedule, range(51))
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("steps, warmup", [(3, 0), (1, 0), (2, 1)])
 def test_schedule_of_few_steps(decay, steps, warmup):
