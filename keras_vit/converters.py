@@ -83,6 +83,8 @@ def load(
         given = {**overrides}
         arguments = checkpoint.build_arguments_with(given)
         model = build(**arguments, weights=checkpoint)
+        if "mixed_sizes" in checkpoint.layers:
+            model = models.mixed_sizes(model)
         if checkpoint.saved and "block" not in given:
             warn_of_other_options(model, checkpoint, given)
         return model

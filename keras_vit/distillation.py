@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
+from keras_vit import _replicas
 from keras_vit import losses
 from keras_vit._types import Tensor
 from keras_vit.data import ImageDataset
@@ -18,6 +19,7 @@ from keras_vit.evaluation import match_class_names
 from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
 from keras_vit.models import Model
+from keras_vit.models import mixed_sizes
 from keras_vit.training.models import HEADS
 
 # What a student learns from: the losses of `--distill-loss`, the default first.
@@ -41,8 +43,9 @@ class Distillation(keras.Model):
     of a `ResumableCheckpoint`.
 
     Args:
-        student: A Vision Transformer, a hybrid or a BiT that outputs logits.
-        teacher: A functional `keras.Model` of the images of the student, such
+        student: A Vision Transformer, a hybrid or a BiT that outputs logits, or
+            a `keras_vit.mixed_sizes`.
+        teacher: A functional `keras.Model` of the inputs of the student, such
             as that of `load_teacher`, which outputs logits or features, of
             shape `(batch, columns)`. It becomes not trainable.
         target: String. "token": the head of the student's distillation token
@@ -86,6 +89,15 @@ class Distillation(keras.Model):
             raise ValueError(
                 f"`alpha` must be a number from 0 to 1. Received: alpha={alpha}"
             )
+        shapes = [x.shape[1:] for x in student.inputs]
+        found = [x.shape[1:] for x in teacher.inputs]
+        if len(shapes) != len(found):
+            raise ValueError(
+                "The teacher must take the student's inputs, of shapes "
+                f"{shapes}. Received: a teacher of {found}; "
+                "`keras_vit.mixed_sizes` makes a model of patches of images of "
+                "several sizes."
+            )
         if {*map(id, student.weights)} & {*map(id, teacher.weights)}:
             raise ValueError(
                 "The teacher's weights do not change, so that it must share "
@@ -107,12 +119,19 @@ class Distillation(keras.Model):
         self.teacher.trainable = False
         self.teacher_loss = loss or losses.DistillationLoss(TARGETS[target][0])
         self.alpha, self.projection = alpha, None
-        learner = student.output
+        # Layers of a `mixed_sizes` are first called in the model it is made of.
+        one_size = getattr(student, "one_size", None)
+        trained = student if one_size is None else one_size()
+        learner = trained.output
         if target != "logits":
-            head = student.get_layer(HEADS[target == "token"])
+            head = trained.get_layer(HEADS[target == "token"])
             learner = head.output if target == "token" else head.input
-        labels = student.get_layer("head") if target == "token" else student
-        self.branches = Model(student.inputs[0], [labels.output, learner])
+        labels = trained.get_layer("head") if target == "token" else trained
+        inputs = (
+            trained.inputs if len(trained.inputs) > 1 else trained.inputs[0]
+        )
+        branches = Model(inputs, [labels.output, learner])
+        self.branches = branches if one_size is None else mixed_sizes(branches)
         shape, wanted = tuple(learner.shape), tuple(teacher.output_shape)
         if target == "features" and len(wanted) == 2 and shape != wanted:
             # float32 like the heads: the loss is computed from it.
@@ -163,7 +182,9 @@ class Distillation(keras.Model):
         labels, weight = y_pred["labels"], sample_weight
         loss = super().compute_loss(x, y, labels, weight, training)
         other = self.teacher_loss(y_pred["teacher"], y_pred["learner"], weight)
-        return (1 - self.alpha) * loss + self.alpha * other
+        # Regularization, which is part of the loss of Keras, counts in full.
+        others = sum(map(ops.sum, self.losses)) / _replicas.count()
+        return (1 - self.alpha) * loss + self.alpha * (other + others)
 
     def compute_metrics(
         self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None

@@ -90,7 +90,6 @@ class PipelineOptions:
             size = height_and_width(self.image_size)
             object.__setattr__(self, "image_size", size)
         else:
-            self.budget.check(self.protocol)
             others = "augment", "mixup", "cutmix", "erase", "crops"
             self.refuse((*others, "patch_sizes"), "A `TokenBudget`")
         if self.crops is not None:

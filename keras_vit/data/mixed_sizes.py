@@ -30,12 +30,11 @@ class TokenBudget:
     `(patches, coordinates, valid)`, padded to `max_tokens` patches.
 
     An image is resized, with antialiasing, to the largest size of whole patches
-    at about its aspect that has at most `max_tokens` of them, as NaFlex does in
-    "SigLIP 2", Section 2.4.2 (https://arxiv.org/abs/2502.14786); small images
-    are enlarged. For training, the protocols "simple" and "whole" take the
-    whole image, and "vit_jax", "big_vision" and "pretrain" a random crop of 5%
-    to 100% of its area, whose aspect is kept. For evaluation, all of these take
-    the whole image.
+    at about its aspect that has at most `max_tokens` of them, as in NaFlex
+    (https://arxiv.org/abs/2502.14786, Section 2.4.2); small images are
+    enlarged. The protocols "simple" and "whole" take the whole image, and
+    "vit_jax", "big_vision" and "pretrain" a random crop of 5% to 100% of its
+    area for training, whose aspect is kept, and else the whole image.
 
     Attributes:
         max_tokens: Integer. Number of patches of an image, at most.
@@ -62,85 +61,68 @@ class TokenBudget:
         object.__setattr__(self, "patch_size", size)
 
     def image_size(self, height: int, width: int) -> tuple[int, int]:
-        """Returns the size to which an image is resized, in pixels.
+        """Returns the size to which an image is resized: `(height, width)` in
+        pixels, multiples of those of a patch.
 
         Args:
             height: Integer. Height of the image.
             width: Integer. Width of the image.
-
-        Returns:
-            `(height, width)`, multiples of those of a patch.
         """
+        p, q = self.patch_size
+
+        def grid(scale: float) -> tuple[int, int]:
+            rows = max(1, math.ceil(height * scale / p))
+            return rows, max(1, math.ceil(width * scale / q))
+
         # The bisection of transformers and timm, whose last digits decide.
         low, high = 1e-6, 100.0
         while high - low >= 1e-5:
             scale = (low + high) / 2
-            if math.prod(self._grid(height, width, scale)) <= self.max_tokens:
+            if math.prod(grid(scale)) <= self.max_tokens:
                 low = scale
             else:
                 high = scale
-        rows, columns = self._grid(height, width, low)
-        return rows * self.patch_size[0], columns * self.patch_size[1]
-
-    def _grid(self, height: int, width: int, scale: float) -> tuple[int, ...]:
-        return tuple(
-            max(1, math.ceil(side * scale / patch))
-            for side, patch in zip(
-                (height, width), self.patch_size, strict=True
-            )
-        )
-
-    def check(self, protocol: str) -> None:
-        """Raises a `ValueError` for a protocol that makes images of one
-        size."""
-        if protocol not in (*_WHOLE, *_RANDOM):
-            known = ", ".join((*_WHOLE, *_RANDOM))
-            raise ValueError(
-                "The --protocol of images that keep their aspect must be one "
-                f"of {known}. Received: {protocol}"
-            )
+        rows, columns = grid(low)
+        return rows * p, columns * q
 
     def cutter(self, protocol: str, training: bool) -> Callable[..., Tensor]:
         """Returns the function that decodes, crops and resizes an image, as
         those of `PROTOCOLS`."""
-        return functools.partial(
-            self._cut, random=training and protocol in _RANDOM
+        if protocol not in (*_WHOLE, *_RANDOM):
+            raise ValueError(
+                "The --protocol of images that keep their aspect must be one "
+                f"of {', '.join((*_WHOLE, *_RANDOM))}. Received: {protocol}"
+            )
+        is_random = training and protocol in _RANDOM
+
+        def size_of(height: Array, width: Array) -> Array:
+            return np.array(self.image_size(int(height), int(width)), "int32")
+
+        def cut(encoded: Tensor, seed: Tensor, _: Any, channels: int) -> Tensor:
+            window = functools.partial(sample_crop_window, seed=seed)
+            pixels = decode(encoded, channels, window if is_random else None)
+            sides = tf.unstack(tf.shape(pixels)[:2])
+            size = tf.numpy_function(size_of, sides, tf.int32)
+            size = tf.ensure_shape(size, (2,))
+            return tf.image.resize(pixels, size, antialias=True)
+
+        return cut
+
+    def pack(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Returns what `pack_images` makes of one image, in a function that
+        `tf.data` maps."""
+
+        def one(image: Array) -> list[Array]:
+            arrays = pack_images([image], self.patch_size, self.max_tokens)
+            return [array[0] for array in arrays]
+
+        size = math.prod(self.patch_size) * pixels.shape[-1]
+        types = "float32", "int32", "bool"
+        parts = tf.numpy_function(one, [pixels], types)
+        return tuple(
+            tf.ensure_shape(part, (self.max_tokens, *shape))
+            for part, shape in zip(parts, ((size,), (2,), ()), strict=True)
         )
-
-    def _cut(
-        self,
-        encoded: Tensor,
-        seed: Tensor,
-        size: Any,
-        channels: int,
-        *,
-        random: bool,
-    ) -> Tensor:
-        window = functools.partial(sample_crop_window, seed=seed)
-        pixels = decode(encoded, channels, window if random else None)
-
-        def size_of(shape: Array) -> Array:
-            return np.array(self.image_size(int(shape[0]), int(shape[1])), "i4")
-
-        size = tf.numpy_function(size_of, [tf.shape(pixels)], tf.int32)
-        size = tf.ensure_shape(size, (2,))
-        return tf.image.resize(pixels, size, antialias=True)
-
-    def pack(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the patches, the coordinates and the validity of one image,
-        as `pack_images`, in a function that `tf.data` maps."""
-        p, q = self.patch_size
-        channels, length = pixels.shape[-1], self.max_tokens
-        rows, columns = tf.unstack(tf.shape(pixels)[:2] // (p, q))
-        x = tf.reshape(pixels, (rows, p, columns, q, channels))
-        x = tf.transpose(x, (0, 2, 1, 3, 4))
-        x = tf.reshape(x, (rows * columns, p * q * channels))
-        x = tf.pad(x, ((0, length - rows * columns), (0, 0)))
-        patches = tf.ensure_shape(x, (length, p * q * channels))
-        index = tf.range(length)
-        valid = index < rows * columns
-        places = tf.stack([index // columns, index % columns], axis=-1)
-        return patches, tf.where(valid[:, None], places, 0), valid
 
 
 def pack_images(

@@ -95,12 +95,9 @@ class Patches(Layer):
 class MixedSizes(Layer):
     """Prepares patches of images of several sizes for the layers of a model.
 
-    Each image is a sequence of its patches, which is padded to the length of
-    the batch anywhere. The outputs are what the layers of
-    `keras_vit.mixed_sizes` take. As in "Patch n' Pack: NaViT, a Vision
-    Transformer for any Aspect Ratio and Resolution"
-    (https://arxiv.org/abs/2307.06304), with one image per sequence, which is
-    NaFlex of "SigLIP 2", Section 2.4.2 (https://arxiv.org/abs/2502.14786).
+    Each image is a sequence of its patches, padded to the length of the batch
+    at any place. `keras_vit.mixed_sizes`, which has the sources, builds models
+    with it.
 
     Args:
         patch_size: Integer or `(rows, columns)`, in pixels.
@@ -142,24 +139,22 @@ class MixedSizes(Layer):
         )
 
     def build(
-        self,
-        patches_shape: Shape,
-        coordinates_shape: Shape,
-        valid_shape: Shape,
+        self, patches_shape: Shape, coordinates_shape: Shape, valid_shape: Shape
     ) -> None:
         self.compute_output_shape(patches_shape, coordinates_shape, valid_shape)
 
     def call(
         self, patches: Tensor, coordinates: Tensor, valid: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        patches = cast_inputs(self, patches)
-        valid = ops.cast(valid, "bool")
-        batch, length = ops.shape(patches)[:2]
+        batch, length, size = ops.shape(patches)
         rows, columns = self.patch_size
-        shape = (batch, length * rows, columns, self._channels(patches.shape))
+        valid = ops.cast(valid, "bool")
         # Padding has no effect on outputs and gradients, even if it is NaN.
-        patches = ops.where(valid[..., None], patches, 0)
-        images = ops.reshape(ops.cast(patches, self.compute_dtype), shape)
+        images = ops.where(valid[..., None], patches, 0)
+        images = ops.reshape(
+            ops.cast(images, self.compute_dtype),
+            (batch, length * rows, columns, size // (rows * columns)),
+        )
         places = ops.cast(coordinates, "int32")
         places = ops.where(valid[..., None], places, 0)
         sizes = ops.max(places, axis=1, keepdims=True, initial=0) + 1
@@ -169,48 +164,29 @@ class MixedSizes(Layer):
         mask = ops.concatenate([prefix, valid], axis=1)[:, None]
         return images, places, mask
 
-    def _channels(self, patches_shape: Shape) -> int:
-        area = math.prod(self.patch_size)
-        if len(patches_shape) != 3 or patches_shape[-1] % area:
-            rows, columns = self.patch_size
+    def compute_output_shape(
+        self, patches_shape: Shape, coordinates_shape: Shape, valid_shape: Shape
+    ) -> tuple[Shape, ...]:
+        rows, columns = self.patch_size
+        if len(patches_shape) != 3 or patches_shape[-1] % (rows * columns):
             raise ValueError(
                 f"MixedSizes expected patches of shape (batch, length, {rows} "
                 f"* {columns} * channels). Received: shape "
                 f"{tuple(patches_shape)}. `keras_vit.data.pack_images` makes "
                 "such patches of images."
             )
-        return patches_shape[-1] // area
-
-    def compute_output_shape(
-        self,
-        patches_shape: Shape,
-        coordinates_shape: Shape,
-        valid_shape: Shape,
-    ) -> tuple[Shape, ...]:
-        channels = self._channels(patches_shape)
-        batch, length, _ = patches_shape
-        rows, columns = self.patch_size
+        batch, length, size = patches_shape
         height = total = None
         if length is not None:
             height, total = length * rows, length + self.num_prefix_tokens
         return (
-            (batch, height, columns, channels),
+            (batch, height, columns, size // (rows * columns)),
             (batch, length, 4),
             (batch, 1, total),
         )
 
-    def compute_output_spec(
-        self, patches: Tensor, coordinates: Tensor, valid: Tensor
-    ) -> tuple[keras.KerasTensor, ...]:
-        # Keras would give all outputs the layer's dtype.
-        shapes = self.compute_output_shape(
-            patches.shape, coordinates.shape, valid.shape
-        )
-        dtypes = (self.compute_dtype, "int32", "bool")
-        return tuple(
-            keras.KerasTensor(shape, dtype)
-            for shape, dtype in zip(shapes, dtypes, strict=True)
-        )
+    # Keras would give all outputs the layer's dtype.
+    compute_output_spec = keras.Operation.compute_output_spec
 
 
 @keras.saving.register_keras_serializable("keras_vit")

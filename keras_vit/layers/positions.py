@@ -23,7 +23,8 @@ from keras_vit.layers.resampling import resample
 from keras_vit.layers.resampling import resample_axis
 from keras_vit.layers.resampling import resample_embedding
 from keras_vit.layers.resampling import resample_offsets
-from keras_vit.layers.resampling import resampling_weights_of_places
+from keras_vit.layers.resampling import resampling_matrix
+from keras_vit.layers.resampling import resampling_offset
 
 
 class _LearnedPositions(Layer):
@@ -220,7 +221,8 @@ class AddPositionEmbs(_LearnedPositions):
         if self.kind == "none":
             return inputs
         if _are_places(grid):
-            positions = self._at_places(grid, inputs.shape[-1])
+            parts = self._at_places(grid, inputs.shape[-1])
+            positions = self._concatenate(*parts)
             return inputs + ops.cast(positions, inputs.dtype)
         size = self.built_grid if grid is None else axis_sizes(grid, 1, 2)
         if not size:
@@ -245,9 +247,12 @@ class AddPositionEmbs(_LearnedPositions):
     def _concatenate(self, prefix: Tensor | None, patches: Tensor) -> Tensor:
         """Returns the embeddings of all tokens: (1, length, hidden_size), or of
         a batch."""
-        parts = [] if prefix is None else [prefix]
+        batch, _, hidden_size = ops.shape(patches)
+        parts = []
+        if prefix is not None:
+            shape = (batch, *prefix.shape[1:])
+            parts.append(ops.broadcast_to(prefix, shape))
         if self.num_skipped_tokens:
-            batch, _, hidden_size = ops.shape(patches)
             shape = (batch, self.num_skipped_tokens, hidden_size)
             parts.append(ops.zeros(shape, patches.dtype))
         parts.append(patches)
@@ -286,42 +291,34 @@ class AddPositionEmbs(_LearnedPositions):
             prefix = ops.convert_to_tensor(self.prefix)
         return prefix, patches
 
-    def _at_places(self, places: Tensor, hidden_size: int) -> Tensor:
-        """Returns the embeddings of all tokens of images of several sizes:
-        (batch, length, hidden_size)."""
-        prefix = None
+    def _at_places(
+        self, places: Tensor, hidden_size: int
+    ) -> tuple[Tensor | None, Tensor]:
+        """Returns the embeddings of the prefix tokens and of the patches of
+        images of several sizes, (batch, length, hidden_size)."""
+        row, column, *sizes = ops.unstack(places, axis=-1)
         if self.kind == "sincos2d":
-            row, column = places[..., 0], places[..., 1]
             patches = _sincos(row, column, hidden_size, True, ops)
-            if self.num_prefix_tokens:
-                shape = (1, self.num_prefix_tokens, hidden_size)
-                prefix = ops.zeros(shape, patches.dtype)
-        else:
-            rows, columns = resampling_weights_of_places(
-                places, self.built_grid, self.resampling
+            shape = (1, self.num_prefix_tokens, hidden_size)
+            return ops.zeros(shape, patches.dtype), patches
+        method = self.resampling
+        offset = resampling_offset(method, self.built_grid, sizes)
+        rows, columns = (
+            resampling_matrix(old, new, method, offset, index)
+            for old, new, index in zip(
+                self.built_grid, sizes, (row, column), strict=True
             )
-            tables = {
-                name: ops.convert_to_tensor(table)
-                for name, table in self.embedding_variables().items()
-            }
-            prefix = tables.get("prefix")
-            if self.kind == "learned":
-                # One matrix product with a weight for each stored patch.
-                weights = rows[..., :, None] * columns[..., None, :]
-                shape = (*ops.shape(rows)[:2], math.prod(self.built_grid))
-                weights = ops.reshape(weights, shape)
-                embedding = tables["embedding"][0]
-                count = self.num_prefix_tokens
-                prefix = embedding[None, :count] if count else None
-                patches = _product(weights, embedding[count:])
-            else:
-                x = _product(columns, tables["columns"])
-                y = _product(rows, tables["rows"])
-                patches = ops.concatenate([x, y], axis=-1)
-        if prefix is not None:
-            shape = (ops.shape(patches)[0], *prefix.shape[1:])
-            prefix = ops.broadcast_to(prefix, shape)
-        return self._concatenate(prefix, patches)
+        )
+        if self.kind == "learned_2d":
+            x, y = _product(columns, self.columns), _product(rows, self.rows)
+            return self.prefix, ops.concatenate([x, y], axis=-1)
+        # One matrix product with a weight for each stored patch.
+        weights = rows[..., :, None] * columns[..., None, :]
+        shape = (*ops.shape(rows)[:2], math.prod(self.built_grid))
+        embedding = ops.convert_to_tensor(self.embedding)
+        count = self.num_prefix_tokens
+        patches = _product(ops.reshape(weights, shape), embedding[0, count:])
+        return embedding[:, :count], patches
 
     def _resample(self, patches: Tensor, size: tuple[Any, ...]) -> Tensor:
         hidden_size = patches.shape[-1]
@@ -420,6 +417,7 @@ def _are_places(grid: Tensor | None) -> bool:
 
 def _product(weights: Tensor, table: Tensor) -> Tensor:
     """Computes the product with a table in the table's precision."""
+    table = ops.convert_to_tensor(table)
     return ops.matmul(ops.cast(weights, table.dtype), table)
 
 

@@ -44,9 +44,7 @@ def resample(
     """Resamples a grid of vectors, `(rows, columns, channels)`, to another
     number of rows and columns, which may be scalar tensors; `xp` is
     `keras.ops`, or `numpy` for NumPy arrays."""
-    *_, offset = RESAMPLINGS[method]
-    if offset:
-        offset = offset * _grid_changes(grid.shape[:2], size)
+    offset = resampling_offset(method, grid.shape[:2], size)
     rows, columns = (
         resampling_matrix(old, new, method, offset)
         for old, new in zip(grid.shape[:2], size, strict=True)
@@ -196,31 +194,22 @@ def resample_offsets(
 
 
 def resampling_matrix(
-    old: Any, new: Any, method: str, offset: Any = 0
+    old: Any, new: Any, method: str, offset: Any = 0, index: Any = None
 ) -> Tensor:
     """Returns the matrix (new, old) that resamples one axis: a float64 NumPy
     array if both sizes are integers, else a float32 tensor. The scale is old /
-    (new + offset)."""
-    if is_static((old, new)):
-        index = np.arange(new, dtype="float64")
-        return resampling_weights(index, old, new, method, offset, np)
-    index = ops.arange(new, dtype="float32")
-    return resampling_weights(index, old, new, method, offset)
-
-
-def resampling_weights(
-    index: Any, old: Any, new: Any, method: str, offset: Any = 0, xp: Any = ops
-) -> Tensor:
-    """Returns the weights (..., old) that resample the positions of one axis to
-    those of the given `index` (...) among `new` ones, a number or a tensor
-    whose shape fits that of `index`."""
+    (new + offset). With a tensor `index` (...), only the rows of these indices
+    are returned, (..., old), and `new` may be as many sizes."""
     kernel, align_corners, antialias, _ = RESAMPLINGS[method]
-    if xp is np:
-        dtype, size, length = "float64", old, np.float64(new)
+    if is_static((old, new)):
+        xp, dtype, size, length = np, "float64", old, np.float64(new)
     else:
-        dtype, length = "float32", ops.cast(new, "float32")
-        index = ops.cast(index, dtype)
+        xp, dtype, length = ops, "float32", ops.cast(new, "float32")
         size = ops.cast(old, dtype) if ops.is_tensor(old) else old
+    if index is None:
+        index = xp.arange(new, dtype=dtype)
+    else:
+        index = ops.cast(index, dtype)
     # The distance from tap t is |(i + s) * size - (t + s) * length| / length.
     # Products of integers are exact in float32, unlike a difference of ratios.
     shift = 0.5
@@ -248,32 +237,18 @@ def resampling_weights(
     return xp.concatenate([first, weights[..., 3:-3], last], axis=-1)
 
 
-def resampling_weights_of_places(
-    places: Tensor, grid_size: tuple[int, int], method: str
-) -> tuple[Tensor, Tensor]:
-    """Returns the weights of rows, `(batch, length, rows)`, and of columns with
-    which embeddings of a grid are resampled for patches of images of several
-    sizes: `places` are outputs of `MixedSizes`."""
-    sizes = places[..., 2:]
+def resampling_offset(
+    method: str, old: Sequence[int], new: Sequence[Any]
+) -> Any:
+    """Returns the offset of a method for a change of grid, or tensors of it: 0
+    where the grid stays the same."""
     *_, offset = RESAMPLINGS[method]
-    if offset:
-        changes = ops.any(sizes != ops.array(grid_size, sizes.dtype), axis=-1)
-        offset = offset * ops.cast(changes, "float32")
-    rows, columns = (
-        resampling_weights(
-            places[..., axis], old, sizes[..., axis], method, offset
-        )
-        for axis, old in enumerate(grid_size)
-    )
-    return rows, columns
-
-
-def _grid_changes(old: Sequence[int], new: Sequence[Any]) -> Tensor:
-    """Returns 1 if the grid changes and otherwise 0, as a number or tensor."""
+    if not offset:
+        return 0
     if is_static(new):
-        return int(tuple(old) != tuple(new))
+        return offset * int(tuple(old) != tuple(new))
     unequal = ops.logical_or(new[0] != old[0], new[1] != old[1])
-    return ops.cast(unequal, "float32")
+    return offset * ops.cast(unequal, "float32")
 
 
 def _linear(x: Any, a: float, xp: Any) -> Tensor:

@@ -137,8 +137,9 @@ class Pooling(NumberedLayer):
     Call arguments:
         inputs: Tokens of shape `(batch, length, hidden_size)`.
         valid: Boolean tensor of shape `(batch, number of patches)`, False for
-            patches that are padding, or None. They are not pooled, and
-            "first_patch" takes the first of the others.
+            patches that are padding, or None. They are not pooled.
+        places: The places of these patches, which `MixedSizes` returns, by
+            which "first_patch" finds the top left one; None if it is the first.
 
     Output shape:
         `(batch, hidden_size)`, or `(batch, 2 * hidden_size)` for "token_gap".
@@ -164,11 +165,19 @@ class Pooling(NumberedLayer):
         )
 
     def build(
-        self, inputs_shape: Shape, valid_shape: Shape | None = None
+        self,
+        inputs_shape: Shape,
+        valid_shape: Shape | None = None,
+        places_shape: Shape | None = None,
     ) -> None:
         self.compute_output_shape(inputs_shape)
 
-    def call(self, inputs: Tensor, valid: Tensor | None = None) -> Tensor:
+    def call(
+        self,
+        inputs: Tensor,
+        valid: Tensor | None = None,
+        places: Tensor | None = None,
+    ) -> Tensor:
         inputs = cast_inputs(self, inputs)
         if self.mode == "token":
             return inputs[:, self.index]
@@ -176,23 +185,30 @@ class Pooling(NumberedLayer):
         if self.mode == "first_patch":
             if valid is None:
                 return patches[:, 0]
+            if places is not None:
+                is_corner = ops.all(places[..., :2] == 0, axis=-1)
+                valid = ops.logical_and(valid, is_corner)
             first = ops.argmax(ops.cast(valid, "int32"), axis=1)
             first = first[:, None, None]
             return ops.take_along_axis(patches, first, axis=1)[:, 0]
-        mean = ops.mean(patches, axis=1) if valid is None else None
-        if valid is not None:
+        if valid is None:
+            mean = ops.mean(patches, axis=1)
+        else:
             # The sum is in float32, since one in float16 could overflow.
             dtype = keras.backend.result_type(inputs.dtype, "float32")
-            valid = ops.cast(valid, dtype)[..., None]
-            total = ops.sum(ops.cast(patches, dtype) * valid, axis=1)
-            mean = total / ops.maximum(ops.sum(valid, axis=1), 1)
+            weights = ops.cast(valid, dtype)
+            weights /= ops.maximum(ops.sum(weights, axis=1, keepdims=True), 1)
+            mean = ops.einsum("bt,btc->bc", weights, ops.cast(patches, dtype))
             mean = ops.cast(mean, inputs.dtype)
         if self.mode == "gap":
             return mean
         return ops.concatenate([inputs[:, self.index], mean], axis=-1)
 
     def compute_output_shape(
-        self, inputs_shape: Shape, valid_shape: Shape | None = None
+        self,
+        inputs_shape: Shape,
+        valid_shape: Shape | None = None,
+        places_shape: Shape | None = None,
     ) -> Shape:
         _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         batch, length, hidden_size = inputs_shape

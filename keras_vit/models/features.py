@@ -286,30 +286,11 @@ def inference_model(model: keras.Model) -> keras.Model:
     blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]
     if isinstance(model, keras.Sequential) or not blocks:
         return model
-    # `clone_model` would compile the copies, which fails with a loss that is
-    # not registered, and builds the variables of an optimizer.
-    source = Model(model.input, model.output, name=model.name)
-    calls = []
-
-    def record(layer: keras.Layer, *args: Any, **kwargs: Any) -> Tensor:
-        outputs = layer(*args, **kwargs)
-        calls.append((layer, keras.tree.flatten((args, kwargs)), outputs))
-        return outputs
-
-    def pool(layer: keras.Layer, *args: Any, **kwargs: Any) -> Tensor:
-        if layer is blocks[-1]:
-            kwargs["num_queries"] = count
-        return layer(*args, **kwargs)
-
-    def copy(call: Callable[..., Tensor]) -> keras.Model:
-        return keras.models.clone_model(
-            source, clone_function=lambda layer: layer, call_function=call
-        )
-
-    outputs = copy(record).outputs
-    tokens = [x for layer, _, x in calls if layer is blocks[-1]]
+    calls, outputs = recorded_calls(model)
+    tokens = [x for layer, *_, x in calls if layer is blocks[-1]]
     count = 0
-    for layer, inputs, output in calls:
+    for layer, args, kwargs, output in calls:
+        inputs = keras.tree.flatten((args, kwargs))
         if not any(x is y for x in inputs for y in tokens):
             continue
         if layer.name == "encoder_norm":
@@ -318,9 +299,39 @@ def inference_model(model: keras.Model) -> keras.Model:
             count = max(count, layer.index + 1)
         else:
             return model
+    outputs = keras.tree.flatten(outputs)
     if not count or any(x is y for x in outputs for y in tokens):
         return model
-    return copy(pool)
+
+    def pool(layer: keras.Layer, *args: Any, **kwargs: Any) -> Tensor:
+        if layer is blocks[-1]:
+            kwargs["num_queries"] = count
+        return layer(*args, **kwargs)
+
+    return _with_calls(model, pool)
+
+
+def recorded_calls(model: keras.Model) -> tuple[list[tuple[Any, ...]], Any]:
+    """Returns the calls of the layers of a model in a copy of its graph, as
+    `(layer, args, kwargs, output)`, and the outputs of the copy."""
+    calls = []
+
+    def record(layer: keras.Layer, *args: Any, **kwargs: Any) -> Tensor:
+        output = layer(*args, **kwargs)
+        calls.append((layer, args, kwargs, output))
+        return output
+
+    return calls, _with_calls(model, record).output
+
+
+def _with_calls(model: keras.Model, call: Callable[..., Tensor]) -> keras.Model:
+    """Returns a model of the same layers, which `call` calls."""
+    # `clone_model` would compile the copy of a compiled model, which fails with
+    # a loss that is not registered, and builds the variables of an optimizer.
+    source = Model(model.input, model.output, name=model.name)
+    return keras.models.clone_model(
+        source, clone_function=lambda layer: layer, call_function=call
+    )
 
 
 def patch_pixels(model: keras.Model) -> tuple[int, int]:

@@ -5,7 +5,6 @@ from typing import Any
 
 import keras
 
-from keras_vit._types import Tensor
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import AttentionPooling
 from keras_vit.layers import ClassToken
@@ -17,6 +16,7 @@ from keras_vit.layers import RotaryPositionEmbs
 from keras_vit.layers import TransformerBlock
 from keras_vit.models.features import check_takes_images
 from keras_vit.models.features import for_another_size
+from keras_vit.models.features import recorded_calls
 from keras_vit.models.model import Model
 
 
@@ -24,17 +24,16 @@ def mixed_sizes(model: keras.Model, name: str | None = None) -> Model:
     """Builds a model of batches with images of several sizes, from one of
     images of one size.
 
-    Images are sequences of patches, which are padded to one length. Each image
-    has the positions of its own grid, resampled from those that are learned,
-    or computed, and no token attends to padding, which is not pooled either:
-    the output for an image is that of `model` for the image alone. Under JAX,
-    each length is compiled once, so use few.
+    Images are sequences of patches, padded to one length. Each has the
+    positions of its own grid, no token attends to padding, and padding is not
+    pooled: the output for an image is that of `model` for the image alone.
+    JAX compiles the model for each length, so use few.
 
-    The new model has the layers and weights of `model`, which both share: to
-    train one is to train the other. It saves, loads, converts and trains as
-    any other. From "Patch n' Pack: NaViT, a Vision Transformer for any Aspect
-    Ratio and Resolution" (https://arxiv.org/abs/2307.06304) and, with one image
-    per sequence, from NaFlex of "SigLIP 2" (https://arxiv.org/abs/2502.14786).
+    Both models share their layers and weights: to train one is to train the
+    other. The new one saves, loads, converts and trains as any other. From
+    "Patch n' Pack: NaViT" (https://arxiv.org/abs/2307.06304) and, with one
+    image per sequence, from NaFlex of "SigLIP 2", Section 2.4.2
+    (https://arxiv.org/abs/2502.14786).
 
     Args:
         model: A functional `keras.Model` of this package without a ResNet and
@@ -43,13 +42,12 @@ def mixed_sizes(model: keras.Model, name: str | None = None) -> Model:
         name: String. Name of the model; None for that of `model`.
 
     Returns:
-        A `keras.Model` of three inputs, `[patches, coordinates, valid]`:
-        patches of shape `(batch, length, patch_rows * patch_columns *
-        channels)`, with the pixel values that `model` takes; their rows and
-        columns, integers of shape `(batch, length, 2)`; and booleans of shape
-        `(batch, length)`, False for padding. `keras_vit.data.pack_images`
-        makes them of images. Its outputs are those of `model`; if these are
-        all tokens, padded ones have no meaning.
+        A `keras.Model` of three inputs, `[patches, coordinates, valid]`, which
+        `keras_vit.data.pack_images` makes: patches of shape `(batch, length,
+        patch_rows * patch_columns * channels)`, with the pixel values that
+        `model` takes; their rows and columns, integers of shape `(batch,
+        length, 2)`; and booleans of shape `(batch, length)`, False for padding.
+        Its outputs are those of `model`; those for padding have no meaning.
 
     Raises:
         ValueError: if the model has a ResNet, relative positions or
@@ -79,23 +77,19 @@ def mixed_sizes(model: keras.Model, name: str | None = None) -> Model:
         keras.Input((None, 2), dtype="int32", name="coordinates"),
         keras.Input((None,), dtype="bool", name="valid"),
     ]
-    num_prefix_tokens = sum(
-        x.num_tokens for x in layers if isinstance(x, ClassToken)
-    )
-    sequences = MixedSizes(
+    images, places, mask = MixedSizes(
         embedding.patch_size,
-        num_prefix_tokens,
+        sum(x.num_tokens for x in layers if isinstance(x, ClassToken)),
         dtype=embedding.dtype_policy,
         name="mixed_sizes",
-    )
-    images, places, mask = sequences(*inputs)
+    )(*inputs)
     # This maps the id of a tensor of a copy of the graph to the new tensor.
     new: dict[int, Any] = {}
 
     def renew(structure: Any) -> Any:
         return keras.tree.map_structure(lambda x: new.get(id(x), x), structure)
 
-    calls, old_outputs = _calls(model)
+    calls, old_outputs = recorded_calls(model)
     for layer, args, kwargs, output in calls:
         args, kwargs = renew((args, kwargs))
         if isinstance(layer, PatchEmbedding):
@@ -106,29 +100,13 @@ def mixed_sizes(model: keras.Model, name: str | None = None) -> Model:
             args = (args[0], places)
         elif isinstance(layer, TransformerBlock):
             kwargs = {**kwargs, "mask": mask}
-        elif isinstance(layer, (Pooling, AttentionPooling)):
+        elif isinstance(layer, AttentionPooling):
             args = (args[0], inputs[-1])
+        elif isinstance(layer, Pooling):
+            args = (args[0], inputs[-1], places)
         new[id(output)] = for_another_size(layer)(*args, **kwargs)
     outputs = renew(old_outputs)
     built = Model(inputs, outputs, name=name or model.name)
     built.class_names = getattr(model, "class_names", None)
     built.one_size = lambda: model  # Keras would track a model as a layer
     return built
-
-
-def _calls(model: keras.Model) -> tuple[list[tuple[Any, ...]], Any]:
-    """Returns the calls of the layers of a model in a copy of its graph, as
-    `(layer, args, kwargs, output)`, and the outputs of the copy."""
-    calls = []
-
-    def record(layer: keras.Layer, *args: Any, **kwargs: Any) -> Tensor:
-        output = layer(*args, **kwargs)
-        calls.append((layer, args, kwargs, output))
-        return output
-
-    # `clone_model` would compile the copy of a compiled model.
-    source = Model(model.input, model.output, name=model.name)
-    copy = keras.models.clone_model(
-        source, clone_function=lambda layer: layer, call_function=record
-    )
-    return calls, copy.output

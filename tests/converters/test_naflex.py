@@ -194,10 +194,16 @@ def test_what_files_cannot_hold(tmp_path):
         ({"pos_embed_ar_preserving": True}, "ar_preserving"),
         ({"rope_type": "axial"}, "rope_type.*'axial'"),
         ({"patchify_channels_last": False}, "channels_last.*True.*False"),
-        ({"pos_embed_interp_mode": "nearest"}, "antialias.*'nearest'"),
+        ({"pos_embed_interp_mode": "nearest"}, "antialias.*nearest"),
         ({"pos_embed_interp_mode": ["bicubic"]}, r"antialias.*\['bicubic'\]"),
+        ({"attn_pool_num_heads": 4}, "attn_pool_num_heads.*None.*4"),
+        ({"norm_layer": "rmsnorm"}, "norm_layer.*None.*'rmsnorm'"),
+        ("naflexvit_base_patch16_parfac_gap", "ar_preserving.*False.*True"),
+        ("naflexvit_base_patch16_radio_v3", "ar_preserving.*False.*True"),
     ):
         config = {"architecture": "naflexvit_x", "model_args": options}
+        if isinstance(options, str):
+            config = {"architecture": options}
         (tmp_path / "config.json").write_text(json.dumps(config))
         with pytest.raises(ValueError, match=found):
             open_checkpoint(tmp_path / "a.safetensors", num_heads=2)

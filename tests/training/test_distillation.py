@@ -199,6 +199,37 @@ def test_one_step_equals_timm(name, alpha, tmp_path, record_error, eager):
     }
 
 
+@pytest.mark.parametrize("target", distillation.TARGETS)
+def test_images_of_several_sizes_and_regularization(target, eager):
+    """The loss is that of images of one size, plus all of that of a kernel."""
+    images, y = small.images(4, 8, 12, 3), np.array([0, 2, 1, 1])
+    found = []
+    for is_mixed, factor in ((False, 0.0), (True, 0.0), (False, 2.0)):
+        keras.utils.set_random_seed(0)
+        student = small.tiny(distillation=target == "token")
+        teacher = small.tiny()
+        if target == "features":
+            teacher = keras_vit.feature_extractor(teacher, "pooling")
+        for scale, model in ((0.2, student), (0.3, teacher)):
+            small.randomize(model, scale)
+        x, kernel = images, student.get_layer("head").kernel
+        if is_mixed:
+            if target == "logits":
+                with pytest.raises(ValueError, match="student's inputs, of"):
+                    distillation.Distillation(
+                        keras_vit.mixed_sizes(student), teacher
+                    )
+            student, teacher = map(keras_vit.mixed_sizes, (student, teacher))
+            x = keras_vit.data.pack_images(images, 4, 9)
+        kernel.regularizer = keras.regularizers.L2(factor)
+        model = distillation.Distillation(student, teacher, target, alpha=0.3)
+        model.compile("sgd", keras_vit.losses.get_loss("softmax", False))
+        penalty = factor * (numpy(kernel) ** 2).sum()
+        found.append(model.train_on_batch(x, y) - penalty)
+        assert np.isfinite(model.predict(x, verbose=0)).all()
+    np.testing.assert_allclose(found, found[0], rtol=1e-5)
+
+
 finetune = programs.load("finetune_cifar")
 
 

@@ -17,21 +17,18 @@ TIMM, TOWER, CLASSIFIER = "naflex", "siglip2", "siglip2-classifier"
 VARIANTS = (TIMM, TOWER, CLASSIFIER)
 _KERNEL = "patch_embedding/kernel"
 _POSITIONS = "position_embedding/embedding"
-# (pos_embed_interp_mode, pos_embed_align_corners, pos_embed_antialias)
-_RESAMPLINGS: dict[tuple[object, ...], str] = {
-    ("bicubic", False, True): "bicubic_antialias",
-    ("bicubic", False, False): "bicubic",
-    ("bicubic", True, False): "bicubic_align_corners",
-    ("bilinear", False, True): "bilinear_antialias",
-    ("bilinear", False, False): "bilinear",
-    ("bilinear", True, False): "bilinear_align_corners",
-}
-# Options of `NaFlexVit` that change outputs and are not here: their default.
+_RESAMPLINGS = (
+    *("bilinear", "bilinear_antialias", "bilinear_align_corners"),
+    *("bicubic", "bicubic_antialias", "bicubic_align_corners"),
+)
+# Options of `NaFlexVit` that change outputs, and the only value of them here.
 _DEFAULTS = {
     "pos_embed_ar_preserving": False,
     "pos_embed_use_grid_sample": False,
     "pool_include_prefix": False,
     "patchify_channels_last": True,
+    "attn_pool_num_heads": None,
+    "norm_layer": None,
     "rope_type": "",
     "attn_gated": False,
     "swiglu_mlp": False,
@@ -52,8 +49,8 @@ def after_reading(
         size, hidden_size = kernel.shape
         # Without a config.json, patches are squares of 3 channels, or of 1.
         sides = math.isqrt(size // 3), math.isqrt(size)
-        squares = [(n, n) for n in sides if n and size in (n * n, 3 * n * n)]
-        rows, columns = patch_size or (squares or [(0, 0)])[0]
+        side = next((n for n in sides if size in (n * n, 3 * n * n)), 0)
+        rows, columns = patch_size or (side, side)
         if not rows or size % (rows * columns):
             raise ValueError(
                 f"The patches of {size} values have another size than "
@@ -97,7 +94,7 @@ def read_config(name: str, model_args: Mapping[str, object]) -> Config:
     """Returns the arguments of `NaFlexVit` that timm's config.json implies: the
     name of the architecture, and its `model_args`."""
     given = dict(model_args)
-    if "_par" in name:
+    if "_par" in name or "_radio_" in name:
         given.setdefault("pos_embed_ar_preserving", True)
     for option, default in _DEFAULTS.items():
         value = given.get(option)
@@ -107,19 +104,17 @@ def read_config(name: str, model_args: Mapping[str, object]) -> Config:
                 f"package has no other. Received: {value!r:.100}"
             )
     linear = name.endswith("_siglip")
-    method = (
-        given.get("pos_embed_interp_mode", "bilinear" if linear else "bicubic"),
-        given.get("pos_embed_align_corners", False),
-        given.get("pos_embed_antialias", True),
-    )
-    # Compared, since JSON may hold lists, which are no keys.
-    known = (name for key, name in _RESAMPLINGS.items() if key == method)
-    resampling = next(known, None)
-    if resampling is None:
+    mode = "bilinear" if linear else "bicubic"
+    resampling = str(given.get("pos_embed_interp_mode", mode))
+    if given.get("pos_embed_align_corners"):
+        resampling += "_align_corners"
+    if given.get("pos_embed_antialias", True):
+        resampling += "_antialias"
+    if resampling not in _RESAMPLINGS:
         raise ValueError(
-            "Positions of timm's NaFlexVit must be resampled by one of "
-            f"(mode, align_corners, antialias) = {list(_RESAMPLINGS)}. "
-            f"Received: {method!r:.100}"
+            "'pos_embed_interp_mode', and '_align_corners' or '_antialias' if "
+            "those options of timm's NaFlexVit are true, must be one of "
+            f"{', '.join(_RESAMPLINGS)}. Received: {resampling:.100}"
         )
     arguments: Config = {"resampling": resampling}
     if linear:

@@ -25,18 +25,16 @@ from keras_vit.weights.weight_map import WeightMap
 _PREFIX = "vision_model."
 _PROJECTION = "visual_projection"
 _NORM = "post_layernorm.weight"
-
-
 _PATCHES, _LINEAR = "embeddings.patch_embedding.", "linear."
 
 
-def _encoder(prefix: str, linear: bool = False) -> Layers:
+def _encoder(prefix: str, flat: bool) -> Layers:
     embeddings = f"{prefix}embeddings"
-    patches = f"{prefix}{_PATCHES}"
+    patches, kind = f"{prefix}{_PATCHES}", "conv"
+    if flat:
+        patches, kind = patches + _LINEAR, "linear"
     return (
-        ("patch_embedding/*", f"{patches}{_LINEAR}*", "linear")
-        if linear
-        else ("patch_embedding/*", f"{patches}*", "conv"),
+        ("patch_embedding/*", f"{patches}*", kind),
         ("class_token/tokens", f"{embeddings}.class_embedding", "token"),
         (
             "position_embedding/embedding",
@@ -67,34 +65,27 @@ _POOLING = (
     *mlp("pooling/mlp", "head.mlp"),
 )
 TOWER, CLASSIFIER, PROJECTED = "tower", "siglip-classifier", "clip-projection"
-MAPS = (
-    WeightMap(TOWER, TORCH, (*_encoder(""), *_POOLING), required=(_NORM,)),
-    *(
-        WeightMap(
-            variant,
-            TORCH,
-            (*_encoder(_PREFIX), ("head/*", f"{head}.*", "linear")),
-            required=(_PREFIX + _NORM,),
-        )
-        for variant, head in (
-            (CLASSIFIER, "classifier"),
-            (PROJECTED, _PROJECTION),
-        )
-    ),
+# variant: prefix of the arrays, that of the head, and whether patches are flat
+_TOWERS = {
+    TOWER: ("", None, False),
+    CLASSIFIER: (_PREFIX, "classifier", False),
+    PROJECTED: (_PREFIX, _PROJECTION, False),
+    naflex.TOWER: ("", None, True),
+    naflex.CLASSIFIER: (_PREFIX, "classifier", True),
+}
+VARIANTS = tuple(_TOWERS)
+MAPS = tuple(
     WeightMap(
-        naflex.TOWER,
+        variant,
         TORCH,
-        (*_encoder("", linear=True), *_POOLING),
-        required=(f"{_PATCHES}{_LINEAR}weight",),
-    ),
-    WeightMap(
-        naflex.CLASSIFIER,
-        TORCH,
-        (*_encoder(_PREFIX, linear=True), ("head/*", "classifier.*", "linear")),
-        required=(f"{_PREFIX}{_PATCHES}{_LINEAR}weight",),
-    ),
+        (
+            *_encoder(prefix, flat),
+            *((("head/*", f"{head}.*", "linear"),) if head else _POOLING),
+        ),
+        required=(prefix + (f"{_PATCHES}{_LINEAR}weight" if flat else _NORM),),
+    )
+    for variant, (prefix, head, flat) in _TOWERS.items()
 )
-VARIANTS = (TOWER, CLASSIFIER, PROJECTED, naflex.TOWER, naflex.CLASSIFIER)
 # Classes with a text tower, and those of their image towers.
 TOWERS = {
     "SiglipModel": "SiglipVisionModel",
