@@ -176,11 +176,11 @@ def train(config, data, strategy, output):
 
 def attention_pictures(config, data, output):
     """Returns the callback that plots the attention of the class token."""
-    return pretraining.AttentionPictures(
-        plots.some_test_images(config, data),
+    images = plots.some_test_images(config, data)
+    return pretraining.Pictures(
+        lambda model: pretraining.attention_rows(model, images, config.mode),
         output / "attention",
         config.picture_every or config.evaluate_every,
-        mode=config.mode,
     )
 
 

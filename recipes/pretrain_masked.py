@@ -124,12 +124,12 @@ def train(config, data, strategy, output):
 
 def reconstructions(config, data, output):
     """Returns the callback that plots reconstructions."""
-    return pretraining.Reconstructions(
-        plots.some_test_images(config, data),
+    images, mode = plots.some_test_images(config, data), config.mode
+    return pretraining.Pictures(
+        lambda model: pretraining.reconstruction_rows(model, images, mode),
         output / "reconstructions",
         (config.picture_every or config.evaluate_every) * config.accumulate,
         config.accumulate,
-        config.mode,
     )
 
 

@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 import keras_vit
+import keras_vit_command
 from keras_vit.weights.released import ALIASES
 from keras_vit.weights.released import RELEASED
 from tests.recipes import programs
@@ -93,11 +94,22 @@ def commands():
     for name, text in TEXTS.items():
         text = re.sub(r"\\\n\s*", " ", text)
         for line in re.split(r"[\n|`]", text):
-            found = re.search(r"(recipes|tools)/(\w+)\.py(.*)", line)
-            if found and found[2] in (*SOURCES, *RECIPES):
-                yield name, found[2], set(re.findall(r"--[\w-]+", found[3]))
+            found = re.search(
+                r"(?:(?:recipes|tools)/|keras-vit )(\w+)(.*)", line
+            )
+            if found:
+                program, *_ = COMMANDS.get(found[1], found[1]).split()
+                program = program.removesuffix(".py")
+                if program in (*SOURCES, *RECIPES):
+                    yield name, program, set(re.findall(r"--[\w-]+", found[2]))
 
 
+# Programs by the command that runs them; the others are named as they are.
+COMMANDS = {
+    name: target
+    for name, (target, *_) in keras_vit_command.COMMANDS.items()
+    if ".py" in target
+}
 RECIPES = [path.stem for path in (ROOT / "recipes").glob("*.py")]
 
 

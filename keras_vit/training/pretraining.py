@@ -2,6 +2,7 @@
 
 import math
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -299,26 +300,20 @@ class ReportCollapse(keras.callbacks.Callback):
         self._was_low = is_low
 
 
-class _PeriodicPlots(keras.callbacks.Callback):
-    """Plots the rows of images of a subclass every few micro-batches, and after
-    the last, as `step-*.png` in a folder."""
+class Pictures(keras.callbacks.Callback):
+    """Plots rows of images by name, which a function of the model returns,
+    every few micro-batches and after the last, as `step-*.png` in a folder."""
 
     def __init__(
         self,
-        images: Array,
+        rows: Callable[[Any], dict[str, Array]],
         folder: pathlib.Path,
         every: int,
         micro_batches: int = 1,
-        mode: str = "tf",
     ) -> None:
         super().__init__()
-        self._images, self._folder, self._mode = images, folder, mode
-        self._every, self._micro_batches = every, micro_batches
-        self._count, self._last = 0, None
-
-    def rows(self) -> dict[str, Array]:
-        """Returns rows of images by name, as `plot_grid` takes them."""
-        raise NotImplementedError
+        self._rows, self._folder, self._every = rows, folder, every
+        self._micro_batches, self._count, self._last = micro_batches, 0, None
 
     def on_train_begin(self, logs: Logs = None) -> None:
         # A resumed run starts at the step of its checkpoint.
@@ -340,54 +335,46 @@ class _PeriodicPlots(keras.callbacks.Callback):
             self.model.jax_state_sync()
         step = self._count // self._micro_batches
         path = self._folder / f"step-{step:08}.png"
-        plot_grid(self.rows(), path, f"step {step}")
+        plot_grid(self._rows(self.model), path, f"step {step}")
 
 
-class AttentionPictures(_PeriodicPlots):
-    """Plots the attention of the class token in the last block, head by head.
+def attention_rows(model: Any, images: Array, mode: str) -> dict[str, Array]:
+    """Returns images and the attention of the class token, or of the mean
+    patch, in the last block of their pre-trained encoder, head by head.
 
     It is Figure 1 of "Emerging Properties in Self-Supervised Vision
     Transformers" (https://arxiv.org/abs/2104.14294), during training.
     """
-
-    def rows(self) -> dict[str, Array]:
-        encoder = self.model.pretrained_encoder
-        maps = inspection.attention_maps(encoder, self._images, layers=-1)[0]
-        first = self.model.stages.num_prefix
-        if self.model.stages.has_class_token:
-            heads = maps[:, :, 0, first:]
-        else:  # of the mean patch
-            heads = maps[:, :, first:, first:].mean(axis=2)
-        grid_size = self.model.stages.grid_size
-        heads = heads.reshape(*heads.shape[:2], *grid_size)
-        found = {"image": unit_range(self._images, self._mode)}
-        for i, head in enumerate(heads.swapaxes(0, 1), start=1):
-            found[f"head {i}"] = head
-        return found
+    stages, encoder = model.stages, model.pretrained_encoder
+    maps = inspection.attention_maps(encoder, images, layers=-1)[0]
+    heads = maps[:, :, :, stages.num_prefix :]
+    if stages.has_class_token:
+        heads = heads[:, :, 0]
+    else:
+        heads = heads[:, :, stages.num_prefix :].mean(axis=2)
+    heads = heads.reshape(*heads.shape[:2], *stages.grid_size).swapaxes(0, 1)
+    named = {f"head {i}": head for i, head in enumerate(heads, start=1)}
+    return {"image": unit_range(images, mode), **named}
 
 
-class Reconstructions(_PeriodicPlots):
-    """Plots images, the masked images and their reconstructions, with the same
-    mask in all plots."""
-
-    def rows(self) -> dict[str, Array]:
-        seen, filled = self.model.reconstruct(self._images, **self._given())
-        images = {"image": self._images, "masked": seen, "predicted": filled}
-        return {
-            name: unit_range(keras.ops.convert_to_numpy(x), self._mode)
-            for name, x in images.items()
-        }
-
-    def _given(self) -> dict[str, Array]:
-        num_patches = self.model.stages.num_patches
-        noise = np.random.default_rng(0).uniform(
-            size=(len(self._images), num_patches)
-        )
-        noise = noise.astype("float32")
-        if isinstance(self.model, pretraining.MaskedAutoencoder):
-            return {"noise": noise}
-        if isinstance(self.model, pretraining.MaskedImageModeling):
-            return {"masked": self.model.sample_mask(len(noise), seed=0)}
-        # The patches of each image with the highest noise are masked.
-        kept = int(num_patches * (1 - self.model.mask_ratio) + 1e-6)
-        return {"masked": noise.argsort(1).argsort(1) >= kept}
+def reconstruction_rows(
+    model: Any, images: Array, mode: str
+) -> dict[str, Array]:
+    """Returns images, the masked images and their reconstructions, always with
+    the same mask."""
+    count, patches = len(images), model.stages.num_patches
+    noise = np.random.default_rng(0).uniform(size=(count, patches))
+    noise = noise.astype("float32")
+    if isinstance(model, pretraining.MaskedAutoencoder):
+        given = {"noise": noise}
+    elif isinstance(model, pretraining.MaskedImageModeling):
+        given = {"masked": model.sample_mask(count, seed=0)}
+    else:  # the patches of each image with the highest noise are masked
+        kept = int(patches * (1 - model.mask_ratio) + 1e-6)
+        given = {"masked": noise.argsort(1).argsort(1) >= kept}
+    seen, filled = model.reconstruct(images, **given)
+    rows = {"image": images, "masked": seen, "predicted": filled}
+    return {
+        name: unit_range(keras.ops.convert_to_numpy(x), mode)
+        for name, x in rows.items()
+    }

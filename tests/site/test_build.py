@@ -1,6 +1,7 @@
 """The site, built with `mkdocs build --strict`, and its links."""
 
 import ast
+import json
 import pathlib
 import re
 import urllib.parse
@@ -103,6 +104,18 @@ def test_arguments_of_models_are_in_the_reference(site):
     text = (site / "api" / "models" / "index.html").read_text()
     for name in ("num_registers", "position_placement", "pad_to_patch"):
         assert text.count(name) > 2, name
+
+
+def test_a_page_is_a_notebook(site, pages):
+    """Its Python and commands are cells with the outputs of the page."""
+    link = "notebooks/example.ipynb"
+    assert any(x.endswith(link) for x in pages["example/index.html"].links)
+    cells = json.loads((site / link).read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert code[0]["source"].startswith("import pathlib")
+    text = (ROOT / "docs" / "example.md").read_text()
+    for cell in code:
+        assert cell["source"].replace("!", "    ").rstrip() in text
 
 
 def test_nothing_is_loaded_from_other_hosts(site):

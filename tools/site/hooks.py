@@ -2,11 +2,12 @@
 
 mkdocs.yml names this file. The hooks add
 
-- the pages of the repository outside docs/ (README.md is the home page);
+- the pages of the repository outside docs/, such as README.md;
 - a page for each family of released weights, from the package's own table
   (keras_vit/weights/released.toml) and released.toml here;
 - the pages of the API reference, one for each public package;
-- a link to the page of docs/demo, which README.md says how to write.
+- a link to the page of docs/demo, which README.md says how to write;
+- a notebook of each page that has the comment of `NOTEBOOK`, with a link to it.
 
 Links between pages are written as GitHub reads them, relative to the file. They
 become links of the site here, and those to other files of the repository become
@@ -14,6 +15,7 @@ links to the repository.
 """
 
 import importlib.util
+import json
 import os
 import pathlib
 import posixpath
@@ -37,7 +39,7 @@ import cards  # noqa: E402
 
 # Pages of the repository outside docs/: their place on the site.
 PAGES = {
-    "README.md": "index.md",
+    "README.md": "project/readme.md",
     "recipes/README.md": "recipes.md",
     "ARCHITECTURE.md": "project/architecture.md",
     "CONTRIBUTING.md": "project/contributing.md",
@@ -48,7 +50,8 @@ PAGES = {
 }
 
 
-# In place of a comment in docs/export.md, if docs/demo has a page.
+# In place of comments in docs/: the second, if docs/demo has a page.
+NOTEBOOK = "<!-- notebook -->"
 DEMO = """[Try it](demo/index.html): a page of a Vision Transformer that was
 trained on scikit-learn's digits, for a digit drawn in white on black."""
 
@@ -73,7 +76,50 @@ def on_files(files, config):
         )
     for target, text in {**cards.pages(), **api.pages()}.items():
         files.append(File.generated(config, target, content=text))
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        text = path.read_text("utf-8")
+        if NOTEBOOK in text:
+            target = f"notebooks/{path.stem}.ipynb"
+            files.append(File.generated(config, target, content=notebook(text)))
     return files
+
+
+def notebook(markdown):
+    """Returns a page as a notebook, whose Python and commands are cells, with
+    the outputs that the page has after them."""
+    markdown = markdown.replace(NOTEBOOK, "")
+    links = r"\[([^]]*)\]\((?!https:)[^)]*\)"  # to other pages
+    line = r"[^\n]*\n"
+    command = rf"^    keras-vit {line}"
+    other = rf"(?!```|{command})^{line}"
+    pieces = rf"^```(.*?)^```\n|((?:{command})+)|((?:{other})+)"
+    cells = []
+    for fence, indented, text in re.findall(pieces, markdown, re.M | re.S):
+        kind, _, code = fence.partition("\n")
+        if kind == "text" and cells and cells[-1]["cell_type"] == "code":
+            output = {"output_type": "stream", "name": "stdout", "text": code}
+            cells[-1]["outputs"] = [output]
+        elif kind == "python" or indented:
+            code = code or re.sub("^    ", "!", indented.rstrip(), flags=re.M)
+            cells.append(
+                {
+                    "cell_type": "code",
+                    "metadata": {},
+                    "source": code,
+                    "execution_count": None,
+                    "outputs": [],
+                }
+            )
+        elif fence or text.strip():
+            source = f"```{fence}```" if fence else text.strip("\n")
+            source = re.sub(links, r"\1", source)
+            cells.append(
+                {"cell_type": "markdown", "metadata": {}, "source": source}
+            )
+    return json.dumps(
+        {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4},
+        indent=1,
+    )
 
 
 def on_page_markdown(markdown, page, config, files):
@@ -82,8 +128,12 @@ def on_page_markdown(markdown, page, config, files):
         return markdown
     if files.get_file_from_path("demo/index.html"):
         markdown = markdown.replace("<!-- demo -->", DEMO)
-    if source == "README.md":  # a column with the home page alone
-        page.meta["hide"] = ["navigation"]
+    name = pathlib.PurePath(source).stem
+    markdown = markdown.replace(
+        NOTEBOOK,
+        f"[Download as a notebook](notebooks/{name}.ipynb)"
+        f"{{ .md-button download={name}.ipynb }}",
+    )
     return rewrite_links(markdown, source, page.file.src_uri, repository())
 
 
