@@ -10,6 +10,8 @@ from keras_vit.layers.positions import sincos_positions
 from tests.harness import numpy
 from tests.pretraining import small
 
+# Compiling takes seconds under JAX and TensorFlow.
+ON_TORCH = pytest.mark.backends("torch")
 # grid, ratio, how many stay: `int(length * (1 - ratio))` in MAE's code
 KEPT = (
     ((14, 14), 0.25, 147),
@@ -81,7 +83,11 @@ def simmim_mask(size, unit, patch, ratio, rng):
 @pytest.mark.parametrize(
     "size,unit,patch,ratio,masked",
     # configs/vit_base__800ep: 120 of 196 patches of 16 pixels
-    [(224, 32, 16, 0.6, 120), (192, 32, 8, 0.6, 352), (32, 8, 8, 0.3, 5)],
+    [
+        pytest.param(224, 32, 16, 0.6, 120, marks=ON_TORCH),
+        pytest.param(192, 32, 8, 0.6, 352, marks=ON_TORCH),
+        (32, 8, 8, 0.3, 5),
+    ],
 )
 def test_mask_units_match_simmim(size, unit, patch, ratio, masked):
     encoder = small.encoder(input_shape=(size, size, 3), patch_size=patch)
@@ -112,7 +118,7 @@ def test_mask_units_match_simmim(size, unit, patch, ratio, masked):
     assert set(in_call.sum(1)) == {masked}
 
 
-@pytest.mark.backends("torch")
+@ON_TORCH
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -167,8 +173,10 @@ def test_positions_match_mae():
     "options, count",
     [
         ({"num_registers": 2, "position_prefix": "class"}, 1),
-        ({"num_registers": 2, "position_prefix": "none"}, 0),
-        ({"class_token": False}, 0),
+        pytest.param(
+            {"num_registers": 2, "position_prefix": "none"}, 0, marks=ON_TORCH
+        ),
+        pytest.param({"class_token": False}, 0, marks=ON_TORCH),
     ],
 )
 def test_positions_follow_the_tokens_of_the_encoder(options, count):
@@ -209,7 +217,7 @@ def test_target_is_the_normalized_patch():
     np.testing.assert_allclose(numpy(shown)[0, 0], patch, atol=1e-5)
 
 
-@pytest.mark.backends("torch")
+@ON_TORCH
 def test_decoder_size_not_divisible_by_4_is_refused():
     """A size that 4 does not divide would leave fixed positions at random
     values."""

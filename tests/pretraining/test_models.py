@@ -197,7 +197,6 @@ def test_unsuitable_encoders_and_arguments_are_refused(arguments):
             pretraining.MaskedImageModeling,
             {"mask_patch_size": 8, "mask_ratio": 0.25},
         ),
-        (pretraining.MaskedImageModeling, {"masking": "block"}),
         (
             pretraining.MaskedAutoencoder,
             {"positions": "learned", "norm_pixels": False, **small.DECODER},

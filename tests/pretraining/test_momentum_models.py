@@ -153,27 +153,6 @@ def test_diversity_is_zero_if_outputs_do_not_depend_on_the_image():
 
 
 @ON_TORCH
-@pytest.mark.parametrize(
-    "head",
-    [
-        lambda: pretraining.heads.DINOHead(6, 10, 5),
-        lambda: pretraining.heads.MoCoHead(6, 10, 2),
-        lambda: pretraining.heads.WeightNormalizedDense(6),
-    ],
-    ids=["dino", "moco", "weight-normalized"],
-)
-def test_heads_are_rebuilt_from_their_config(head):
-    inputs = np.random.default_rng(0).normal(size=(4, 8)).astype("float32")
-    head = head()
-    expected = numpy(head(inputs))
-    again = type(head).from_config(head.get_config())
-    again.build(inputs.shape)
-    again.set_weights([numpy(weight) for weight in head.weights])
-    np.testing.assert_array_equal(numpy(again(inputs)), expected)
-    assert again.compute_output_shape(inputs.shape) == expected.shape
-
-
-@ON_TORCH
 @pytest.mark.parametrize("make", [dino, moco])
 def test_the_teacher_moves_in_half_precision(make):
     """In bfloat16, a momentum of 0.999 is rounded to 1."""

@@ -77,13 +77,7 @@ def rows(train, count, **options):
             (
                 "arrays",
                 "tensorflow",
-                # The graph of RandAugment is traced in seconds.
-                {
-                    "mixup": 1.0,
-                    "cutmix": 1.0,
-                    "augment": "light2",
-                    "shard": (1, 2),
-                },
+                {"mixup": 1.0, "cutmix": 1.0, "shard": (1, 2)},
             ),
         )
     ],

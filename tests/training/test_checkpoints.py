@@ -205,42 +205,34 @@ def test_damaged_newest_checkpoint_falls_back_to_the_previous(
     assert_same_end(crashed, straight.folder)
 
 
-def _no_space(path):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-@pytest.mark.backends("torch")
-def test_metrics_missed_on_a_full_disk_are_written_later(
-    straight, tmp_path, capsys, monkeypatch
-):
-    rows = straight.checkpoints.rows
-    metrics = training.CSVMetrics(
-        tmp_path / "metrics.csv", 4, lambda step: 0.1, rows[:2]
-    )
-    with monkeypatch.context() as patch:
-        patch.setattr(callbacks, "atomic_write", _no_space)
-        metrics._write()
-    assert "metrics.csv could not be written" in capsys.readouterr().err
-    metrics.rows.append(rows[2])
-    metrics._write()
-    assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 4
-
-
 @pytest.mark.backends("torch")
 def test_full_disk_is_reported_and_training_continues(
     straight, tmp_path, capsys, monkeypatch
 ):
-    write = checkpoint.write_state
+    """Rows of metrics that could not be written are written later."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    write_state, atomic_write = checkpoint.write_state, callbacks.atomic_write
+    targets = []
 
-    def full(path, state, note):
+    def write_but_one(path, state, note):
         if note["step"] == 15:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(path, state, note)
+            raise full
+        write_state(path, state, note)
 
-    monkeypatch.setattr(checkpoint, "write_state", full)
+    def refuse_the_first(path):
+        targets.append(path)
+        if len(targets) == 1:
+            raise full
+        return atomic_write(path)
+
+    monkeypatch.setattr(checkpoint, "write_state", write_but_one)
+    monkeypatch.setattr(callbacks, "atomic_write", refuse_the_first)
     with pytest.raises(KeyboardInterrupt):
         run_small.main(tmp_path, callbacks=[Crash(17)])
-    assert "step 15 could not be written" in capsys.readouterr().err
+    warned = capsys.readouterr().err
+    assert "step 15 could not be written" in warned
+    assert "metrics.csv could not be written" in warned
+    assert [row["step"] for row in rows_of(tmp_path)] == ["8", "16"]
     run_small.main(tmp_path)
     assert "from 10\n" in capsys.readouterr().out
     assert_same_end(tmp_path, straight.folder)

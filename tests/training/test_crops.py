@@ -104,7 +104,7 @@ def train(source=None, **options):
 
 @pytest.mark.slow
 def test_crops_depend_on_seed_and_number():
-    views, local, _ = check_order(train, 3)
+    views, local, _ = check_order(train, 3, processes=1)
     assert views.shape == (3, 4, 2, 16, 16, 3)
     assert local.shape == (3, 4, 1, 8, 8, 3)
     assert np.abs(views).max() <= 1

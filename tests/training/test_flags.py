@@ -5,7 +5,6 @@ import pytest
 
 from keras_vit import training
 from keras_vit.training import command_line
-from keras_vit.training import presets
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -130,58 +129,3 @@ def test_labels_are_one_hot_only_with_mixing():
     assert config.batches()["one_hot"] is False
     assert config.augmentation(3)["mixup"] == 0
     assert TrainingFlags(mixup=0.2).batches()["one_hot"] is True
-
-
-NAMES = {"cifar10": {"steps": 9, "warmup_steps": 3}}
-PUBLISHED = presets.Published(
-    "a paper",
-    {"warmup": 0.1, "learning_rate": 0.5, "batch_size": 10, "mixup": 0.2},
-    by_dataset=NAMES | {("B", "cifar10"): {"learning_rate": 0.4}},
-    by_model={"B": {"mixup": 0.3}},
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Tuned(TrainingFlags):
-    preset: str = "a"
-    model: str | None = None
-    warmup: float | None = None
-    warmup_steps: int | None = None
-    batch_size: int | None = None
-
-
-@pytest.mark.parametrize(
-    "given, expected",
-    [
-        ({}, (9, None, 0.4, 0.3, 10, 3, None)),
-        ({"epochs": 2}, (None, 2, 0.4, 0.3, 10, 3, None)),
-        ({"warmup": 0.5}, (9, None, 0.4, 0.3, 10, None, 0.5)),
-        ({"mixup": 0.0}, (9, None, 0.4, 0.0, 10, 3, None)),
-        ({"accumulate": 4}, (9, None, 0.4, 0.3, 8, 3, None)),
-        ({"model": "C"}, (9, None, 0.5, 0.2, 10, 3, None)),
-        (
-            {"dataset": "digits", "steps": 1, "warmup_steps": 0},
-            (1, None, 0.5, 0.3, 10, 0, None),
-        ),
-    ],
-)
-def test_flags_replace_published_settings_and_their_alternatives(
-    given, expected
-):
-    config = Tuned(**{"dataset": "cifar10:1", "model": "B", **given})
-    names = ("steps", "epochs", "learning_rate", "mixup", "batch_size")
-    names += ("warmup_steps", "warmup")
-    filled = PUBLISHED.fill(config)
-    assert tuple(getattr(filled, name) for name in names) == expected
-
-
-@pytest.mark.parametrize(
-    "given, words",
-    [
-        ({"dataset": "cifar10"}, "depends on the model. Give --model"),
-        ({"model": "B"}, "settings for cifar10. For digits, give --steps too"),
-    ],
-)
-def test_published_settings_depend_on_model_and_dataset(given, words):
-    with pytest.raises(ValueError, match=words):
-        PUBLISHED.fill(Tuned(**given))

@@ -1,3 +1,4 @@
+import io
 import os
 import sys
 
@@ -21,16 +22,7 @@ def _shown():
     _logging.show()
 
 
-class Terminal:
-    def __init__(self):
-        self.text = ""
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self):
-        pass
-
+class Terminal(io.StringIO):
     def isatty(self):
         return True
 
@@ -108,8 +100,9 @@ def test_terminal_line_is_overwritten(width, tmp_path, monkeypatch):
     if width:
         monkeypatch.setenv("COLUMNS", str(width))
     rows_of_run(tmp_path, shown_steps=1000 if width else 5)
-    assert terminal.text.count("\n") == 5  # two of titles
-    first, *lines = terminal.text.split("\r\033[K")
+    text = terminal.getvalue()
+    assert text.count("\n") == 5  # two of titles
+    first, *lines = text.split("\r\033[K")
     live = [line for line in lines if "\n" not in line]
     assert [int(line.split("/")[0]) for line in live] == [1, 2, 3, 4, 5]
     assert max(map(len, live)) < (width or 80)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import types
 import warnings
 
 import keras
@@ -23,30 +24,18 @@ NAMES = ("cat", "dog", "owl")
 OPTIONS = {"image_size": 8, "batch_size": 4}
 
 
-class ClassLabel:
-    """Replaces `datasets.ClassLabel`."""
-
-    def __init__(self, names):
-        self.names = names
-
-
-class Sequence:
-    """Replaces `datasets.Sequence`, or `datasets.List`."""
-
-    def __init__(self, feature):
-        self.feature = feature
-
-
 class Table:
     """Replaces a `datasets.Dataset`: a table that is indexed by integers and
     by the names of columns."""
 
-    def __init__(self, features, **columns):
-        self.features, self.columns = features, columns
-        self.read = []
+    def __init__(self, names, **columns):
+        self.columns, self.read = columns, []
+        # As `datasets.ClassLabel`.
+        label = names and types.SimpleNamespace(names=list(names))
+        self.features = {"image": None, "label": label}
 
     def __len__(self):
-        return len(next(iter(self.columns.values())))
+        return len(self.columns["label"])
 
     def __getitem__(self, key):
         if isinstance(key, str):
@@ -59,11 +48,9 @@ def pillow(pixels):
     return keras.utils.array_to_img(pixels, scale=False)
 
 
-def table(images, labels, names=NAMES, decoded=True):
-    features = {"image": None, "label": ClassLabel(list(names))}
-    if decoded:
-        images = [pillow(x) for x in images]
-    return Table(features, image=images, label=list(map(int, labels)))
+def table(images, labels, names=NAMES):
+    images = [pillow(x) for x in images]
+    return Table(names, image=images, label=list(map(int, labels)))
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +96,8 @@ def data_of(source, folder, images, labels, **options):
         return keras_vit.data.load_dataset(str(path), **options)
     rows = table(images, LABELS)
     if multi:
-        rows.features["label"] = Sequence(rows.features["label"])
+        label = types.SimpleNamespace(feature=rows.features["label"])
+        rows.features["label"] = label  # as `datasets.List`
         rows.columns["label"] = lists
     return keras_vit.data.from_huggingface(rows, **options)
 
@@ -401,7 +389,7 @@ def test_huggingface_reads_only_the_needed_rows(images):
 
 def test_labels_of_huggingface_without_names(images):
     names = [["b", "a", "c"][i] for i in LABELS]
-    rows = Table({"image": None, "label": None}, image=images, label=names)
+    rows = Table(None, image=images, label=names)
     data = keras_vit.data.from_huggingface(rows)
     assert data.class_names == ("a", "b", "c")
     _, labels = images_of(data, "test")
@@ -545,6 +533,13 @@ def test_unusual_labels_warn(images, labels, test, words):
     test = test and (images[:2], np.array(test))
     with pytest.warns(UserWarning, match=words):
         keras_vit.data.from_arrays(images[:4], np.array(labels), test, "abc")
+
+
+@pytest.mark.parametrize("name", ["photo.csv", "photos.txt"])
+def test_missing_csv_file_raises(tmp_path, name):
+    (tmp_path / "photos.txt").touch()
+    with pytest.raises(ValueError, match=r"no CSV file|no folder or file"):
+        keras_vit.data.load_dataset(str(tmp_path / name))
 
 
 def test_bad_images_of_a_csv_file_are_reported(images, tmp_path):
