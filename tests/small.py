@@ -13,6 +13,65 @@ TINY = {
     "mlp_dim": 32,
 }
 RESNET = {"resnet_layers": (1, 1), "width_factor": 0.5}
+_SHARED = {"position_placement": "every_layer_shared"}
+# Options that give a model other layers, weights or functions.
+OPTIONS = {
+    "plain": {"activation": "gelu", "norm_epsilon": 1e-12},
+    "all options": {
+        "dropout": 0.1,
+        "attention_dropout": 0.1,
+        "drop_path": 0.1,
+        "num_registers": 2,
+        "mask_token": True,
+        "pre_norm": True,
+        "qk_norm": True,
+        "layer_scale": 0.1,
+        "activation": "swiglu",
+        "pooling": "map",
+        "class_token": True,
+        "position_prefix": "class",
+        "representation_size": 16,
+        "resampling": "bicubic",
+        "classifier_activation": "softmax",
+    },
+    "no biases": {"qkv_bias": False, "patch_bias": False},
+    "token_gap": {
+        "pooling": "token_gap",
+        "position_prefix": "class",
+        "num_registers": 1,
+    },
+    "first patch": {"pooling": "first_patch", "mlp_dim": 48},
+    "late norm": {"pooling": "gap", "final_norm": "after_pooling"},
+    "distilled": {"distillation": True, "dropout": 0.1},
+    "everywhere": {"position_placement": "every_layer", "num_registers": 2},
+    "shared": _SHARED,
+    "fixed": {"position_embedding": "sincos2d", "activation": "swiglu"},
+    "fixed everywhere": {
+        "position_embedding": "sincos2d",
+        "position_placement": "every_layer",
+    },
+    "two axes": {
+        "position_embedding": "learned_2d",
+        "position_placement": "every_layer",
+    },
+    "relative": {"position_embedding": "relative"},
+    "relative shared": {"position_embedding": "relative", **_SHARED},
+    "rotary": {
+        "position_embedding": "rope",
+        "key_bias": False,
+        "num_registers": 2,
+        "rope_base": 30.0,
+        "rope_shift": 0.1,
+        "rope_jitter": 2.0,
+        "rope_rescale": 2.0,
+    },
+    "tokens": {"include_top": False},
+    "pooled": {
+        "include_top": False,
+        "pooling": "token",
+        "representation_size": 16,
+    },
+}
 
 
 def tiny(**options):

@@ -1,17 +1,14 @@
 """Importing the package, its public names, and files of all backends."""
 
-import contextlib
 import os
 import pathlib
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
 
 import keras_vit
-from tests.small import tiny
 
 PUBLIC = """
 mixed_sizes
@@ -32,31 +29,6 @@ def test_public_names():
     found = {name for name in dir(keras_vit) if not name.startswith("_")}
     assert sorted(found - internal) == sorted(PUBLIC)
     assert not hasattr(keras_vit, "__wrapped__")
-
-
-@pytest.mark.usefixtures("eager")
-def test_float64():
-    x = np.zeros((1, 32, 48, 3))
-    with contextlib.ExitStack() as stack:
-        if keras.config.backend() == "jax":
-            import jax
-
-            stack.enter_context(jax.enable_x64(True))
-        keras.config.set_floatx("float64")
-        # `dtype_policy()` gives it in a process that begins with this floatx.
-        keras.config.set_dtype_policy("float64")
-        model = tiny(
-            num_layers=1,
-            patch_size=16,
-            input_shape=(None, None, 3),
-            classes=2,
-            grid_size=2,
-        )
-        model.compile("sgd", "mse")
-        model.fit(x, np.ones((1, 2)), verbose=0)
-        dtypes = {w.dtype for w in model.weights if "seed" not in w.path}
-        found = keras.backend.standardize_dtype(model(x).dtype)
-    assert dtypes == {found} == {"float64"}
 
 
 CODE = """

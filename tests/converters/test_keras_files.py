@@ -12,6 +12,7 @@ from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
 from keras_vit.models import weights_by_path
+from tests.small import OPTIONS
 from tests.small import randomize
 
 pytestmark = pytest.mark.backends("torch")
@@ -26,44 +27,7 @@ SIZES = {
     "classes": 3,
 }
 MODELS = {
-    "plain": {"activation": "gelu", "norm_epsilon": 1e-12},
-    "all options": {
-        "num_registers": 2,
-        "position_prefix": "class",
-        "mask_token": True,
-        "qk_norm": True,
-        "layer_scale": 0.1,
-        "pre_norm": True,
-        "patch_bias": False,
-        "resampling": "bicubic",
-        "representation_size": 12,
-        "classifier_activation": "softmax",
-    },
-    "map": {"pooling": "map", "qkv_bias": False},
-    "first patch": {"pooling": "first_patch"},
-    "late": {"pooling": "gap", "final_norm": "after_pooling"},
-    "distilled": {"distillation": True, "dropout": 0.1},
-    "fixed": {"position_embedding": "sincos2d", "activation": "swiglu"},
-    "two axes": {
-        "position_embedding": "learned_2d",
-        "num_registers": 1,
-        "position_prefix": "class",
-        "position_placement": "every_layer_shared",
-    },
-    "relative": {"position_embedding": "relative"},
-    "rotary": {
-        "position_embedding": "rope",
-        "key_bias": False,
-        "rope_base": 30.0,
-        "rope_shift": 0.1,
-        "rope_rescale": 2.0,
-    },
-    "everywhere": {
-        "position_embedding": "sincos2d",
-        "position_placement": "every_layer",
-    },
-    "tokens": {"include_top": False, "classes": None},
-    "pooled": {"include_top": False, "classes": None, "pooling": "token"},
+    **OPTIONS,
     "any size": {"input_shape": (None, None, 3), "grid_size": (2, 8)},
 }
 

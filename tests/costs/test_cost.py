@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from tests import small
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -18,25 +19,7 @@ HYBRID = {**VIT, "patch_size": 1, "resnet_layers": (1, 2), "width_factor": 0.5}
 BIT = {"resnet_layers": (1, 2), "width_factor": 0.5}
 SHAPE = (48, 64, 3)
 OPTIONS = {
-    "token": {},
-    "token_gap": {"pooling": "token_gap"},
-    "map": {"pooling": "map", "num_registers": 3},
-    "distillation": {"distillation": True, "activation": "swiglu"},
-    "registers": {"num_registers": 4, "position_prefix": "class"},
-    "positions_2d": {"position_embedding": "learned_2d"},
-    "relative": {"position_embedding": "relative"},
-    "shared": {
-        "position_embedding": "relative",
-        "position_placement": "every_layer_shared",
-    },
-    "every_layer": {"position_placement": "every_layer", "num_registers": 2},
-    "every_layer_shared": {"position_placement": "every_layer_shared"},
-    "rope": {"position_embedding": "rope", "num_registers": 2},
-    "key_bias": {"key_bias": False, "qk_norm": True},
-    "no_bias": {"patch_bias": False, "qkv_bias": False, "pre_norm": True},
-    "scales": {"layer_scale": 1e-4, "qk_norm": True, "mlp_dim": 48},
-    "after": {"pooling": "gap", "final_norm": "after_pooling"},
-    "head": {"representation_size": 16, "mask_token": True, "dropout": 0.1},
+    **small.OPTIONS,
     "rectangles": {"patch_size": (8, 16), "include_top": False},
     "padded": {"patch_size": 7, "pad_to_patch": True},
 }

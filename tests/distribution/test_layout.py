@@ -7,6 +7,7 @@ import pytest
 
 import keras_vit
 from keras_vit import distribution
+from tests.small import OPTIONS
 
 SIZES = dict(
     input_shape=(16, 16, 3),
@@ -17,38 +18,9 @@ SIZES = dict(
     classes=8,
 )
 MODELS = {
-    "paper": dict(representation_size=16),
-    "all options": dict(
-        dropout=0.1,
-        attention_dropout=0.1,
-        drop_path=0.1,
-        num_registers=2,
-        mask_token=True,
-        pre_norm=True,
-        qk_norm=True,
-        layer_scale=0.1,
-        activation="swiglu",
-        pooling="map",
-        class_token=True,
-        representation_size=16,
-    ),
+    **OPTIONS,
     "hybrid": dict(
         resnet_layers=(1, 1), width_factor=0.5, input_shape=(64, 64, 3)
-    ),
-    "distilled": dict(distillation=True),
-    "two axes": dict(
-        position_embedding="learned_2d", position_placement="every_layer"
-    ),
-    "relative": dict(
-        position_embedding="relative",
-        position_placement="every_layer_shared",
-    ),
-    "rotary": dict(position_embedding="rope", key_bias=False, rope_jitter=2.0),
-    "late norm": dict(pooling="gap", final_norm="after_pooling"),
-    "no biases": dict(qkv_bias=False, patch_bias=False),
-    "features": dict(include_top=False, position_embedding="sincos2d"),
-    "many options": dict(
-        pooling="token_gap", position_prefix="class", num_registers=1
     ),
 }
 DEVICES = 4

@@ -183,41 +183,6 @@ def test_learned_positions_are_normal_with_stddev_0_02():
     assert abs(embedding.std() - 0.02) < 0.001 and abs(embedding.mean()) < 1e-3
 
 
-@pytest.mark.parametrize("kind", ["learned", "learned_2d", "sincos2d"])
-def test_any_grid_in_a_compiled_model(kind):
-    """One model predicts for grids of several sizes."""
-    tokens = keras.Input((None, 8))
-    grid = keras.Input((None, None, 8))
-    layer = AddPositionEmbs(kind, grid_size=(3, 2), num_prefix_tokens=1)
-    model = keras.Model([tokens, grid], layer(tokens, grid))
-    for rows, columns in ((3, 2), (5, 4), (1, 7), (2, 3)):
-        x = np.zeros((2, 1 + rows * columns, 8), "float32")
-        g = np.zeros((2, rows, columns, 8), "float32")
-        found = model.predict([x, g], verbose=0)
-        if kind == "learned":
-            expected = resample_embedding(
-                numpy(layer.embedding),
-                (3, 2),
-                (rows, columns),
-                layer.resampling,
-                1,
-            )
-        else:
-            fixed = AddPositionEmbs(
-                kind, grid_size=(rows, columns), num_prefix_tokens=1
-            )
-            fixed.build(x.shape, g.shape)
-            tables = {
-                k: numpy(table)
-                for k, table in layer.embedding_variables().items()
-            }
-            for name, array in fixed.resample_arrays(tables, (3, 2)).items():
-                fixed.embedding_variables()[name].assign(array)
-            expected = numpy(fixed(x[:1], g[:1]))
-        np.testing.assert_allclose(found[:1], expected, atol=1e-6)
-        np.testing.assert_array_equal(found[0], found[1])
-
-
 def test_resampling_is_exact_under_half_precision():
     keras.config.set_dtype_policy("mixed_bfloat16")
     layer = AddPositionEmbs(grid_size=(4, 4))

@@ -60,7 +60,6 @@ def assert_maps(maps, x, expected, record_error, name):
 
 
 CASES = {
-    "token": {},
     "sincos": {
         "position_embedding": "sincos2d",
         "class_token": False,
@@ -77,7 +76,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", on_all(CASES, ["token"]))
+@ON_TORCH
+@pytest.mark.parametrize("case", CASES)
 def test_any_size_is_that_of_a_model_for_any_size(case):
     """A model of one size gives the maps of one that was made for all."""
     options = CASES[case]

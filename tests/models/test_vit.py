@@ -15,7 +15,6 @@ from keras_vit.config import HybridConfig
 from keras_vit.config import ModelArguments
 from keras_vit.config import ViTConfig
 from tests import reference
-from tests.harness import copies
 from tests.harness import numpy
 from tests.markers import on_all
 from tests.small import TINY
@@ -60,7 +59,14 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("case", OPTIONS)
+# Those that no golden case has run on every backend.
+NOT_GOLDEN = (
+    *("first_patch", "map with class token", "1-D in every layer"),
+    *("2-D shared", "relative", "relative shared"),
+)
+
+
+@pytest.mark.parametrize("case", on_all(OPTIONS, NOT_GOLDEN))
 @pytest.mark.usefixtures("eager")
 def test_logits_match_the_reference(case):
     options = OPTIONS[case]
@@ -75,30 +81,6 @@ def test_logits_match_the_reference(case):
         options.get("norm_epsilon", 1e-6),
     )
     np.testing.assert_allclose(found, expected, atol=2e-4, rtol=2e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.suite("torch")
-@pytest.mark.parametrize(
-    "case",
-    ["token", "map", "registers", "no biases", "2-D shared", "relative"],
-)
-def test_saved_and_cloned_models_match(case, tmp_path):
-    model = tiny(**OPTIONS[case])
-    randomize(model)
-    before = numpy(model(images()))
-    config = json.dumps(model.get_config())
-    for way, copy in copies(model, tmp_path).items():
-        # As JSON, because tuples come back as lists.
-        assert json.dumps(copy.get_config()) == config, way
-        np.testing.assert_array_equal(
-            numpy(copy(images())), before, err_msg=way
-        )
-    fresh = tiny(**OPTIONS[case])
-    fresh.load_weights(tmp_path / "model.weights.h5")
-    np.testing.assert_allclose(
-        fresh.predict({"images": images()}, verbose=0), before, atol=1e-5
-    )
 
 
 # One of each first layer, which meets the integers.

@@ -113,8 +113,6 @@ def test_classes_give_an_encoder_a_zero_head(pooling, name, tmp_path):
     assert "head" not in [layer.name for layer in same.layers]
 
 
-@pytest.mark.suite("jax", "torch")
-@pytest.mark.backends("jax", "tensorflow", "torch")
 @pytest.mark.parametrize("size", [(48, 48), (40, 64), (16, 24)])
 def test_other_image_size_resamples_the_positions(arrays, size):
     model = build(TOKEN, input_shape=(*size, 3))
@@ -134,7 +132,6 @@ def test_other_image_size_resamples_the_positions(arrays, size):
     )
 
 
-@pytest.mark.backends("jax", "tensorflow", "torch")
 def test_grey_model_matches_the_colour_model():
     grey = build(TOKEN, input_shape=(32, 32, 1))
     colour = build(TOKEN)
@@ -319,7 +316,6 @@ class TestStrict:
         assert body.output_shape == (None, 17, 48)
 
 
-@pytest.mark.backends("jax", "tensorflow", "torch")
 def test_half_precision_file_loads(arrays, tmp_path):
     path = tmp_path / "half.npz"
     np.savez(path, **{k: v.astype("float16") for k, v in arrays.items()})
