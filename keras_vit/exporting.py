@@ -80,10 +80,10 @@ Shape: TypeAlias = tuple[int | None, int | None, int | None, int]
 # A function that applies an exported model to images.
 Run: TypeAlias = Callable[[Array], Outputs]
 
-# Tolerances by precision, relative to the largest output or, except for int8,
-# to 1 if that is larger.
-LIMITS = {"float32": 1e-4, "float64": 1e-4, "int8": 0.25}
-HALF_LIMIT = 5e-2  # for float16 and bfloat16
+# Tolerances by compute dtype, or for int8 weights: relative to the largest
+# output or, except for int8, to 1 if that is larger.
+LIMITS = {"float32": 1e-4, "float64": 1e-4, "float16": 5e-2, "bfloat16": 5e-2}
+LIMITS["int8"] = 0.25
 _DEFAULT_SIZE = (224, 224)  # of the random images, if any size is possible
 _MAX_BYTES = 2**31  # of the buffers of ONNX and LiteRT
 
@@ -150,14 +150,12 @@ def export(
     loaded: Any = model
     if not isinstance(model, keras.Model):
         loaded = _load(model, None, {}, size, form)
-    shape = (batch_size, *_image_shape(loaded, size))
+    shape = _check_model(form, loaded, batch_size, size)
     names = getattr(loaded, "class_names", None)
     if softmax:
         loaded = _with_softmax(loaded)
-    _check_representable(form, loaded, shape)
-    backend = keras.config.backend()
     logger.info(
-        f"writing  {form.name} with {backend}, images "
+        f"writing  {form.name} with {keras.config.backend()}, images "
         + " x ".join("any" if n is None else str(n) for n in shape)
     )
     if form.name == "web":
@@ -170,21 +168,20 @@ def export(
         source = inference_model(_quantized(loaded))
     if names:
         source.class_names = tuple(names)
+    precision = "int8"
+    if not int8_weights:
+        dtypes = {layer.compute_dtype for layer in loaded.layers}
+        precision = max(dtypes & LIMITS.keys(), key=lambda x: LIMITS[x])
+    samples = list(_random_images(loaded, shape)) if check else []
     with _replacing(path, form) as temporary:
-        with _explained(f"{backend} could not write", form):
+        with _explained(form):
             form.write(source, temporary, shape, int8_weights)
-        if check:
-            dtypes = {layer.compute_dtype for layer in loaded.layers}
-            half = dtypes & {"float16", "bfloat16"}
-            precision = "int8" if int8_weights else min(half, default="float32")
-            problem = f"The {form.name} file does not run:"
-            with _explained(problem, form):
-                run = form.read(temporary)
-            for images in _random_images(loaded, shape):
-                expected = fast.predict_on_batch(images)
-                with _explained(problem, form):
-                    found = run(images)
-                _compare(found, expected, images.shape, precision)
+            outputs = []
+            if check:
+                outputs = [*map(form.read(temporary), samples)]
+        for images, found in zip(samples, outputs, strict=True):
+            expected = fast.predict_on_batch(images)
+            _compare(found, expected, images.shape, precision)
     logger.info(f"wrote    {path}")
     return path
 
@@ -192,18 +189,16 @@ def export(
 def _check_target(path: Path, name: str | None, overwrite: bool) -> "Format":
     """Returns the format to write, which the suffix of the path decides if
     `name` is None, if the backend can write it, and nothing is lost by it."""
-    by_suffix = {form.suffix: form for form in FORMATS.values()}
-    by_suffix[""] = FORMATS["saved_model"]
     if name is not None:
         one_of("format", name, FORMATS)
-    form = by_suffix.get(path.suffix, FORMATS.get(name or ""))
-    if name == "web":
-        form = FORMATS[name]
+    by_suffix = {form.suffix: form for form in reversed(FORMATS.values())}
+    implied = by_suffix.get(path.suffix)
+    form = FORMATS[name] if name else implied
     # Keras and PyTorch also choose the format by the suffix.
     if (
         form is None
-        or name not in (None, form.name)
-        or (path.suffix != form.suffix and form.suffix)
+        or form.suffix not in ("", path.suffix)
+        or (implied not in (None, form) and name != "web")
     ):
         raise ValueError(
             f"The name must end in {', '.join(filter(None, by_suffix))} or "
@@ -246,17 +241,21 @@ def _load(
         if layout or settings or not str(local).endswith(".keras"):
             raise
         return load_keras_file(local)  # of another package
-    sides = model.inputs[0].shape[1:3]
-    if size and None not in sides and size != sides:
-        settings = {**settings, "input_shape": (*size, model.input_shape[-1])}
+    *sides, channels = model.inputs[0].shape[1:]
+    if size and None not in sides and size != tuple(sides):
+        settings = {**settings, "input_shape": (*size, channels)}
         model = converters.load(local, layout, **settings)
     return model
 
 
-def _image_shape(
-    model: keras.Model, size: tuple[int, int] | None
-) -> tuple[int | None, int | None, int]:
-    """Returns the shape of one image, None where it is dynamic."""
+def _check_model(
+    form: "Format",
+    model: keras.Model,
+    batch_size: int | None,
+    size: tuple[int, int] | None,
+) -> Shape:
+    """Returns the shape of images, None where it is dynamic, of a model that
+    the backend can export in a format."""
     try:
         ((_, height, width, channels),) = (x.shape for x in model.inputs)
         if len(model.outputs) != 1 and not isinstance(model.output, dict):
@@ -275,7 +274,22 @@ def _image_shape(
             "keras_vit can be loaded for another size."
         )
     height, width = size or (height, width)
-    return height, width, channels
+    backend = keras.config.backend()
+    if None in (height, width) and backend not in form.any_size:
+        able = " or ".join(f"KERAS_BACKEND={x}" for x in form.any_size)
+        raise ValueError(
+            f"With {backend}, {form.name} models have one image size: choose "
+            "it with image_size (--image-size)"
+            + (f", or run this with {able}." if able else ".")
+        )
+    bytes_of_weights = 4 * model.count_params()
+    if form.converted and bytes_of_weights >= _MAX_BYTES:
+        raise ValueError(
+            f"{form.name} files are limited to 2 GB, and the weights of "
+            f"{model.name!r} take {bytes_of_weights / 1e9:.1f}. Write a "
+            "SavedModel (a name without a suffix) or .pt2 instead."
+        )
+    return batch_size, height, width, channels
 
 
 def _with_softmax(model: keras.Model) -> keras.Model:
@@ -306,21 +320,24 @@ def _quantized(model: keras.Model) -> keras.Model:
 
 
 @contextlib.contextmanager
-def _explained(problem: str, form: "Format") -> Iterator[None]:
+def _explained(form: "Format") -> Iterator[None]:
     """Raises errors of other libraries with the other backends of a format."""
     try:
         yield
     except (ImportError, OSError):
         raise
     except Exception as error:  # each library raises other types
+        backend = keras.config.backend()
         first = str(error).strip().partition("\n")[0]
-        message = f"{problem} {form.name}: {type(error).__name__}: {first}"
-        others = [x for x in form.backends if x != keras.config.backend()]
+        message = (
+            f"With {backend}, {form.name} could not be written and run: "
+            f"{type(error).__name__}: {first}"
+        )
+        others = [f"KERAS_BACKEND={x}" for x in form.backends if x != backend]
         if others:
             message += (
                 ". A .keras file is the same for every backend: export it with "
-                + " or ".join(f"KERAS_BACKEND={other}" for other in others)
-                + "."
+                f"{' or '.join(others)}."
             )
         raise ValueError(message) from error
 
@@ -359,7 +376,7 @@ def _compare(
         limit = np.abs(array).max()
         if precision != "int8":
             limit = max(1.0, limit)
-        limit *= LIMITS.get(precision, HALF_LIMIT)
+        limit *= LIMITS[precision]
         if not difference <= limit:  # also for NaN
             raise ValueError(
                 f"On images of {size} the exported model differs from Keras "
@@ -397,30 +414,26 @@ def _replacing(target: Path, form: "Format") -> Iterator[Path]:
 class Format:
     """An export format.
 
-    `write` is a function of `(model, path, shape, int8)`: `shape` is the shape
-    of the images, None where dynamic, and `int8` requests the quantization of
-    the format's own converter, if it has one. `read` loads an exported model
-    and returns a function that maps an array of images to an array, or to a
-    dict of arrays by name if the model has several outputs.
-
     Attributes:
-        name: Name of the format.
         suffix: Suffix of the file name; "" for a folder.
         backends: Backends that can write it.
-        any_size: Backends that can export dynamic height and width.
+        any_size: Those that can export dynamic height and width.
+        write: Function of a model, a path, the shape of images, None where it
+            is dynamic, and whether the format's own converter, if it has one,
+            quantizes the weights to int8.
+        read: Function that returns the exported model as a function of images.
         converted: Whether a converter writes it, which quantizes weights itself
             and whose files have a limit; otherwise Keras quantizes the model.
-        second: Suffix of a second file, which the format writes next to the
-            first one.
+        second: Suffix of a second file, which is next to the first one.
         mark: Name of the file by which a folder of this format is known.
     """
 
     name: str
     suffix: str
     backends: tuple[str, ...]
+    any_size: tuple[str, ...]
     write: Callable[..., None]
     read: Callable[[Path], Run]
-    any_size: tuple[str, ...] = ()
     converted: bool = False
     second: str | None = None
     mark: str = "saved_model.pb"
@@ -431,45 +444,17 @@ class Format:
         return [target, *second]
 
 
-def _check_representable(
-    form: Format, model: keras.Model, shape: Shape
-) -> None:
-    """Raises a `ValueError` if the backend cannot export images of any size in
-    a format, or if the weights exceed its size limit."""
-    backend = keras.config.backend()
-    if None in shape[1:3] and backend not in form.any_size:
-        able = " or ".join(f"KERAS_BACKEND={x}" for x in form.any_size)
-        raise ValueError(
-            f"With {backend}, {form.name} models have one image size: choose "
-            "it with image_size (--image-size)"
-            + (f", or run this with {able}." if able else ".")
-        )
-    size = 4 * model.count_params()
-    if form.converted and size >= _MAX_BYTES:
-        raise ValueError(
-            f"{form.name} files are limited to 2 GB, and the weights of "
-            f"{model.name!r} take {size / 1e9:.1f}. Write a SavedModel (a name "
-            "without a suffix) or .pt2 instead."
-        )
-
-
 def _write(
     model: keras.Model, path: Path, shape: Shape, format: str, **options: Any
 ) -> None:
     """Writes a format with `keras.Model.export`."""
-    spec = keras.InputSpec(
-        shape=shape, dtype=model.inputs[0].dtype, name="images"
-    )
+    dtype = model.inputs[0].dtype
+    spec = keras.InputSpec(shape=shape, dtype=dtype, name="images")
+    options |= {"format": format, "input_signature": [spec]}
     with quiet():
         # For ONNX, Keras requires a previous call; a symbolic one is cheap.
         model(model.inputs)
-        model.export(
-            path,
-            format=format,
-            verbose=False,
-            input_signature=[spec],
-            **options,
-        )
+        model.export(path, verbose=False, **options)
 
 
 def write_saved_model(
@@ -495,9 +480,9 @@ def write_onnx(
     packages = {"tensorflow": "tf2onnx", "jax": "jax2onnx"}
     require(packages.get(backend, "onnxscript"), "export")
     if backend == "torch":
-        module, images = _traced(model, shape)
+        call, images = _traced(model, shape)
         axes = {0: "batch"} if shape[0] is None else None
-        _onnx.trace(module, {"images": images}, (axes,)).save(path)
+        _onnx.trace(call, {"images": images}, (axes,)).save(path)
     else:
         if backend == "tensorflow":
             _register_erfc()
@@ -560,35 +545,34 @@ def write_torch_program(
     Keras's would store the weights twice: as weights and as constants.
     """
     torch = require("torch", "export")
+    call, images = _traced(model, shape)
+
+    class Module(torch.nn.Module):
+        def forward(self, images: Tensor) -> Any:
+            return call(images)
+
     axes = {0: torch.export.Dim.DYNAMIC} if shape[0] is None else None
-    module, images = _traced(model, shape)
     with quiet(), torch.no_grad():
         program = torch.export.export(
-            module, (images,), dynamic_shapes=(axes,), strict=False
+            Module().eval(), (images,), dynamic_shapes=(axes,), strict=False
         )
         torch.export.save(program, path)
 
 
-def _traced(model: keras.Model, shape: Shape) -> tuple[Any, Tensor]:
-    """Returns a PyTorch module that calls a model, and images to trace it.
+def _traced(
+    model: keras.Model, shape: Shape
+) -> tuple[Callable[[Tensor], Any], Tensor]:
+    """Returns a function that calls a model, and images to trace it."""
 
-    PyTorch's exporter needs a fixed signature, and that of a Keras model is
-    `(*args, **kwargs)`. The module does not own the model's weights, which
-    would be stored twice.
-    """
-    torch = require("torch", "export")
-
-    class Module(torch.nn.Module):
-        def forward(self, images: Tensor) -> Any:
-            outputs = model(images, training=False)
-            if isinstance(outputs, dict):
-                outputs = {name: outputs[name] for name in sorted(outputs)}
-            return outputs
+    def call(images: Tensor) -> Any:
+        outputs = model(images, training=False)
+        if isinstance(outputs, dict):
+            outputs = {name: outputs[name] for name in sorted(outputs)}
+        return outputs
 
     # Not 1, as PyTorch would treat an axis of length 1 as static.
     sizes = [2 if size is None else size for size in shape]
-    images = keras.ops.zeros(sizes, model.inputs[0].dtype)
-    return Module().eval(), images
+    return call, keras.ops.zeros(sizes, model.inputs[0].dtype)
 
 
 def _finish_onnx(model: keras.Model, path: Path, int8: bool) -> None:
@@ -711,7 +695,9 @@ def read_torch_program(path: Path) -> Run:
     return run
 
 
-_ALL_BACKENDS = ("tensorflow", "jax", "torch")
+_TF = ("tensorflow",)
+_ALL = ("tensorflow", "jax", "torch")
+_TORCH = ("torch",)
 FORMATS = {
     form.name: form
     for form in (
@@ -719,18 +705,12 @@ FORMATS = {
             "saved_model",
             "",
             ("tensorflow", "jax"),
+            ("tensorflow", "jax"),
             write_saved_model,
             read_saved_model,
-            any_size=("tensorflow", "jax"),
         ),
         Format(
-            "onnx",
-            ".onnx",
-            _ALL_BACKENDS,
-            write_onnx,
-            read_onnx,
-            any_size=("tensorflow",),
-            converted=True,
+            "onnx", ".onnx", _ALL, _TF, write_onnx, read_onnx, converted=True
         ),
         # OpenVINO's reader of ONNX finds different shapes of one dense layer in
         # models of any size ("Argument shapes are inconsistent", openvino
@@ -738,7 +718,8 @@ FORMATS = {
         Format(
             "openvino",
             ".xml",
-            _ALL_BACKENDS,
+            _ALL,
+            (),
             write_openvino,
             read_openvino,
             converted=True,
@@ -747,22 +728,22 @@ FORMATS = {
         Format(
             "litert",
             ".tflite",
-            ("tensorflow",),
+            _TF,
+            _TF,
             write_litert,
             read_litert,
-            any_size=("tensorflow",),
             converted=True,
         ),
         Format(
-            "torch", ".pt2", ("torch",), write_torch_program, read_torch_program
+            "torch", ".pt2", _TORCH, (), write_torch_program, read_torch_program
         ),
         Format(
             "web",
             "",
-            ("torch",),
+            _TORCH,
+            _TORCH,
             web.write_page,
             web.read_page,
-            any_size=("torch",),
             converted=True,
             mark=web.CONFIG,
         ),

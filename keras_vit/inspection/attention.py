@@ -225,11 +225,20 @@ def attention_heads(
     images = tokens.check_images(model, images)
     layout = tokens.token_layout(model, images.shape[1:3])
     (maps,) = iterate_attention_maps(model, images, layer)
-    weights = pooling_weights(model, images, layout)  # (B, Q) or (1, Q)
-    weights = np.broadcast_to(weights, maps.shape[::2])
-    attended = np.einsum("bq,bhqk->bhk", weights, maps)
+    return _attended(model, images, layout, maps)
+
+
+def _attended(
+    model: keras.Model, images: Array, layout: tokens.TokenLayout, maps: Array
+) -> Array:
+    """Returns the attention of the pooled output to the patches, `(batch, ...,
+    rows, columns)`, if that of tokens is `(batch, ..., queries, keys)`."""
+    weights = pooling_weights(model, images, layout)
+    weights = keras.ops.convert_to_numpy(weights)  # (B, Q) or (1, Q)
+    weights = np.broadcast_to(weights, (len(maps), maps.shape[-2]))
+    attended = np.einsum("bq,b...qk->b...k", weights, maps)
     attended = attended[..., layout.num_prefix :]
-    return attended.reshape(*attended.shape[:2], *layout.grid)
+    return attended.reshape(*attended.shape[:-1], *layout.grid)
 
 
 def attention_rollout(
@@ -341,10 +350,8 @@ def attention_heatmap(
         outliers,
         layout.num_prefix,
     )
-    weights = pooling_weights(model, images, layout)  # (B, Q) or (1, Q)
-    weights = np.broadcast_to(weights, rollout.shape[:2])
-    attended = np.einsum("bq,bqk->bk", weights, rollout)[:, layout.num_prefix :]
-    grids = attended.reshape(-1, *layout.grid).transpose(1, 2, 0)  # (h, w, B)
+    attended = _attended(model, images, layout, rollout)
+    grids = attended.transpose(1, 2, 0)  # (h, w, B)
     padded_size = [
         n * pixels
         for n, pixels in zip(layout.grid, layout.patch_size, strict=True)
@@ -355,43 +362,36 @@ def attention_heatmap(
 
 
 def pooling_weights(
-    model: keras.Model, images: Array, layout: tokens.TokenLayout
-) -> Array:
-    """Returns the weight of each token in the pooled output, `(batch, tokens)`
-    or `(1, tokens)`."""
-    return keras.ops.convert_to_numpy(pooling_tensor(model, images, layout))
-
-
-def pooling_tensor(
     model: keras.Model, images: Tensor, layout: tokens.TokenLayout
 ) -> Tensor:
-    """Returns `pooling_weights`; PyTorch can trace it."""
+    """Returns the weight of each token in the pooled output, `(batch, tokens)`
+    or `(1, tokens)`; PyTorch can trace it."""
+    first, patches = layout.num_prefix, layout.grid[0] * layout.grid[1]
     pooling = tokens.find_layer(model, AttentionPooling)
     if pooling is not None:
-        tail = keras.Model(model.inputs[0], pooling.input)
-        patches = tail(images)[:, layout.num_prefix :]
-        probe = keras.ops.cast(pooling.probe, patches.dtype)
-        probe = keras.ops.repeat(probe, patches.shape[0], axis=0)
-        weights = pooling.attention.probabilities(probe, patches)
+        x = keras.Model(model.inputs[0], pooling.input)(images)[:, first:]
+        probe = keras.ops.cast(pooling.probe, x.dtype)
+        probe = keras.ops.repeat(probe, x.shape[0], axis=0)
+        weights = pooling.attention.probabilities(probe, x)
         weights = keras.ops.mean(weights, axis=(1, 2))  # of (B, heads, 1, N)
-        return keras.ops.pad(weights, ((0, 0), (layout.num_prefix, 0)))
-    poolings = [x for x in model.layers if isinstance(x, Pooling)]
-    modes = [(layer.mode, layer.index) for layer in poolings]
-    if not modes:
-        modes = [("token" if "class_token" in layout.prefix else "gap", 0)]
-    weights = []
-    for mode, index in modes:
-        length = layout.num_prefix + layout.grid[0] * layout.grid[1]
-        token, mean = np.zeros((2, 1, length))
-        token[:, index] = 1
-        mean[:, layout.num_prefix :] = 1 / (length - layout.num_prefix)
-        first = np.zeros((1, length))
-        first[:, layout.num_prefix] = 1
-        by_mode: dict[str | None, Array] = {
-            "token": token,
-            "gap": mean,
-            "token_gap": (token + mean) / 2,
-            "first_patch": first,
-        }
-        weights.append(by_mode[mode])
-    return np.mean(weights, axis=0)
+        return keras.ops.pad(weights, ((0, 0), (first, 0)))
+    default = "token" if "class_token" in layout.prefix else "gap"
+    modes = [
+        (layer.mode, layer.index)
+        for layer in model.layers
+        if isinstance(layer, Pooling)
+    ] or [(default, 0)]
+    one = np.eye(first + patches)
+    mean = one[first:].mean(axis=0)
+    return np.mean(
+        [
+            {
+                "token": one[index],
+                "gap": mean,
+                "token_gap": (one[index] + mean) / 2,
+                "first_patch": one[first],
+            }[mode]
+            for mode, index in modes
+        ],
+        axis=0,
+    )[None]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _DARK, _BLUE, _RED, _GRAY = "#22303c", "#1f5fa8", "#c62828", "#9aa5b1"
+# A gray that differs from the extreme values of filters.
 BACKGROUND = np.array([0.78, 0.82, 0.86])
 _MAX_TILES = 16  # rows and columns shown; more would be illegible
 
@@ -87,12 +88,11 @@ def plot_attention_heads(
     """
     indices = _evenly_spaced(len(heads[0]), 8)
     names = ("mean", *(f"head {index + 1}" for index in indices))
-    figure, rows = _image_rows(images, titles, names)
-    for (image, axes), maps in zip(rows, heads, strict=True):
-        tiles = robust_scale(np.stack([maps.mean(axis=0), *maps[indices]]))
-        for axis, heat in zip(axes, tiles, strict=True):
-            axis.imshow(heat, cmap="inferno", extent=_extent(image))
-    return figure
+    tiles = [
+        robust_scale(np.stack([maps.mean(axis=0), *maps[indices]]))
+        for maps in heads
+    ]
+    return _plot_rows(images, titles, names, tiles)
 
 
 def plot_feature_pca(
@@ -114,11 +114,8 @@ def plot_feature_pca(
     Returns:
         A `matplotlib.figure.Figure`.
     """
-    figure, rows = _image_rows(images, titles, ("features",), 2.6)
-    colors = pca_colors(found)
-    for (image, (axis,)), picture in zip(rows, colors, strict=True):
-        axis.imshow(picture, extent=_extent(image))
-    return figure
+    colors = [[picture] for picture in pca_colors(found)]
+    return _plot_rows(images, titles, ("features",), colors, 2.6)
 
 
 def pca_colors(found: FeaturePCA) -> list[Array]:
@@ -218,13 +215,10 @@ def plot_embedding_filters(filters: Array, title: str = "") -> "Figure":
     count, height, width = filters.shape[:3]
     columns = min(7, count)
     rows = -(-count // columns)
-    colors = _to_rgb(filters * 2 - 1)
-    # A gray that differs from the extreme values of filters.
-    background = BACKGROUND
-    blank = np.ones((rows * columns - count, height, width, 3)) * background
-    tiles = np.concatenate([colors, blank])
+    tiles = np.ones((rows * columns, height, width, 3)) * BACKGROUND
+    tiles[:count] = _to_rgb(filters * 2 - 1)
     tiles = tiles.reshape(rows, columns, height, width, 3)
-    picture, _, _ = _mosaic(tiles, background)
+    picture, _, _ = _mosaic(tiles, BACKGROUND)
     wide = 4.6 / picture.shape[1]
     figure = new_figure(4.6, wide * picture.shape[0] + 0.4, title)
     axes = figure.subplots()
@@ -395,9 +389,20 @@ def _image_rows(
     return figure, list(zip(shown, rows[:, 1:], strict=True))
 
 
-def _extent(image: Array) -> tuple[int, int, int, int]:
-    """Returns the place of an image, over which a map of patches is drawn."""
-    return 0, image.shape[1], image.shape[0], 0
+def _plot_rows(
+    images: Sequence[Array],
+    titles: Sequence[str] | None,
+    columns: Sequence[str],
+    tiles: Sequence[Any],
+    height: float = 1.9,
+) -> "Figure":
+    """Plots a row per image: the image and maps of its patches or pictures."""
+    figure, rows = _image_rows(images, titles, columns, height)
+    for (image, axes), row in zip(rows, tiles, strict=True):
+        extent = (0, image.shape[1], image.shape[0], 0)
+        for axis, tile in zip(axes, row, strict=True):
+            axis.imshow(tile, cmap="inferno", extent=extent)
+    return figure
 
 
 def _evenly_spaced(count: int, most: int = _MAX_TILES) -> Array:

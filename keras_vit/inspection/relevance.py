@@ -14,7 +14,7 @@ from keras_vit._types import Array
 from keras_vit._types import ArrayLike
 from keras_vit._types import Tensor
 from keras_vit.inspection import tokens
-from keras_vit.inspection.attention import pooling_tensor
+from keras_vit.inspection.attention import pooling_weights
 from keras_vit.inspection.attention import probabilities
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import RelativePositionEmbs
@@ -125,19 +125,12 @@ def relevance(
     maps = []
     for image, direction in zip(images, directions, strict=True):
         image, direction = image[None], ops.convert_to_tensor(direction[None])
-        if method.endswith("gradients") and method != "attention_gradients":
-            smooth = method == "smooth_gradients"
-            found = _of_pixels(parts, image, direction, steps, smooth)
-            found = _sum_patches(found, layout)
-        elif method == "legrad":
-            found = _legrad(parts, image, direction)
+        if method in ("integrated_gradients", "smooth_gradients"):
+            found = _of_pixels(parts, image, direction, steps, method)
         else:
-            rollout = method == "gradient_rollout"
             inputs = parts.block_inputs(image)
-            rolled = _accumulated(parts, inputs, direction, rollout)
-            weights = pooling_tensor(model, image, layout)
-            weights = ops.cast(weights, rolled.dtype)
-            found = ops.convert_to_numpy(ops.matmul(weights, rolled))[0]
+            found = _of_attention(parts, image, inputs, direction, method)
+            found = ops.convert_to_numpy(found)
         maps.append(found[-layout.grid[0] * layout.grid[1] :])
     return np.reshape(maps, (len(images), *layout.grid)).astype("float32")
 
@@ -157,8 +150,8 @@ def explain(
     own = ops.cast(y == ops.max(y), y.dtype) if parts.heads else y
     direction = ops.where(ops.any(direction != 0), direction, own)
     direction = direction / ops.norm(direction)
-    weights = ops.cast(pooling_tensor(model, image, layout), "float32")
-    relevant = ops.matmul(weights, _accumulated(parts, inputs, direction))
+    relevant = _of_attention(parts, image, inputs, direction)
+    weights = ops.cast(pooling_weights(model, image, layout), "float32")
     maps = [
         ops.einsum("bq,bhqk->hk", weights, probabilities(block, *values))
         for block, values in zip(parts.blocks, inputs, strict=True)
@@ -169,7 +162,7 @@ def explain(
     return (
         y,
         ops.reshape(maps, (*maps.shape[:2], *layout.grid)),
-        ops.reshape(relevant[0, layout.num_prefix :], layout.grid),
+        ops.reshape(relevant[layout.num_prefix :], layout.grid),
     )
 
 
@@ -183,13 +176,13 @@ class Parts:
         layers: int | Sequence[int] | None,
         layout: tokens.TokenLayout,
     ) -> None:
-        self.layout = layout
+        self.model, self.layout = model, layout
         self.blocks = tokens.find_blocks(model)
         chosen = tokens.find_blocks(model, layers)
         self.chosen = [block in chosen for block in self.blocks]
-        inputs = [block.input for block in self.blocks]
-        named = {str(index): x for index, x in enumerate(inputs)}
-        self._forward = keras.Model(model.inputs[0], named)
+        self._forward = tokens.part_of_model(
+            model.inputs[0], [block.input for block in self.blocks]
+        )
         first, last = (
             model.layers.index(self.blocks[index]) for index in (0, -1)
         )
@@ -200,10 +193,8 @@ class Parts:
         ]
         self._last = self.blocks[-1].output
         self.heads = dense_heads(model)
-        outputs = [head.input for head in self.heads] or [model.output]
-        # A dict, since Keras would unpack a list of one tensor.
-        self._tail = keras.Model(
-            self._last, {str(i): x for i, x in enumerate(outputs)}
+        self._tail = tokens.part_of_model(
+            self._last, [head.input for head in self.heads] or [model.output]
         )
 
     def block_inputs(self, image: Tensor) -> list[Any]:
@@ -333,67 +324,48 @@ def _block_gradients(
     return attention, of_attention, of_inputs
 
 
-def _legrad(parts: Parts, image: Tensor, direction: Tensor) -> Array:
-    """Returns the relevance of all tokens by LeGrad."""
-    maps = []
-    inputs = parts.block_inputs(image)
-    for block, chosen, values in zip(
-        parts.blocks, parts.chosen, inputs, strict=True
-    ):
-        if chosen:
-            _, gradient, _ = _block_gradients(
-                block, values, lambda y: parts.score(y, direction)
-            )
-            gradient = ops.convert_to_numpy(gradient)
-            maps.append(np.maximum(gradient, 0).mean((0, 1, 2)))
-    return np.mean(maps, axis=0)
-
-
-def _accumulated(
+def _of_attention(
     parts: Parts,
+    image: Tensor,
     inputs: Sequence[Sequence[Tensor]],
     direction: Tensor,
-    rollout: bool = True,
+    method: str = "gradient_rollout",
 ) -> Tensor:
-    """Returns how much each token depends on each token of the first block, by
-    "gradient_rollout" or "attention_gradients"."""
-    products = _products(parts, inputs, direction)
-    identity = ops.eye(products[0].shape[0])
-    rolled = identity
-    for product in products:
-        if rollout:
-            step = product + identity
-            step = step / ops.sum(step, axis=-1, keepdims=True)
-            rolled = ops.matmul(step, rolled)
-        else:
-            rolled = rolled + ops.matmul(product, rolled)
-    return rolled
-
-
-def _products(
-    parts: Parts, inputs: Sequence[Sequence[Tensor]], direction: Tensor
-) -> list[Tensor]:
-    """Returns, for each block, the positive products of its attention and the
-    gradient of the score, averaged over heads."""
-    if parts.between:
+    """Returns the relevance of all tokens of one image, whose block inputs are
+    given, by one of the three methods of attention."""
+    legrad = method == "legrad"
+    if parts.between and not legrad:
         raise ValueError(
             "Gradients are followed from block to block, between which only "
             "position embeddings may be added. Received: a model with the "
             f"layers {parts.between}; use method='legrad'."
         )
-    outputs = last_tokens(parts, inputs)
-    (cotangent,) = gradients(lambda y: parts.score(y, direction), outputs)
+    score = functools.partial(parts.score, direction=direction)
     products = []
     for index in reversed(range(parts.chosen.index(True), len(inputs))):
-        attention, of_attention, cotangent = _block_gradients(
-            parts.blocks[index],
-            inputs[index],
-            functools.partial(_weighted_sum, cotangent),
+        if legrad and not parts.chosen[index]:
+            continue
+        attention, of_attention, of_inputs = _block_gradients(
+            parts.blocks[index], inputs[index], score
         )
+        if not legrad:  # whose score is always that of the model's head
+            of_attention = attention * of_attention
+            score = functools.partial(_weighted_sum, of_inputs)
         if parts.chosen[index]:
-            product = ops.maximum(attention * of_attention, 0)
-            products.append(ops.mean(product, axis=(0, 1)))
-    return products[::-1]
+            positive = ops.maximum(of_attention, 0)
+            products.append(ops.mean(positive, axis=(0, 1)))
+    if legrad:
+        return ops.mean(ops.stack(products), axis=(0, 1))
+    rolled = identity = ops.eye(products[0].shape[0])
+    for product in reversed(products):
+        if method == "gradient_rollout":
+            step = product + identity
+            step = step / ops.sum(step, axis=-1, keepdims=True)
+            rolled = ops.matmul(step, rolled)
+        else:
+            rolled = rolled + ops.matmul(product, rolled)
+    weights = pooling_weights(parts.model, image, parts.layout)
+    return ops.matmul(ops.cast(weights, rolled.dtype), rolled)[0]
 
 
 def _weighted_sum(weights: Tensor, x: Tensor) -> Tensor:
@@ -401,10 +373,11 @@ def _weighted_sum(weights: Tensor, x: Tensor) -> Tensor:
 
 
 def _of_pixels(
-    parts: Parts, image: Array, direction: Tensor, steps: int, smooth: bool
+    parts: Parts, image: Array, direction: Tensor, steps: int, method: str
 ) -> Array:
-    """Returns the relevance of the pixels of one image, summed over channels,
-    by integrated or by smooth gradients."""
+    """Returns the relevance of the patches of one image by integrated or by
+    smooth gradients, the sums over their pixels and channels."""
+    smooth = method == "smooth_gradients"
     if smooth:
         noise = np.random.default_rng(0).normal(size=(steps, *image.shape[1:]))
         points = image + _NOISE * np.ptp(image) * noise
@@ -420,12 +393,11 @@ def _of_pixels(
         )
         found = ops.convert_to_numpy(found)
         total += (np.abs(found) if smooth else found * image).sum(0)
-    return total.sum(-1) / steps
-
-
-def _sum_patches(values: Array, layout: tokens.TokenLayout) -> Array:
-    """Returns the sums of pixels `(height, width)` over each patch, flat."""
-    (rows, columns), (height, width) = layout.grid, layout.patch_size
+    values = total.sum(-1) / steps
+    (rows, columns), (height, width) = (
+        parts.layout.grid,
+        parts.layout.patch_size,
+    )
     # A model that pads images to whole patches has fewer pixels in the last.
     missing = (rows * height - len(values), columns * width - len(values[0]))
     if min(missing) < 0:
@@ -435,8 +407,7 @@ def _sum_patches(values: Array, layout: tokens.TokenLayout) -> Array:
             f"Received: {values.shape}"
         )
     values = np.pad(values, [(0, size) for size in missing])
-    values = values.reshape(rows, height, columns, width)
-    return values.sum((1, 3)).ravel()
+    return values.reshape(rows, height, columns, width).sum((1, 3)).ravel()
 
 
 def gradients(

@@ -33,6 +33,7 @@ from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers import PatchEmbedding
 from keras_vit.models import config_of
 from keras_vit.preprocessing import decode_predictions
+from keras_vit.preprocessing.labels import default_names
 from keras_vit.weights.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -188,15 +189,10 @@ class Report:
         activation = self.model.get_layer("head").activation
         if activation in (None, keras.activations.linear):
             scores = keras.ops.convert_to_numpy(keras.ops.softmax(scores))
-        classes, labels = scores.shape[1], self.labels
+        labels = self.labels
         text = "The top classes of each image."
         if labels is None:
-            numbers = [f"class {index}" for index in range(classes)]
-            labels = None if classes in (1000, 21843) else numbers
-            try:
-                decode_predictions(scores[:1], 1, labels)
-            except OSError:  # ImageNet's names could not be downloaded
-                labels = numbers
+            labels = default_names(scores.shape[1])
             text += " Name the classes with --labels."
         if (np.ptp(scores, axis=1) == 0).all():
             text += " All have one score: the head is zero, as in a new model."

@@ -165,17 +165,23 @@ def check_images(model: keras.Model, images: ArrayLike) -> Array:
     return keras.ops.convert_to_numpy(images)
 
 
+def part_of_model(
+    inputs: Tensor, tensors: Sequence[Tensor | list[Tensor]]
+) -> keras.Model:
+    """Returns a model from one symbolic tensor to others, by number."""
+    # A dict, since Keras would unpack a list of one tensor.
+    return keras.Model(inputs, {str(i): x for i, x in enumerate(tensors)})
+
+
 def compute_tensors(
     model: keras.Model, tensors: Sequence[Tensor], images: Array
 ) -> list[Any]:
     """Computes symbolic tensors of a model, or lists of them, for a batch."""
-    # A dict, since Keras would unpack a list of one tensor.
-    named = {str(index): tensor for index, tensor in enumerate(tensors)}
-    extract = keras.Model(model.inputs[0], named)
+    extract = part_of_model(model.inputs[0], tensors)
     # Eagerly, as compiling takes longer than computing a few images.
     extract.compile(run_eagerly=True)
     values = extract.predict_on_batch(images)
-    return [values[name] for name in named]
+    return [values[str(index)] for index in range(len(tensors))]
 
 
 def _flatten(model: keras.Model) -> Iterator[keras.Layer]:

@@ -164,6 +164,17 @@ def _resolve_labels(
     return pairs
 
 
+def default_names(classes: int) -> list[str]:
+    """Returns ImageNet's names if there are as many classes and the names can
+    be downloaded, else numbers."""
+    try:
+        if classes in (IMAGENET_CLASSES, IMAGENET21K_CLASSES):
+            return [name for _, name in _resolve_labels(None, classes)]
+    except OSError:
+        pass
+    return [f"class {index}" for index in range(classes)]
+
+
 def imagenet_labels() -> Labels:
     """Returns the 1000 pairs `(wordnet_id, name)` of ImageNet-2012."""
     return _fetch(IMAGENET_INDEX, IMAGENET_CLASSES)

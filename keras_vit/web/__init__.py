@@ -20,6 +20,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -40,8 +41,7 @@ from keras_vit.inspection.relevance import explain
 from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers.resampling import resampling_matrix
 from keras_vit.models import patch_pixels
-from keras_vit.preprocessing.labels import IMAGENET_CLASSES
-from keras_vit.preprocessing.labels import imagenet_labels
+from keras_vit.preprocessing.labels import default_names
 from keras_vit.weights.files import read_config
 from keras_vit.weights.formats.huggingface import MULTI_LABEL
 
@@ -55,12 +55,11 @@ _WEIGHTS = "weights.bin"
 _OUTPUTS = ["output", "attention", "relevance"]
 _LARGE = 1024  # values of an array that is in the file of weights
 
+Size: TypeAlias = tuple[int, int] | None
+
 
 def load_model(
-    path: StrPath,
-    layout: str | None,
-    settings: Config,
-    size: tuple[int, int] | None,
+    path: StrPath, layout: str | None, settings: Config, size: Size
 ) -> keras.Model:
     """Returns the model of a checkpoint from pixels to probabilities, of a size
     or of any, with the names of its classes."""
@@ -85,9 +84,7 @@ def load_model(
 class Page:
     """What a page computes for one image; `size` is that of its images."""
 
-    def __init__(
-        self, model: keras.Model, size: tuple[int, int] | None
-    ) -> None:
+    def __init__(self, model: keras.Model, size: Size) -> None:
         self.model, self.count = model, model.output.shape[-1]
         *shape, self.channels = model.inputs[0].shape[1:]
         layer = tokens.find_layer(model, ImagePreprocessing)
@@ -106,11 +103,9 @@ class Page:
                 )
                 for times in (1, 1.5**2, 2**2)
             ]
-        self.class_names: Sequence[str] | None = None
-        if dense_heads(model):
-            self.class_names = [f"class {i}" for i in range(self.count)]
-            if self.count == IMAGENET_CLASSES:
-                self.class_names = [name for _, name in imagenet_labels()]
+        self.class_names = getattr(model, "class_names", None)
+        if not self.class_names and dense_heads(model):
+            self.class_names = default_names(self.count)
 
     def predict_on_batch(self, images: Array) -> dict[str, Array]:
         """Returns the outputs for one image and the direction 0, by name."""
@@ -166,20 +161,18 @@ def _graphs(page: Page, size: tuple[int, ...]) -> dict[str, Any]:
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         compute = make_fx(lambda *x: explain(page.model, *x), backward)(*zeros)
 
-    def matrix(x: Tensor, axis: int) -> Tensor:
-        return resampling_matrix(
-            x.shape[axis], size[axis], "bilinear_antialias"
-        )
+    matrix = functools.partial(resampling_matrix, method="bilinear_antialias")
 
     def columns(part: Tensor) -> Tensor:
         x = part[..., :3].to(torch.float32)  # without alpha
         if page.channels == 1:  # Pillow's integers, exact below 2^24
             x = (x * torch.tensor([19595.0, 38470, 7471])).sum(-1, keepdim=True)
             x = torch.floor((x + 32768) / 65536)
-        return torch.einsum("nw,hwc->hnc", matrix(part, 1), x)
+        return torch.einsum("nw,hwc->hnc", matrix(part.shape[1], size[1]), x)
 
     def model(picture: Tensor, direction: Tensor) -> tuple[Tensor, ...]:
-        image = torch.einsum("nh,hwc->nwc", matrix(picture, 0), picture)
+        rows = matrix(picture.shape[0], size[0])
+        image = torch.einsum("nh,hwc->nwc", rows, picture)
         return compute(image[None], direction)
 
     part = torch.zeros((3, 5, 4), dtype=torch.uint8)

@@ -7,6 +7,8 @@ const get = (id) => document.getElementById(id);
 const status = (text) => { get("status").textContent = text; };
 
 export const pictures = []; // of {name, bitmap, input, results}
+// One computation at a time, since a session cannot run twice at once.
+export let queue = Promise.resolve();
 let config, weights, gl;
 let size, graphs = {}; // of the chosen image size
 
@@ -156,13 +158,12 @@ async function update() {
   draw(get("view"), picture.bitmap, 800, map, grid);
   get("caption").textContent = `${picture.name}. ${caption}.`;
   get("head").parentElement.hidden = kind !== "attention";
-  const score = (x) => config.labels ? `${(100 * x).toFixed(1)} %`
+  const score = (x) => config.labels ? `${(100 * x).toFixed(1)}%`
     : `similarity ${x.toFixed(3)}`;
   get("best").replaceChildren(...best.map((item) => {
     const line = document.createElement("li");
     const meter = document.createElement("meter");
-    meter.value = Math.max(0, item.score);
-    meter.ariaHidden = true;
+    Object.assign(meter, { value: Math.max(0, item.score), ariaHidden: true });
     line.append(`${item.name}: ${score(item.score)}`, meter);
     if (!config.labels) {
       line.prepend(document.createElement("canvas"));
@@ -176,14 +177,9 @@ async function update() {
     : `${most} ${picture.name}: ${best[0].name}, ${score(best[0].score)}.`);
 }
 
-// One computation at a time, since a session cannot run twice at once.
-let queue = Promise.resolve();
 function enqueue(work) {
-  document.body.dataset.state = "busy";
-  const mine = queue = queue.then(work).catch((error) => {
+  queue = queue.then(work).catch((error) => {
     status(`This did not work: ${error.message}`);
-  }).then(() => {
-    if (queue === mine) document.body.dataset.state = "ready";
   });
 }
 

@@ -179,15 +179,17 @@ def write_pictures(folder):
 
 
 DRIVE = """
-import { pictures } from "./page.js";
+import * as page from "./page.js";
+const { pictures } = page;
 let violations = 0;
 addEventListener("securitypolicyviolation", () => { violations += 1; });
 const get = (id) => document.getElementById(id);
 const report = (...values) =>
   fetch("report/" + encodeURIComponent(JSON.stringify(values)));
 const ready = async () => {
-  do await new Promise((done) => setTimeout(done, 50));
-  while (document.body.dataset.state !== "ready");
+  let last;
+  do await (last = page.queue);
+  while (last !== page.queue);
 };
 const choose = async (id, value) => {
   get(id).value = value;

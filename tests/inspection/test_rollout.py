@@ -7,6 +7,7 @@ import keras_vit
 from keras_vit import inspection
 from keras_vit.inspection.attention import pooling_weights
 from tests import golden_data
+from tests.harness import numpy
 from tests.inspection import models
 
 
@@ -85,7 +86,7 @@ def test_pooling_weights_of_each_pooling(arguments, expected):
     """The weights of each prefix token and the total weight of the patches."""
     model, images = models.looking_at(None, **arguments), models.images()
     layout = inspection.token_layout(model)
-    read = pooling_weights(model, images, layout)[0]
+    read = numpy(pooling_weights(model, images, layout)[0])
     first = layout.num_prefix
     found = [*read[:first], read[first:].sum()]
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -102,7 +103,7 @@ def test_pooling_weights_of_attention_pooling():
     positions = model.get_layer("position_embedding").embedding
     positions.assign(rng.normal(size=positions.shape))
     layout = inspection.token_layout(model)
-    read = pooling_weights(model, models.images(), layout)
+    read = numpy(pooling_weights(model, models.images(), layout))
     assert read.shape == (2, 6)
     np.testing.assert_allclose(read.sum(-1), 1, atol=1e-6)
     assert np.ptp(read[0]) > 0.1
