@@ -4,6 +4,7 @@ from keras import ops
 
 from keras_vit import _replicas
 from keras_vit._types import Tensor
+from keras_vit.segmentation import matching
 from keras_vit.segmentation.matching import assign
 from keras_vit.segmentation.matching import checked
 from keras_vit.segmentation.matching import class_loss
@@ -85,17 +86,14 @@ def set_loss_terms(
         ops.cast(outputs[name], "float32") for name in ("classes", "boxes")
     )
     labels, truth = _checked_shapes(targets)
-    count = classes.shape[-1] - 1
-    index = ops.clip(labels, 0, count - 1)[:, None]
-    index = ops.repeat(index, classes.shape[1], axis=1)  # (B, Q, N)
-    probabilities = ops.softmax(classes)
+    labels = checked(labels, classes.shape[-1] - 1, truth)
     pairs = boxes[:, :, None], truth[:, None]
     cost = (
         box_cost * ops.sum(ops.abs(pairs[0] - pairs[1]), -1)
-        - class_cost * ops.take_along_axis(probabilities, index, axis=2)
+        + class_cost * matching.class_cost(classes, labels)
         - giou_cost * generalized_iou(*pairs)[0]
     )
-    query, target, valid = assign(cost, labels, count, truth)
+    query, target, valid = assign(cost, labels)
     boxes = ops.take_along_axis(boxes, query[..., None], axis=1)
     truth = ops.take_along_axis(truth, target[..., None], axis=1)
     # Pairs beyond the objects of an image are of no account, but their

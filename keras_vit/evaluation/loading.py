@@ -188,12 +188,11 @@ def load_classifier(
     )
     # A .keras file may hold any architecture, so that it is checked only
     # against a given name.
-    spec = None
+    spec = {}
     if model is not None or not weights.endswith(".keras"):
         spec = resolve_model_spec(model, weights)
     checkpoint = open_weights(model, weights)
-    if spec is None:
-        spec = {"mode": checkpoint.preprocess_mode or "tf"}
+    default_mode = spec.get("mode") or checkpoint.preprocess_mode or "tf"
     loaded = _load(checkpoint, image_size, patch_size)
     *size, channels = loaded.input_shape[1:]
     budget = None
@@ -209,7 +208,7 @@ def load_classifier(
         or parse_image_size(None if None in size else size)
         or 224,
         channels=channels,
-        mode=mode or config.get("mode") or spec["mode"],
+        mode=mode or config.get("mode") or default_mode,
         protocol=protocol or config.get("protocol"),
         class_names=(
             tuple(map(printable, data["class_names"]))
@@ -278,11 +277,10 @@ def _load(
 
 def head_of(model: keras.Model) -> keras.Layer | None:
     """Returns the layer whose output are the logits, or None."""
-    names = {layer.name for layer in model.layers}
-    for name in ("distilled_mean", "head"):
-        if name in names and "head" in names:
-            return model.get_layer(name)
-    return None
+    layers = {layer.name: layer for layer in model.layers}
+    if "head" not in layers:
+        return None
+    return layers.get("distilled_mean", layers["head"])
 
 
 def num_classes_of(trained: LoadedClassifier) -> int:

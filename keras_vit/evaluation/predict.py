@@ -57,25 +57,23 @@ def predict_dataset(
         total, unit_name="image", verbose=int(sys.stdout.isatty())
     )
     found, labels, done = [], [], 0
-    iterator = iter(batches)
-    while done < total:
-        try:
-            images, labels_here, weights = next(iterator)
-        except StopIteration:
-            break
-        except Exception as error:
-            if wrong := find_data_error(error):
-                raise wrong from error
-            raise
-        kept = np.flatnonzero(np.asarray(weights))
-        if kept.size:
-            images = keras.tree.map_structure(np.asarray, images)
-            result = model.predict_on_batch(images)
-            result = keras.ops.convert_to_numpy(result).astype("float32")
-            found.append(result[kept])
-            labels.append(np.asarray(labels_here)[kept])
-            done += kept.size
-        bar.update(min(done, total), finalize=done >= total)
+    try:
+        for images, labels_here, weights in batches:
+            kept = np.flatnonzero(np.asarray(weights))
+            if kept.size:
+                images = keras.tree.map_structure(np.asarray, images)
+                result = model.predict_on_batch(images)
+                result = keras.ops.convert_to_numpy(result).astype("float32")
+                found.append(result[kept])
+                labels.append(np.asarray(labels_here)[kept])
+                done += kept.size
+            bar.update(min(done, total), finalize=done >= total)
+            if done >= total:
+                break
+    except Exception as error:
+        if wrong := find_data_error(error):
+            raise wrong from error
+        raise
     if not found:
         raise ValueError("There is no image to look at.")
     return np.concatenate(found)[:total], np.concatenate(labels)[:total]

@@ -115,13 +115,11 @@ def few_shot(
                 )
             solve = ridge_solver(features[chosen], labels[chosen], classes)
             y = test_y[tested]
-            counts = np.bincount(y)
             for penalty in penalties:
                 best = solve(penalty).scores(test_x[tested]).argmax(axis=1)
                 right = best == y
-                sums = np.bincount(y, weights=right)
-                by_class = sums[counts > 0] / counts[counts > 0]
-                row = len(chosen), float(right.mean()), by_class.mean()
+                by_class = [right[y == label].mean() for label in np.unique(y)]
+                row = len(chosen), float(right.mean()), np.mean(by_class)
                 found.setdefault((count, penalty), []).append(row)
     results = []
     for (count, penalty), rows in found.items():

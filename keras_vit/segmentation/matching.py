@@ -14,7 +14,6 @@ from keras_vit import _replicas
 from keras_vit._program import require
 from keras_vit._types import Array
 from keras_vit._types import Config
-from keras_vit._types import Shape
 from keras_vit._types import Tensor
 from keras_vit.models import Model
 
@@ -110,7 +109,15 @@ def mask_loss(
     uniform = uniform or keras.random.uniform
     labels = ops.cast(targets["classes"], "int32")
     masks = ops.cast(targets["masks"], "float32")
-    _check_targets(tuple(labels.shape), tuple(masks.shape))
+    shapes = tuple(labels.shape), tuple(masks.shape)
+    if [len(x) for x in shapes] != [2, 4] or 0 in shapes[0][1:]:
+        raise ValueError(
+            '`targets["classes"]` must be of shape (batch, objects), and '
+            '`targets["masks"]` of shape (batch, objects, height, width), with '
+            "one object or more. The class of an image without objects is -1. "
+            f"Received: {shapes[0]} and {shapes[1]}"
+        )
+    labels = checked(labels, outputs["classes"].shape[-1] - 1)
     suffixes = [
         name.removeprefix("masks") for name in outputs if "masks_" in name
     ]
@@ -132,8 +139,8 @@ def mask_loss(
             classes, labels, query, target, valid, no_object_weight
         )
         bce, dice = _mask_losses(
-            _take(logits, query),
-            _take(masks, target),
+            ops.take_along_axis(logits, query[..., None, None], axis=1),
+            ops.take_along_axis(masks, target[..., None, None], axis=1),
             valid,
             num_points,
             oversampling,
@@ -142,17 +149,6 @@ def mask_loss(
         )
         total = total + mask_weight * bce + dice_weight * dice
     return total
-
-
-def _check_targets(classes: Shape, masks: Shape) -> None:
-    """Checks the shapes of the targets' classes and masks."""
-    if len(classes) != 2 or len(masks) != 4 or 0 in classes[1:]:
-        raise ValueError(
-            '`targets["classes"]` must be of shape (batch, objects), and '
-            '`targets["masks"]` of shape (batch, objects, height, width), with '
-            "one object or more. The class of an image without objects is -1. "
-            f"Received: {classes} and {masks}"
-        )
 
 
 def check_loss_options(options: Config | None) -> Config:
@@ -213,10 +209,6 @@ def match(
     num_queries, count = classes.shape[1], labels.shape[1]
     predicted = ops.reshape(predicted, (-1, num_queries, num_points))
     truth = ops.reshape(truth, (-1, count, num_points))
-    probabilities = ops.softmax(classes)
-    index = ops.clip(labels, 0, classes.shape[-1] - 1)
-    index = ops.repeat(index[:, None], classes.shape[1], axis=1)
-    class_cost = -ops.take_along_axis(probabilities, index, axis=2)
     positive = ops.softplus(-predicted) / num_points
     negative = ops.softplus(predicted) / num_points
     mask_cost = ops.einsum("bqp,bnp->bqn", positive, truth)
@@ -228,34 +220,51 @@ def match(
     class_weight, mask_weight, dice_weight = weights
     cost = (
         mask_weight * mask_cost
-        + class_weight * class_cost
+        + class_weight * class_cost(classes, labels)
         + dice_weight * dice_cost
     )
-    return assign(cost, labels, classes.shape[-1] - 1)
+    return assign(cost, labels)
 
 
-def assign(
-    cost: Tensor, labels: Tensor, num_classes: int, *boxes: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def class_cost(classes: Tensor, labels: Tensor) -> Tensor:
+    """Returns the negative probability that each query, of logits `(B, Q, C +
+    1)`, has for the class of each object: `(B, Q, N)`."""
+    index = ops.maximum(labels, 0)[:, None]
+    return -ops.take_along_axis(ops.softmax(classes), index, axis=2)
+
+
+def assign(cost: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Assigns queries to objects, given costs `(B, Q, N)` and classes `(B, N)`,
     -1 for no object, so that the sum of the costs of an image is the least;
     returns what `match` does. It is computed on the host, also in a compiled
-    step. Boxes `(B, N, 4)` of the objects, if given, are checked."""
-    function = functools.partial(_assign, num_classes=num_classes)
-    return _on_host(function, labels, cost, *boxes)
+    step."""
+    return _on_host(_assign, ("int32", "int32", "bool"), labels, cost)
 
 
-def checked(labels: Tensor, num_classes: int, boxes: Tensor) -> Tensor:
-    """Returns the classes `(B, N)` of objects after the check of `assign`, for
-    a loss without an assignment."""
-    function = functools.partial(_check_objects, num_classes=num_classes)
-    return _on_host(function, labels, boxes)[0]
+def _assign(labels: Array, cost: Array) -> tuple[Array, Array, Array]:
+    optimize = require("scipy.optimize")
+    cost, labels = np.asarray(cost), np.asarray(labels)
+    most = np.finfo(cost.dtype).max
+    cost = np.nan_to_num(cost, nan=most, posinf=most, neginf=most)
+    query, target = np.zeros((2, *labels.shape), "int32")
+    valid = np.zeros(labels.shape, bool)
+    for i, one in enumerate(cost):
+        objects = np.flatnonzero(labels[i] >= 0)
+        rows, columns = optimize.linear_sum_assignment(one[:, objects])
+        pairs = slice(len(rows))
+        query[i, pairs], target[i, pairs] = rows, objects[columns]
+        valid[i, pairs] = True
+    return query, target, valid
 
 
-def _check_objects(
-    labels: Array, *boxes: Array, num_classes: int
-) -> tuple[Array, Array, Array]:
-    """Raises a `ValueError` if a class or a box is out of range."""
+def checked(labels: Tensor, num_classes: int, *boxes: Tensor) -> Tensor:
+    """Returns the classes `(B, N)` of objects; raises a `ValueError` if a class
+    or a number of a box `(B, N, 4)` of an object is out of range."""
+    check = functools.partial(_check, num_classes=num_classes)
+    return _on_host(check, ("int32",), labels, *boxes)[0]
+
+
+def _check(labels: Array, *boxes: Array, num_classes: int) -> tuple[Array]:
     labels = np.asarray(labels)
     if labels.size and labels.max() >= num_classes:
         raise ValueError(
@@ -272,72 +281,32 @@ def _check_objects(
                 "height, fractions of the image's width and height from 0 to "
                 f"1. Received: {given[wrong][0].tolist()}"
             )
-    return labels, labels, labels >= 0
-
-
-def _assign(
-    labels: Array, cost: Array, *boxes: Array, num_classes: int
-) -> tuple[Array, Array, Array]:
-    """Returns the assignment of least cost, with NumPy and SciPy."""
-    optimize = require("scipy.optimize")
-    cost, labels = np.asarray(cost), np.asarray(labels)
-    _check_objects(labels, *boxes, num_classes=num_classes)
-    most = np.finfo(cost.dtype).max
-    cost = np.nan_to_num(cost, nan=most, posinf=most, neginf=most)
-    query = np.zeros(labels.shape, "int32")
-    target = np.zeros(labels.shape, "int32")
-    valid = np.zeros(labels.shape, bool)
-    for i, one in enumerate(cost):
-        objects = np.flatnonzero(labels[i] >= 0)
-        rows, columns = optimize.linear_sum_assignment(one[:, objects])
-        pairs = slice(len(rows))
-        query[i, pairs], target[i, pairs] = rows, objects[columns]
-        valid[i, pairs] = True
-    return query, target, valid
+    return (labels,)
 
 
 def _on_host(
-    function: Callable, labels: Tensor, *arrays: Tensor
+    function: Callable,
+    dtypes: tuple[str, ...],
+    labels: Tensor,
+    *arrays: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Calls a NumPy function on tensors without gradients."""
+    """Calls a NumPy function on tensors without gradients; its arrays have the
+    shape of `labels`."""
+    arrays = (labels, *map(ops.stop_gradient, arrays))
     backend = keras.config.backend()
     if backend == "jax":
         import jax
 
-        shape = labels.shape
-        return jax.pure_callback(
-            function,
-            tuple(
-                jax.ShapeDtypeStruct(shape, dtype)
-                for dtype in ("int32", "int32", "bool")
-            ),
-            labels,
-            *map(jax.lax.stop_gradient, arrays),
-        )
+        shapes = [jax.ShapeDtypeStruct(labels.shape, x) for x in dtypes]
+        return tuple(jax.pure_callback(function, tuple(shapes), *arrays))
     if backend == "tensorflow":
         import tensorflow as tf
 
-        found = tf.numpy_function(
-            function,
-            [labels, *map(tf.stop_gradient, arrays)],
-            (tf.int32, tf.int32, tf.bool),
-        )
+        # It returns a tensor for one type, and a list for several.
+        found = tf.nest.flatten(tf.numpy_function(function, arrays, dtypes))
         return tuple(tf.ensure_shape(x, labels.shape) for x in found)
-    found = function(
-        ops.convert_to_numpy(labels),
-        *(ops.convert_to_numpy(ops.stop_gradient(x)) for x in arrays),
-    )
-    return tuple(ops.convert_to_tensor(x) for x in found)
-
-
-def _take(x: Tensor, index: Tensor) -> Tensor:
-    """Returns `x[b, index[b]]` for each image: (B, N, ...)."""
-    size = x.shape[2] * x.shape[3]
-    flat = ops.reshape(x, (-1, x.shape[1], size))
-    count = index.shape[1]
-    index = ops.repeat(index[..., None], size, axis=2)
-    found = ops.take_along_axis(flat, index, axis=1)
-    return ops.reshape(found, (-1, count, *x.shape[2:]))
+    found = function(*map(ops.convert_to_numpy, arrays))
+    return tuple(map(ops.convert_to_tensor, found))
 
 
 def class_loss(
