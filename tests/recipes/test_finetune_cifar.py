@@ -163,6 +163,15 @@ def test_fine_tuning_loads_the_file_with_a_zero_head(digits):
         # 30 epochs, and 100 steps or more
         (1438, {"weights": "x.npz", "batch_size": 360}, (120, 12)),
         (1438, {"weights": "x.npz", "batch_size": 720}, (100, 10)),
+        (
+            1438,
+            {
+                "weights": "x.npz",
+                "batch_size": 720,
+                "preset": "bit-hyperrule",
+            },
+            (500, 50),
+        ),
         (49_000, {"weights": "x.npz"}, (10_000, 1000)),
         (1_281_167, {"weights": "x.npz"}, (20_000, 2000)),
     ],

@@ -33,10 +33,10 @@ DIFFS = {
 ]
 
 
-def changed(name):
-    """Returns the recipe's text with a diff applied."""
+def changed(*names):
+    """Returns the recipe's text with diffs applied."""
     text = (programs.RECIPES / "finetune_cifar.py").read_text()
-    for hunk in DIFFS[name][1].split("@@\n"):
+    for hunk in "@@\n".join(DIFFS[name][1] for name in names).split("@@\n"):
         lines = hunk.splitlines(keepends=True)
         old = "".join(line[1:] or "\n" for line in lines if line[0] != "+")
         new = "".join(line[1:] or "\n" for line in lines if line[0] != "-")
@@ -47,34 +47,20 @@ def changed(name):
 
 @pytest.fixture
 def recipe(tmp_path, small_model):
-    """Returns a function that runs the recipe with a diff applied."""
+    """Returns a function that runs the recipe with diffs applied."""
 
-    def run(name, **settings):
+    def run(*names, output="run", **settings):
         path = tmp_path / "changed.py"
-        path.write_text(changed(name))
+        path.write_text(changed(*names))
         spec = importlib.util.spec_from_file_location("changed", path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        output = tmp_path / settings.pop("output", "run")
         settings = {"batch_size": 16, "steps": 2, **settings}
-        module.main(module.Config(output=str(output), **settings))
-        return output
+        settings["output"] = str(tmp_path / output)
+        module.main(module.Config(**settings))
+        return tmp_path / output
 
     return run
-
-
-@pytest.fixture
-def compiled(monkeypatch):
-    """Returns the arguments of the calls of `model.compile`."""
-    calls = []
-    compile_model = Model.compile
-
-    def record(model, **arguments):
-        calls.append(arguments)
-        return compile_model(model, **arguments)
-
-    monkeypatch.setattr(Model, "compile", record)
-    return calls
 
 
 @pytest.mark.backends("torch")
@@ -87,29 +73,30 @@ def test_stated_number_of_lines_matches_the_diff():
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_diff_for_another_loss(recipe, compiled):
+def test_diff_for_another_loss(recipe, monkeypatch):
+    calls, compile_model = [], Model.compile
+
+    def record(model, **arguments):
+        calls.append(arguments)
+        return compile_model(model, **arguments)
+
+    monkeypatch.setattr(Model, "compile", record)
     recipe("Another loss")
-    loss = compiled[0]["loss"]
+    loss = calls[0]["loss"]
     assert isinstance(loss, keras.losses.CategoricalFocalCrossentropy)
 
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_diff_for_another_metric(recipe, capsys):
-    output = recipe("Another metric")
-    (row, *_) = programs.rows_of(output)
-    assert float(row["test_top_5"]) >= float(row["test_accuracy"])
-    assert capsys.readouterr().out.count("  top 5") == 2  # train and test
-
-
-@pytest.mark.slow
-@pytest.mark.backends("torch")
-def test_diff_for_a_callback(recipe):
+def test_diffs_for_another_metric_and_a_callback(recipe, capsys):
     """Training stops three evaluations after the best one."""
     # At this learning rate the loss rises soon.
     settings = {"steps": 15, "evaluate_every": 1, "learning_rate": 3.0}
-    output = recipe("A callback", **settings)
-    losses = [float(row["test_loss"]) for row in programs.rows_of(output)]
+    output = recipe("Another metric", "A callback", **settings)
+    rows = programs.rows_of(output)
+    assert float(rows[0]["test_top_5"]) >= float(rows[0]["test_accuracy"])
+    assert capsys.readouterr().out.count("  top 5") == 2  # train and test
+    losses = [float(row["test_loss"]) for row in rows]
     assert len(losses) < 15
     assert len(losses) == losses.index(min(losses)) + 1 + 3
     assert (output / "model.keras").exists()

@@ -1,13 +1,133 @@
-"""Mixup and cutmix, alike in NumPy and in TensorFlow."""
+"""Random erasing against a NumPy version of timm's, mixup and cutmix."""
+
+import functools
+import re
 
 import numpy as np
 import pytest
 
+import keras_vit
+from keras_vit.data import RandomErasing
 from keras_vit.data import _pipeline
 from keras_vit.data import mixing
 from keras_vit.data.dataset import PipelineOptions
+from tests.training.batches import check_order
+from tests.training.batches import take
+from tests.training.pictures import noise
 
+tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.backends("tensorflow")
+
+
+def reference(image, erasing, is_erased, numbers, value):
+    """`RandomErasing._erase` of timm/data/random_erasing.py, with the random
+    numbers, which are uniform in [0, 1), as arguments."""
+    image = image.copy()
+    if is_erased >= erasing.probability:
+        return image
+    height, width = image.shape[:2]
+    low, high = np.log(erasing.aspect)
+    for area, aspect, top, left in numbers:
+        area = erasing.area[0] + (erasing.area[1] - erasing.area[0]) * area
+        area = area * height * width
+        aspect = np.exp(low + (high - low) * aspect)
+        h = int(np.round(np.sqrt(area * aspect)))
+        w = int(np.round(np.sqrt(area / aspect)))
+        if w < width and h < height:
+            # random.randint(0, height - h), which includes both ends
+            top = int(top * (height - h + 1))
+            left = int(left * (width - w + 1))
+            rows, columns = slice(top, top + h), slice(left, left + w)
+            image[rows, columns] = value[rows, columns]
+            break
+    return image
+
+
+@pytest.mark.parametrize(
+    "erasing, shape",
+    [
+        (RandomErasing(), (24, 24, 3)),
+        (RandomErasing(1.0, mode="constant"), (20, 31, 1)),
+        # Most rectangles do not fit, and some images get none.
+        (RandomErasing(1.0, (0.5, 1.0), (0.1, 10.0)), (9, 12, 3)),
+    ],
+)
+def test_random_erasing_matches_timm(erasing, shape):
+    image = np.random.default_rng(0).uniform(2, 3, shape).astype("float32")
+    split = tf.random.experimental.stateless_split
+    erase = tf.function(erasing)
+    erased = []
+    for k in range(200):
+        seed = tf.constant([3, k], tf.int64)
+        first, second, third = tf.unstack(split(seed, 3))
+        value = np.zeros(shape)
+        if erasing.mode == "pixel":
+            value = tf.random.stateless_normal(shape, third).numpy()
+        expected = reference(
+            image,
+            erasing,
+            tf.random.stateless_uniform((), first).numpy(),
+            tf.random.stateless_uniform((10, 4), second).numpy(),
+            value,
+        )
+        found = erase(tf.constant(image), seed).numpy()
+        np.testing.assert_array_equal(found, expected)
+        erased.append((found != image).any(-1).mean())
+    # 200 tosses, four standard deviations.
+    fraction = np.mean(np.array(erased) > 0)
+    bound = 4 * np.sqrt(erasing.probability * (1 - erasing.probability) / 200)
+    if erasing.area[1] < 0.5:
+        assert abs(fraction - erasing.probability) <= bound
+        assert max(erased) < erasing.area[1] + 0.05
+    else:
+        assert 0 < fraction < 1
+
+
+@pytest.fixture(scope="module")
+def data():
+    images = np.stack([noise(16, 16, seed=i) for i in range(20)])
+    return keras_vit.data.from_arrays(images, np.arange(20) % 2)
+
+
+def test_erased_batches_resume_and_shard(data):
+    """Erasing changes nothing else."""
+    erasing = RandomErasing(0.5, mode="constant")
+    train = functools.partial(data.train, image_size=16, batch_size=8)
+    plain, labels = take(train(seed=3), 6)
+    images, same = check_order(functools.partial(train, erase=erasing), 6)
+    np.testing.assert_array_equal(labels, same)
+    erased = (images == 0).all(-1)
+    assert 0.2 < erased.any((2, 3)).mean() < 0.8
+    np.testing.assert_array_equal(images[~erased], plain[~erased])
+
+
+def test_erasing_is_applied_before_mixup(data):
+    """As in timm, the partner of an image includes its erased rectangle."""
+    options = {"image_size": 16, "batch_size": 8}
+    options["erase"] = RandomErasing(1.0, mode="constant")
+    images, labels = take(data.train(mixup=1.0, **options), 1)
+    single, rows = take(data.train(one_hot=True, **options), 1)
+    partner = np.roll(single[0], 1, 0)
+    differs = (rows[0] != np.roll(rows[0], 1, 0)).any(-1)
+    fraction = labels[0][differs][rows[0][differs] == 1][0]
+    expected = fraction * single[0] + (1 - fraction) * partner
+    np.testing.assert_allclose(images[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(probability=1.5),
+        dict(probability=float("nan")),
+        dict(area=(0.5, 0.2)),
+        dict(mode="black"),
+    ],
+)
+def test_wrong_arguments_raise(change):
+    received = re.escape(str(*change.values()))
+    with pytest.raises(ValueError, match=f"Received: .*{received}"):
+        RandomErasing(**change)
+
 
 SHAPE = (4, 10, 8, 3)
 
@@ -21,7 +141,6 @@ def batch():
 
 def both(function, images, labels, *numbers):
     """Returns NumPy's result after comparing it with TensorFlow's."""
-    tf = pytest.importorskip("tensorflow")
     numbers = [np.asarray(number, "float32") for number in numbers]
     result = function(np, images, labels, *numbers)
     other = function(
@@ -73,7 +192,6 @@ def test_cutmix_matches_the_definition(lam, centre, rows, columns, batch):
 @pytest.mark.parametrize("p", [0.2, 0.8])
 def test_lambda_is_sampled_from_beta(p, monkeypatch):
     """The mean square of Beta(p, p) is (1 + p) / (2 + 4 p)."""
-    tf = pytest.importorskip("tensorflow")
     sampled = []
     monkeypatch.setattr(
         mixing,
