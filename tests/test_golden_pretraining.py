@@ -1,6 +1,5 @@
 """Pre-training models against the originals, with the masks they had."""
 
-import keras
 import numpy as np
 import pytest
 
@@ -11,13 +10,10 @@ from keras_vit.converters import open_checkpoint
 from keras_vit.weights.files import read
 from keras_vit.weights.formats import FORMATS
 from tests import golden_data
+from tests.harness import numpy
 
 CASES = golden_data.PRETRAINING
 GIVEN = ("noise", "bool_masked_pos")
-
-
-def numpy(x):
-    return np.asarray(keras.ops.convert_to_numpy(x))
 
 
 def arguments(case):

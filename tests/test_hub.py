@@ -91,18 +91,6 @@ def test_exit_status_of_verify(outcome, status, tmp_path, monkeypatch, capsys):
     assert "table" in capsys.readouterr().out
 
 
-@pytest.mark.backends("torch")
-def test_commands_say_which_libraries_load_a_hybrid(tmp_path, capsys):
-    source = str(tmp_path / "model.keras")
-    sizes = {"input_shape": (32, 32, 3), "classes": 3}
-    build_model("compact-hybrid", None, None, **sizes).save(source)
-    target = str(tmp_path / "a.safetensors")
-    assert convert.main([source, target, "--to", "timm"]) == 0
-    assert "note: timm loads the file only into" in capsys.readouterr().out
-    assert convert.main([source, str(tmp_path / "hub"), "--to", "hub"]) == 0
-    assert ", which keras can load\n" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_libraries_without_the_model_are_left_out(tmp_path):
@@ -238,3 +226,15 @@ def test_push_uploads_the_folder(tmp_path, monkeypatch, capsys):
     assert status == 1
     assert printed.err.count("\n") == 1 and "403" in printed.err
     assert (tmp_path / "other/model.keras").exists() and len(uploaded) == 1
+
+
+@pytest.mark.backends("torch")
+def test_commands_say_which_libraries_load_a_hybrid(tmp_path, capsys):
+    source = str(tmp_path / "model.keras")
+    sizes = {"input_shape": (32, 32, 3), "classes": 3}
+    build_model("compact-hybrid", None, None, **sizes).save(source)
+    target = str(tmp_path / "a.safetensors")
+    assert convert.main([source, target, "--to", "timm"]) == 0
+    assert "note: timm loads the file only into" in capsys.readouterr().out
+    assert convert.main([source, str(tmp_path / "hub"), "--to", "hub"]) == 0
+    assert ", which keras can load\n" in capsys.readouterr().out

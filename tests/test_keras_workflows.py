@@ -139,7 +139,7 @@ ON_TWO = pytest.mark.backends("tensorflow", "torch")
     [
         "mixed_bfloat16",
         pytest.param("bfloat16", marks=pytest.mark.backends("jax", "torch")),
-        pytest.param("float64", marks=pytest.mark.backends("torch")),
+        pytest.param("float64", marks=ON_TWO),
         pytest.param("mixed_float16", marks=ON_TWO),
         pytest.param("float16", marks=ON_TWO),
     ],

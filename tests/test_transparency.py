@@ -167,23 +167,6 @@ def gradient_of(model):
     return images.grad
 
 
-# PyTorch has no batching rule for its attention kernel on a CPU: it warns and
-# runs one image after the other.
-SLOW_VMAP = pytest.mark.filterwarnings("ignore:There is a performance drop")
-
-
-@on_torch
-@SLOW_VMAP
-@pytest.mark.parametrize("gradients", [True, False])
-def test_torch_vmap(gradients):
-    model = random(vit)
-    images = torch.tensor(IMAGES)
-    with torch.set_grad_enabled(gradients):
-        expected = model(images)
-        found = torch.func.vmap(lambda image: model(image[None])[0])(images)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.slow
 @on_torch
 def test_torch_compile_without_graph_breaks():

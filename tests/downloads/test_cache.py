@@ -256,3 +256,13 @@ def test_url_is_downloaded_and_cached(server, home):
     assert downloads.fetch_if_remote(path) is path
     with pytest.raises(OSError, match="404"):
         downloads.fetch_if_remote(server.url + "c.bin")
+
+
+def test_cache_dir_follows_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("KERAS_VIT_HOME", "~/here")
+    assert downloads.cache_dir() == pathlib.Path.home() / "here"
+    monkeypatch.setenv("KERAS_VIT_HOME", "")
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    assert downloads.cache_dir() == tmp_path / "keras_vit"
+    monkeypatch.delenv("KERAS_HOME")
+    assert downloads.cache_dir() == pathlib.Path.home() / ".keras" / "keras_vit"

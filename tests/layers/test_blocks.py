@@ -59,26 +59,6 @@ def test_block_matches_the_reference(activation, bias, norm, scale):
     )
 
 
-def test_attention_pooling_ignores_prefix_tokens():
-    layer = layers.AttentionPooling(3, 24, num_prefix_tokens=2)
-    x = tokens(2, 7, 12).astype("float32")
-    before = numpy(layer(x))
-    x[:, :2] = 9
-    np.testing.assert_array_equal(before, numpy(layer(x)))
-    x[:, 2] = 9
-    assert np.abs(before - numpy(layer(x))).max() > 1e-3
-
-
-def test_attention_with_negligible_dropout_matches_the_fused_one():
-    """Both implementations agree, since a rate of 1e-9 drops nothing here."""
-    layer = layers.MultiHeadAttention(3, dropout=1e-9, qk_norm=True)
-    x = tokens(2, 6, 12).astype("float32")
-    layer.build(x.shape)
-    weights_of(layer)
-    fused, plain = layer(x, training=False), layer(x, training=True)
-    np.testing.assert_allclose(numpy(fused), numpy(plain), atol=2e-6)
-
-
 def test_drop_path_drops_branches_of_whole_images():
     block = layers.TransformerBlock(1, 4, drop_path=0.5)
     x = np.ones((400, 2, 4), "float32") * tokens(1, 2, 4).astype("float32")
@@ -104,19 +84,6 @@ def test_dropout_is_off_unless_training(rate):
     second = numpy(block(x, training=True))
     assert np.abs(first - still).max() > 1e-3
     assert np.abs(first - second).max() > 1e-3
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_half_precision_matches_float32(policy):
-    x = tokens(2, 9, 24).astype("float32")
-    block = layers.TransformerBlock(3, 48)
-    block.build(x.shape)
-    keras.config.set_dtype_policy(policy)
-    half = layers.TransformerBlock(3, 48)
-    half.build(x.shape)
-    half.set_weights(block.get_weights())
-    found = numpy(ops.cast(half(x), "float32"))
-    np.testing.assert_allclose(found, numpy(block(x)), atol=0.1)
 
 
 def test_dropout_follows_both_dense_layers():

@@ -64,15 +64,6 @@ def assert_close(found, expected, tolerance):
         np.testing.assert_allclose(a, b, atol=tolerance * np.abs(b).max())
 
 
-@pytest.mark.parametrize(
-    "operation", sorted({operation for _, operation in _kernels._KERNELS})
-)
-def test_half_precision_on_a_cpu_uses_keras(operation):
-    """The exception is JAX's layer norm, whose kernel computes in float32."""
-    found = _kernels._kernel(operation, ops.ones((1, 2, 3, 4), "float16"))
-    assert (found is None) == ((BACKEND, operation) != ("jax", "layer_norm"))
-
-
 # Backend: functions, and functions that support no bias.
 ATTENTION = {
     "jax": (

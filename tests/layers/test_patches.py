@@ -74,6 +74,14 @@ def test_padding_adds_zeros_at_bottom_and_right(height, width, patch, channels):
     )
 
 
+def test_patch_embedding_kernel_is_lecun_normal():
+    embedding = layers.PatchEmbedding(512, 16)
+    embedding.build((None, 224, 224, 3))
+    # lecun_normal: variance 1 / (16 * 16 * 3)
+    assert abs(numpy(embedding.kernel).std() * 768**0.5 - 1) < 0.02
+    assert not numpy(embedding.bias).any()
+
+
 def test_image_data_format_is_ignored():
     images = images_of(2, 3, (4, 4), 3)
     embedding = layers.PatchEmbedding(6, 4)
@@ -84,11 +92,3 @@ def test_image_data_format_is_ignored():
     finally:
         keras.config.set_image_data_format("channels_last")
     np.testing.assert_array_equal(before, after)
-
-
-def test_patch_embedding_kernel_is_lecun_normal():
-    embedding = layers.PatchEmbedding(512, 16)
-    embedding.build((None, 224, 224, 3))
-    # lecun_normal: variance 1 / (16 * 16 * 3)
-    assert abs(numpy(embedding.kernel).std() * 768**0.5 - 1) < 0.02
-    assert not numpy(embedding.bias).any()

@@ -8,6 +8,7 @@ import keras_vit
 from keras_vit.layers import TransformerBlock
 from keras_vit.models import Model
 from keras_vit.models import inference_model
+from keras_vit.models import with_any_size
 from tests.harness import copies
 from tests.harness import numpy as values
 from tests.markers import on_all
@@ -162,13 +163,6 @@ def test_models_on_other_layers(monkeypatch):
     assert inference_model(sequential) is sequential
 
 
-@pytest.mark.backends("torch")
-def test_wrong_num_queries_raises():
-    block = TransformerBlock(2, 32)
-    with pytest.raises(ValueError, match="num_queries"):
-        block(keras.Input((17, 16)), num_queries=18)
-
-
 def test_class_names_are_saved(tmp_path):
     model = keras_vit.ViTTi16(input_shape=(16, 16, 3), num_layers=1, classes=2)
     assert "class_names" not in model.get_config()
@@ -177,3 +171,19 @@ def test_class_names_are_saved(tmp_path):
     for load in (keras.models.load_model, keras_vit.load):
         loaded = load(tmp_path / "model.keras")
         assert list(loaded.class_names) == ["cat", "dög"]
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("function", [inference_model, with_any_size])
+def test_compiled_models_give_models_that_are_not_compiled(function):
+    model = build(pooling="token", input_shape=(8, 8, 3))
+    model.compile("adam", lambda labels, outputs: outputs)
+    other = function(model)
+    assert other is not model and not other.compiled and model.compiled
+
+
+@pytest.mark.backends("torch")
+def test_wrong_num_queries_raises():
+    block = TransformerBlock(2, 32)
+    with pytest.raises(ValueError, match="num_queries"):
+        block(keras.Input((17, 16)), num_queries=18)
