@@ -7,12 +7,11 @@ runs a recipe whose compact-vit is small, in a process of its own.
 
 import contextlib
 import csv
+import dataclasses
 import importlib.util
 import json
-import os
 import pathlib
 import runpy
-import subprocess
 import sys
 import types
 
@@ -20,6 +19,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit import training
 from keras_vit.training import models
 from keras_vit.training import pretraining as masked
@@ -50,16 +50,6 @@ def read_metadata(folder):
     return json.loads((folder / "config.json").read_text())
 
 
-def command(name, *argv):
-    return subprocess.run(
-        [sys.executable, str(RECIPES / f"{name}.py"), *argv],
-        capture_output=True,
-        text=True,
-        env=os.environ,
-        timeout=300,
-    )
-
-
 def run(name, *arguments):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [name, *map(str, arguments)])
@@ -74,6 +64,17 @@ def refused(capsys, name, *arguments):
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line.startswith("error: ")
     return line
+
+
+def imagenet():
+    """A dataset of digits with the size and the name of ImageNet."""
+    return dataclasses.replace(
+        keras_vit.data.load_dataset("digits"),
+        name="imagenet2012",
+        num_train=1_281_167,
+        image_size=None,
+        channels=3,
+    )
 
 
 def plan(recipe, config, data):

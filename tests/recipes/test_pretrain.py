@@ -9,6 +9,7 @@ from keras_vit import training
 from keras_vit.training import command_line
 from tests import harness
 from tests.recipes import programs
+from tests.recipes.programs import imagenet
 from tests.recipes.programs import read_metadata
 from tests.recipes.programs import rows_of
 
@@ -26,17 +27,6 @@ def run(**settings):
 
 def digits_data():
     return keras_vit.data.load_dataset("digits")
-
-
-def imagenet(count=1_281_167):
-    """A dataset of digits with the size and the name of ImageNet."""
-    return dataclasses.replace(
-        digits_data(),
-        name="imagenet2012",
-        num_train=count,
-        image_size=None,
-        channels=3,
-    )
 
 
 @pytest.mark.backends("torch")

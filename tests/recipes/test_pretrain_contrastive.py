@@ -13,6 +13,7 @@ import keras_vit
 from keras_vit.training import models
 from keras_vit.training import pretraining as momentum
 from tests.recipes import programs
+from tests.recipes.programs import imagenet
 from tests.recipes.programs import read_metadata
 from tests.recipes.programs import rows_of
 
@@ -28,16 +29,6 @@ def small_model():
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(models.COMPACT, "compact-vit", small)
         yield
-
-
-def imagenet():
-    return dataclasses.replace(
-        keras_vit.data.load_dataset("digits"),
-        name="imagenet2012",
-        num_train=1_281_167,
-        image_size=None,
-        channels=3,
-    )
 
 
 EPOCH = 1_281_167 / 1024

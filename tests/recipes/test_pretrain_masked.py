@@ -10,6 +10,7 @@ from keras_vit.training import presets
 from keras_vit.training import pretraining as masked
 from tests.harness import numpy
 from tests.recipes import programs
+from tests.recipes.programs import imagenet
 from tests.recipes.programs import read_metadata
 from tests.recipes.programs import rows_of
 
@@ -31,16 +32,6 @@ def small_model():
             presets.MASKED["mae"].by_model, None, {**small, **decoder}
         )
         yield
-
-
-def imagenet():
-    return dataclasses.replace(
-        keras_vit.data.load_dataset("digits"),
-        name="imagenet2012",
-        num_train=1_281_167,
-        image_size=None,
-        channels=3,
-    )
 
 
 # As published, not from the table in the package: batch, steps, learning rate,
