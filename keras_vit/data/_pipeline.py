@@ -85,14 +85,13 @@ class ImageSource:
         cut = PROTOCOLS[options.protocol].for_training(data.image_size)
         if options.budget is not None:
             cut = options.budget.cutter(options.protocol, training=True)
-        augments = AUGREG[options.augment][0] > 0
-        if augments and data.channels != 3:
-            raise ValueError(
-                f"--augment {options.augment} is for images of 3 channels. "
-                f"{data.name!r} has {data.channels}: use --augment none."
-            )
         augment = None
-        if augments:
+        if AUGREG[options.augment][0]:
+            if data.channels != 3:
+                raise ValueError(
+                    f"--augment {options.augment} is for images of 3 channels. "
+                    f"{data.name!r} has {data.channels}: use --augment none."
+                )
             augment = rand_augment(options.augment, options.image_size)
 
         def prepare(

@@ -28,10 +28,9 @@ class ArraySource:
 
     # Returns an image and its label, of a split and an index.
     example: Callable[[str, int], _Pair]
-    # Does what `_MakeBatch` does, with the options as its first argument.
-    augmented: Callable[..., _Pair]
-    # Returns the images and labels of a split, the options and indices.
-    plain: Callable[[str, PipelineOptions, Array], _Pair]
+    # Returns the images and labels of a split, the options and indices; with
+    # the other arguments of `_MakeBatch`, does what that does.
+    batch: Callable[..., _Pair]
     # The options that must have their defaults.
     refuses: tuple[str, ...]
     # The classes of the training images; None for masks.
@@ -47,7 +46,7 @@ class ArraySource:
         if options.crops is not None and self.crops is not None:
             enlarged = self.crops()
             return enlarged.source.train(enlarged, options)
-        make = functools.partial(self.augmented, options)
+        make = functools.partial(self.batch, "train", options)
         return TrainBatches(make, data.num_train, options)
 
     def evaluation_batches(
@@ -59,7 +58,7 @@ class ArraySource:
     ) -> keras.utils.PyDataset:
         """Returns batches of the images of a split, each image once."""
         options.refuse(self.refuses, repr(data.name))
-        make = functools.partial(self.plain, split, options)
+        make = functools.partial(self.batch, split, options)
         return _EvaluationBatches(make, total, options, data)
 
     def class_counts(self, data: ImageDataset) -> Array:
@@ -73,14 +72,14 @@ class ArraySource:
     def sample(self, split: str, total: int, chosen: Array) -> "ArraySource":
         """Returns a source to evaluate on, of which a split has some images."""
 
-        def plain(name: str, options: PipelineOptions, rows: Array) -> _Pair:
+        def batch(name: str, options: PipelineOptions, rows: Array) -> _Pair:
             rows = chosen[rows] if name == split else rows
-            return self.plain(name, options, rows)
+            return self.batch(name, options, rows)
 
         labels = self.labels
         if split == "train" and labels is not None:
             labels = labels[chosen]
-        return dataclasses.replace(self, plain=plain, labels=labels)
+        return dataclasses.replace(self, batch=batch, labels=labels)
 
 
 class TrainBatches(keras.utils.PyDataset):

@@ -38,21 +38,18 @@ def digits(holdout: float = 0.0) -> ImageDataset:
     def resized(split: str, size: tuple[int, int]) -> Array:
         return resize(images[splits[split]], size)
 
-    def plain(
-        split: str, options: PipelineOptions, rows: Array
+    def batch(
+        split: str,
+        options: PipelineOptions,
+        rows: Array,
+        first: int = 0,
+        rng: np.random.Generator | None = None,
     ) -> tuple[Array, Array]:
         classes = labels[splits[split][rows]]
         if options.one_hot or options.uses_mixing:
             classes = np.eye(10, dtype="float32")[classes]
-        return resized(split, options.image_size)[rows], classes
-
-    def augmented(
-        options: PipelineOptions,
-        chosen: Array,
-        first: int,
-        rng: np.random.Generator,
-    ) -> tuple[Array, Array]:
-        return _distorted(plain("train", options, chosen), options, rng)
+        pair = resized(split, options.image_size)[rows], classes
+        return pair if rng is None else _distorted(pair, options, rng)
 
     def crops() -> ImageDataset:
         # A crop begins and ends with whole pixels: of 8 x 8 there are few.
@@ -76,8 +73,7 @@ def digits(holdout: float = 0.0) -> ImageDataset:
                 images[splits[split][i]],
                 labels[splits[split][i]],
             ),
-            augmented=augmented,
-            plain=plain,
+            batch=batch,
             refuses=("protocol", "mode", "augment", "erase", "scale"),
             labels=labels[train],
             crops=crops,

@@ -60,50 +60,44 @@ def cropped_dataset(
         split: str,
         options: PipelineOptions,
         indices: Array,
-        draw: Callable[[int, tuple[int, ...]], Crop] | None = None,
+        first: int = 0,
+        rng: np.random.Generator | None = None,
     ) -> tuple[Array, Array]:
-        """Returns images and labels, whole or of a `Crop`, which `draw` returns
-        for the place in `indices` and the height and width."""
-        size, count = options.image_size, len(indices)
-        whole = Crop(size, ((0, 0), (0, 0)), (0, 0), False)
+        size, rows = options.image_size, options.local_rows
+        scale = 2.0 if options.scale is None else options.scale
+        trains = rng is not None
+        if trains:
+            indices = indices[rows.start : rows.stop]
 
         def one(place: int, index: int) -> tuple[Array, Array]:
             image, label = read(split, index)
-            crop = whole if draw is None else draw(place, image.shape[:2])
+            crop = Crop(size, ((0, 0), (0, 0)), (0, 0), False)
+            if trains:
+                # An image is the same on any number of processes.
+                key = (options.seed, 1, first + rows[place])
+                crop = draw_crop(
+                    image.shape[:2],
+                    size,
+                    np.random.default_rng(key),
+                    scale,
+                    options.flip,
+                )
             image = cut(resize_image(image, crop.scaled), crop, size, 127)
             return image, change(label, crop, size)
 
         # A process may have no images in the last batch: one gives the shapes.
-        some = list(map(int, indices)) or [0]
+        count, some = len(indices), list(map(int, indices)) or [0]
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
             pairs = threads.map(one, range(len(some)), some)
             images, labels = map(np.stack, zip(*pairs, strict=True))
         images = preprocess_input(images[:count], options.mode)
         return np.asarray(images), labels[:count]
 
-    def augmented(
-        options: PipelineOptions,
-        chosen: Array,
-        first: int,
-        rng: np.random.Generator,
-    ) -> tuple[Array, Array]:
-        rows = options.local_rows
-        how = 2.0 if options.scale is None else options.scale, options.flip
-
-        def draw(place: int, shape: tuple[int, ...]) -> Crop:
-            # An image is the same on any number of processes.
-            key = (options.seed, 1, first + rows[place])
-            rng = np.random.default_rng(key)
-            return draw_crop(shape, options.image_size, rng, *how)
-
-        return batch("train", options, chosen[rows.start : rows.stop], draw)
-
     return ImageDataset(
         channels=channels,
         source=ArraySource(
             example=read,
-            augmented=augmented,
-            plain=batch,
+            batch=batch,
             refuses=(
                 *("protocol", "augment", "mixup", "cutmix", "erase"),
                 *("one_hot", "class_weights", "crops", "patch_sizes"),

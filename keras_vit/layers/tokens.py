@@ -196,9 +196,9 @@ class Pooling(NumberedLayer):
         else:
             # The sum is in float32, since one in float16 could overflow.
             dtype = keras.backend.result_type(inputs.dtype, "float32")
-            weights = ops.cast(valid, dtype)
-            weights /= ops.maximum(ops.sum(weights, axis=1, keepdims=True), 1)
-            mean = ops.einsum("bt,btc->bc", weights, ops.cast(patches, dtype))
+            valid = ops.cast(valid, dtype)[..., None]
+            total = ops.sum(ops.cast(patches, dtype) * valid, axis=1)
+            mean = total / ops.maximum(ops.sum(valid, axis=1), 1)
             mean = ops.cast(mean, inputs.dtype)
         if self.mode == "gap":
             return mean
