@@ -242,7 +242,7 @@ def test_training_on_a_folder_of_images(tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("eager")
-def test_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch):
+def test_interrupted_run_resumes_bit_for_bit(tmp_path):
     """The run uses micro-batches and averaged weights."""
     settings = {
         "steps": 3,

@@ -114,10 +114,7 @@ def test_every_class_has_a_training_image(
     train, test = split_by_path(paths, labels, fraction)
     assert set(labels[train]) == set(range(classes))
     assert sorted([*train, *test]) == list(range(len(paths)))
-    if expected == 0:
-        assert not len(test)
-    else:
-        assert len(test)
+    assert bool(len(test)) == (expected != 0)
     if expected:
         assert abs(len(test) - expected) < 4 * expected**0.5 + 1
 
