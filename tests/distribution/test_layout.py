@@ -1,4 +1,4 @@
-"""The layout map, on every backend: it depends only on paths and shapes."""
+"""The layout map, which depends only on paths and shapes."""
 
 import re
 
@@ -7,6 +7,7 @@ import pytest
 
 import keras_vit
 from keras_vit import distribution
+from tests.markers import on_all
 from tests.small import OPTIONS
 
 SIZES = dict(
@@ -42,7 +43,9 @@ def build(name):
     return make(**{**SIZES, **MODELS[name]})
 
 
-@pytest.mark.parametrize("name", [*MODELS, "bit"])
+@pytest.mark.parametrize(
+    "name", on_all([*MODELS, "bit"], ["all options", "hybrid"])
+)
 def test_every_variable_matches_one_pattern(name):
     model = build(name)
     layouts = distribution.layout_map(mesh())
