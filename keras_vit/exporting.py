@@ -82,8 +82,8 @@ Run: TypeAlias = Callable[[Array], Outputs]
 
 # Tolerances by compute dtype, or for int8 weights: relative to the largest
 # output or, except for int8, to 1 if that is larger.
-LIMITS = {"float32": 1e-4, "float64": 1e-4, "float16": 5e-2, "bfloat16": 5e-2}
-LIMITS["int8"] = 0.25
+LIMITS = {"float32": 1e-4, "float64": 1e-4, "int8": 0.25}
+LIMITS |= {"float16": 5e-2, "bfloat16": 5e-2}
 _DEFAULT_SIZE = (224, 224)  # of the random images, if any size is possible
 _MAX_BYTES = 2**31  # of the buffers of ONNX and LiteRT
 
@@ -171,7 +171,8 @@ def export(
     precision = "int8"
     if not int8_weights:
         dtypes = {layer.compute_dtype for layer in loaded.layers}
-        precision = max(dtypes & LIMITS.keys(), key=lambda x: LIMITS[x])
+        half = dtypes & {"float16", "bfloat16"}
+        precision = min(half, default="float32")
     samples = list(_random_images(loaded, shape)) if check else []
     with _replacing(path, form) as temporary:
         with _explained(form):
@@ -562,7 +563,11 @@ def write_torch_program(
 def _traced(
     model: keras.Model, shape: Shape
 ) -> tuple[Callable[[Tensor], Any], Tensor]:
-    """Returns a function that calls a model, and images to trace it."""
+    """Returns a function that calls a model, and images to trace it.
+
+    A module that calls it has a fixed signature, as PyTorch's exporter needs,
+    and does not own the model's weights, which would be stored twice.
+    """
 
     def call(images: Tensor) -> Any:
         outputs = model(images, training=False)

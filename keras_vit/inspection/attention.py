@@ -18,6 +18,13 @@ from keras_vit.layers import TransformerBlock
 from keras_vit.layers.resampling import resample
 from keras_vit.models.features import all_tokens
 
+# The weights of one token, of the mean of the patches and of the first patch.
+_POOLED = {
+    "token": (1, 0, 0),
+    "gap": (0, 1, 0),
+    "token_gap": (0.5, 0.5, 0),
+    "first_patch": (0, 0, 1),
+}
 _OUTLIER = 10  # times the mean attention that a token receives
 
 
@@ -381,17 +388,10 @@ def pooling_weights(
         for layer in model.layers
         if isinstance(layer, Pooling)
     ] or [(default, 0)]
-    one = np.eye(first + patches)
-    mean = one[first:].mean(axis=0)
-    return np.mean(
-        [
-            {
-                "token": one[index],
-                "gap": mean,
-                "token_gap": (one[index] + mean) / 2,
-                "first_patch": one[first],
-            }[mode]
-            for mode, index in modes
-        ],
-        axis=0,
-    )[None]
+    total = np.zeros((1, first + patches))
+    for mode, index in modes:
+        token, mean, one = _POOLED[mode]
+        total[0, index] += token
+        total[0, first:] += mean / patches
+        total[0, first] += one
+    return total / len(modes)

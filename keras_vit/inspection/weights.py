@@ -32,7 +32,15 @@ def embedding_filters(model: keras.Model, count: int = 28) -> Array:
     """
     if count < 1:
         raise ValueError(f"`count` must be 1 or more. Received: {count}")
-    kernel = _first_kernel(model).astype("float64")  # (rows, columns, C, D)
+    layers = {layer.name: layer for layer in model.layers}
+    first = layers.get("root_conv") or tokens.find_layer(model, PatchEmbedding)
+    if first is None:
+        raise ValueError(
+            f"The model {model.name!r} was not made by keras_vit: it has "
+            "neither a PatchEmbedding nor a ResNet's `root_conv`."
+        )
+    kernel = keras.ops.convert_to_numpy(first.kernel)  # (rows, columns, C, D)
+    kernel = kernel.astype("float64")
     filters = kernel.reshape(-1, kernel.shape[-1]).T
     filters = filters - filters.mean(axis=0)
     components = np.linalg.svd(filters, full_matrices=False)[2][:count]
@@ -45,18 +53,6 @@ def embedding_filters(model: keras.Model, count: int = 28) -> Array:
     span = np.where(high > low, high - low, 1)
     scaled = (components - low) / span
     return scaled.reshape(-1, *kernel.shape[:3]).astype("float32")
-
-
-def _first_kernel(model: keras.Model) -> Array:
-    """Returns the kernel of the first convolution or the patch embedding."""
-    layers = {layer.name: layer for layer in model.layers}
-    first = layers.get("root_conv") or tokens.find_layer(model, PatchEmbedding)
-    if first is None:
-        raise ValueError(
-            f"The model {model.name!r} was not made by keras_vit: it has "
-            "neither a PatchEmbedding nor a ResNet's `root_conv`."
-        )
-    return keras.ops.convert_to_numpy(first.kernel)
 
 
 def position_similarity(

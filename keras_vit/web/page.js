@@ -15,6 +15,7 @@ let size, graphs = {}; // of the chosen image size
 // Loads the graphs of the chosen image size. What another one has takes memory.
 async function load() {
   for (const graph of Object.values(graphs)) await graph.release();
+  graphs = {};
   for (const picture of pictures) picture.input = null, picture.results = {};
   size = config.sizes[get("size").value];
   for (const name of ["columns", "model"]) {
