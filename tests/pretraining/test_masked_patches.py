@@ -304,3 +304,12 @@ def test_value_range_per_channel():
     ).all()
     with pytest.raises(ValueError, match="value_range"):
         pretraining.MaskedPatchPrediction(encoder, value_range=(1, -1))
+
+
+@ON_TORCH
+def test_initial_mask_token_matches_simmim():
+    """models/simmim.py: normal, truncated at one standard deviation."""
+    encoder = small.encoder(hidden_size=512, num_layers=1)
+    token = numpy(pretraining.MaskedImageModeling(encoder).mask_token.tokens)
+    assert 0.019 < np.abs(token).max() <= 0.02
+    assert token.std() == pytest.approx(0.02 * 0.53956, rel=0.1)

@@ -139,6 +139,7 @@ def test_dino_head_matches_lightly(golden):
     np.testing.assert_array_equal(case["last_layer-weight_g"], 1)
     head.last_layer.kernel.assign(case["last_layer-weight_v"].T)
     found = numpy(head(case["inputs"]))
+    assert head.compute_output_shape(case["inputs"].shape) == found.shape
     np.testing.assert_allclose(found, case["outputs"], **TOLERANCE)
 
 
@@ -151,6 +152,7 @@ def test_moco_heads_match_lightly(golden, name, layers):
     for i, layer in enumerate(head.linear):
         layer.kernel.assign(case[f"layers-{3 * i}-weight"].T)
     found = numpy(head(case["inputs"], training=True))
+    assert head.compute_output_shape(case["inputs"].shape) == found.shape
     # Rounding of batch statistics: 1.5e-6 under TensorFlow, of 1.7.
     np.testing.assert_allclose(found, case["outputs"], rtol=0, atol=3e-6)
 

@@ -20,6 +20,7 @@ from keras_vit import training
 from keras_vit.training import callbacks
 from keras_vit.training import checkpoint
 from tests.harness import numpy
+from tests.recipes.programs import Crash
 from tests.recipes.programs import rows_of
 from tests.training import run_small
 
@@ -68,19 +69,6 @@ def assert_averaged(model):
         np.testing.assert_array_equal(found, numpy(average))
 
 
-class Crash(keras.callbacks.Callback):
-    """Interrupts the run after some steps."""
-
-    def __init__(self, after):
-        super().__init__()
-        self.left = after
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
-
-
 ON_TORCH = pytest.mark.backends("torch")
 
 
@@ -99,11 +87,9 @@ def test_interrupted_run_resumes_bit_for_bit(after, straight, tmp_path):
 def test_equal_averages_resume(tmp_path):
     """The run resumes before its first averaged step, and after it."""
     run_small.main(tmp_path / "straight", average_from=12)
-    for after in (7, 13):  # it resumes from steps 5 and 15
+    for step in (7, 18):  # it resumes from steps 5 and 15
         with pytest.raises(KeyboardInterrupt):
-            run_small.main(
-                tmp_path / "crashed", [Crash(after)], average_from=12
-            )
+            run_small.main(tmp_path / "crashed", [Crash(step)], average_from=12)
     model, _ = run_small.main(tmp_path / "crashed", average_from=12)
     assert_same_end(tmp_path / "crashed", tmp_path / "straight")
     assert_averaged(model)
