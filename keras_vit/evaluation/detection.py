@@ -76,7 +76,7 @@ def coco_metrics(
     1.0
     """
     pairs = [
-        (_arrays(found), _arrays(truth))
+        (_arrays(found), _arrays({"scores": (), **truth}))
         for found, truth in zip(predictions, targets, strict=True)
     ]
     classes = np.unique(
@@ -302,7 +302,7 @@ def _arrays(image: Mapping[str, ArrayLike]) -> dict[str, Array]:
     return {
         "boxes": boxes,
         "classes": np.asarray(image["classes"], int).reshape(-1),
-        "scores": np.asarray(image.get("scores", ()), float).reshape(-1),
+        "scores": np.asarray(image["scores"], float).reshape(-1),
         "crowd": np.asarray(image["crowd"], bool).reshape(-1),
         "areas": np.asarray(image["areas"], float).reshape(-1),
     }

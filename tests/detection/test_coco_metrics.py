@@ -44,6 +44,8 @@ def test_images_without_boxes_or_objects():
     assert found["AP50"] == pytest.approx(0.5)
     with pytest.raises(ValueError, match="shorter"):
         coco_metrics([box], [])
+    with pytest.raises(KeyError, match="scores"):
+        coco_metrics([{"boxes": [[0, 0, 9, 9]], "classes": [1]}], [box])
 
 
 @pytest.mark.parametrize("name", ["classes", "boxes"])
