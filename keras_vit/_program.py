@@ -55,10 +55,11 @@ def nearest_flag(parser: argparse.ArgumentParser, message: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors suggest flags."""
+    """A parser whose errors are one line, and suggest flags."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(message + nearest_flag(self, message))
+        message += nearest_flag(self, message)
+        self.exit(2, f"error: {message} (--help lists all flags)\n")
 
 
 def run_program(run: Callable[[Arguments], int], arguments: Arguments) -> int:

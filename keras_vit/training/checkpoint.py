@@ -192,6 +192,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         self.micro_batches = micro_batches
         self.strategy = strategy or Strategy("none", "there is one process")
         self.folder = pathlib.Path(folder)
+        self._best = self.folder / "best.npz"
         self.every, self.keep, self.seed = every, keep, seed
         self.keep_best, self.steps = keep_best, steps
         self.fingerprint = fingerprint or {}
@@ -267,10 +268,6 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         self._assign(model, arrays, self._best)
         assign_averages(model)
         return best
-
-    @property
-    def _best(self) -> pathlib.Path:
-        return self.folder / "best.npz"
 
     def _assign(
         self, model: keras.Model, arrays: dict[str, Array], path: pathlib.Path

@@ -15,14 +15,12 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import ClassVar
-from typing import NoReturn
 from typing import Self
 
 from keras_vit import _program
 from keras_vit._logging import logger
 from keras_vit._logging import show as show_log
 from keras_vit._program import UserError as UserError
-from keras_vit._program import nearest_flag
 from keras_vit._program import printable as printable
 from keras_vit._program import require as require
 from keras_vit._program import user_errors as user_errors
@@ -113,7 +111,7 @@ def parse_args(
     (one or more values), or bool (a flag without a value, False by default).
     Other fields are settings without a flag.
     """
-    parser = _Parser(
+    parser = _program.Parser(
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -195,12 +193,6 @@ def run(
             )
         logger.error("\nerror: interrupted%s", hint)
         sys.exit(128 + signal.SIGINT)
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        message += nearest_flag(self, message)
-        self.exit(2, f"error: {message} (--help lists all flags)\n")
 
 
 def _plain(hint: Any) -> Any:

@@ -81,8 +81,29 @@ def warmup_decay(config: Any) -> WarmupDecay:
     )
 
 
+def load_run_data(config: Any) -> ImageDataset:
+    """Returns the dataset of a config, of whose training images the fraction
+    `holdout`, or that of "paper", is evaluated on instead.
+
+    With 0, the model trains on all training images and is evaluated on the test
+    set, or on the validation images of a CSV file. None is like 0, except that
+    the model does not train on the images that a preset leaves out.
+    """
+    holdout = config.holdout
+    left_out = holdout
+    if holdout is None:
+        name = config.dataset.partition(":")[0]
+        left_out = config.published.left_out.get(name, 0.0)
+    data = load_dataset(
+        config.dataset, left_out, config.skip_bad_images, config.test_split
+    )
+    if left_out and not holdout:
+        return dataclasses.replace(data, num_validation=0)
+    return data
+
+
 def begin(
-    config: Any, load: Callable[..., Any] | None = None
+    config: Any, load: Callable[..., Any] = load_run_data
 ) -> tuple[Strategy, Any, pathlib.Path]:
     """Returns the strategy, the dataset and the output folder of a config.
 
@@ -90,8 +111,7 @@ def begin(
 
     Args:
         config: `TrainingFlags`.
-        load: Function of a config that returns the dataset; None for
-            `load_run_data`.
+        load: Function of a config that returns the dataset.
 
     Returns:
         Tuple of a `keras_vit.distribution.Strategy`, a
@@ -108,7 +128,7 @@ def begin(
             "Recipes split a model over the devices of one process only, since "
             "the first process writes it. Use --strategy data-parallel."
         )
-    data = load(config) if load else load_run_data(config)
+    data = load(config)
     if data.multi_label and getattr(config, "loss", None) != "sigmoid":
         raise ValueError(
             f"Images of {data.name!r} have several classes each: train with "
@@ -128,7 +148,7 @@ def launch(
     config: Any,
     resolve_config: Callable[..., Any],
     train: Callable[..., dict[str, Any]],
-    load: Callable[..., Any] | None = None,
+    load: Callable[..., Any] = load_run_data,
 ) -> None:
     """Trains with a config whose missing values `resolve_config` fills in, and
     logs the results; see `begin`."""
@@ -150,24 +170,3 @@ def set_up(config: Any) -> Strategy:
     if config.tensorboard:
         require("tensorflow")
     return strategy
-
-
-def load_run_data(config: Any) -> ImageDataset:
-    """Returns the dataset of a config, of whose training images the fraction
-    `holdout`, or that of "paper", is evaluated on instead.
-
-    With 0, the model trains on all training images and is evaluated on the test
-    set, or on the validation images of a CSV file. None is like 0, except that
-    the model does not train on the images that a preset leaves out.
-    """
-    holdout = config.holdout
-    left_out = holdout
-    if holdout is None:
-        name = config.dataset.partition(":")[0]
-        left_out = config.published.left_out.get(name, 0.0)
-    data = load_dataset(
-        config.dataset, left_out, config.skip_bad_images, config.test_split
-    )
-    if left_out and not holdout:
-        return dataclasses.replace(data, num_validation=0)
-    return data
