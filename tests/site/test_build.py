@@ -113,6 +113,8 @@ def test_a_page_is_a_notebook(site, pages):
     cells = json.loads((site / link).read_text())["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert code[0]["source"].startswith("import pathlib")
+    assert code[1]["source"].startswith("!keras-vit train photos")
+    assert "test accuracy" in code[1]["outputs"][0]["text"]
     text = (ROOT / "docs" / "example.md").read_text()
     for cell in code:
         assert cell["source"].replace("!", "    ").rstrip() in text
