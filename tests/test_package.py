@@ -5,10 +5,12 @@ import pathlib
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 
 import keras_vit
+from tests.small import tiny
 
 PUBLIC = """
 mixed_sizes
@@ -29,6 +31,23 @@ def test_public_names():
     found = {name for name in dir(keras_vit) if not name.startswith("_")}
     assert sorted(found - internal) == sorted(PUBLIC)
     assert not hasattr(keras_vit, "__wrapped__")
+
+
+@pytest.mark.backends("jax")  # test_keras_workflows has the others
+@pytest.mark.usefixtures("eager")
+def test_float64_under_jax():
+    import jax
+
+    with jax.enable_x64(True):
+        keras.config.set_floatx("float64")
+        # `dtype_policy()` gives it in a process that begins with this floatx.
+        keras.config.set_dtype_policy("float64")
+        model = tiny(input_shape=(None, None, 3), classes=2, grid_size=2)
+        model.compile("sgd", "mse")
+        model.fit(np.zeros((1, 16, 24, 3)), np.ones((1, 2)), verbose=0)
+        dtypes = {w.dtype for w in model.weights if "seed" not in w.path}
+        found = model(np.zeros((1, 16, 24, 3))).dtype
+    assert dtypes == {keras.backend.standardize_dtype(found)} == {"float64"}
 
 
 CODE = """
