@@ -57,7 +57,7 @@ FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class Reference(NamedTuple):
-    """An import statement."""
+    """An import statement, or a private attribute of an imported module."""
 
     importer: str  # a module, such as keras_vit.layers.blocks
     line: int
@@ -74,15 +74,23 @@ def nodes(tree, inside=False):
         yield from nodes(node, within)
 
 
+def is_private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
 def imports(path):
     """Yields the fields of a file's references but the first."""
-    for node, inside in nodes(ast.parse(path.read_text(), str(path))):
+    found = list(nodes(ast.parse(path.read_text(), str(path))))
+    modules = {}  # what names of this file stand for
+    for node, inside in found:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 # The longest part of the name that is one of our modules.
                 target = alias.name
                 while target and target not in FILES:
                     target = target.rpartition(".")[0]
+                top = alias.name.partition(".")[0]
+                modules[alias.asname or top] = target if alias.asname else top
                 yield node.lineno, target or alias.name, None, inside
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "a relative import"
@@ -90,7 +98,14 @@ def imports(path):
                 target, name = node.module, alias.name
                 if f"{target}.{name}" in FILES:
                     target, name = f"{target}.{name}", None
+                    modules[alias.asname or alias.name] = target
                 yield node.lineno, target, name, inside
+    for node, _ in found:
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            first, *rest = ast.unparse(node.value).split(".")
+            target = ".".join([modules.get(first, ""), *rest])
+            if target in FILES:
+                yield node.lineno, target, node.attr, True
 
 
 FILES = {
@@ -105,10 +120,6 @@ REFERENCES = [
     for module, path in FILES.items()
     for found in imports(path)
 ]
-
-
-def is_private(name):
-    return name.startswith("_") and not name.startswith("__")
 
 
 def area(module):

@@ -85,6 +85,11 @@ def test_accuracies_are_those_of_the_cards():
     assert count > 15
 
 
+def test_ci_runs_the_commands_of_the_readme():
+    script = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert "\n".join(f"    {x}" for x in script[-2:]) + "\n" in README
+
+
 def test_parameters_of_the_table_of_sizes():
     from tests.models.test_variants import PARAMETERS
 

@@ -105,6 +105,14 @@ def test_initial_values_match_the_original(method):
             assert 0.9 * largest <= np.abs(value).max() <= largest * 1.0001
         elif value.size > 1000:
             assert np.abs(value).max() > 3 * deviation  # not truncated at 2
+    for path, value in values.items():
+        kind = path.rpartition("/")[2]
+        if kind == "gamma":
+            np.testing.assert_array_equal(value, 1, path)
+        elif kind in ("beta", "bias") and not path.startswith(
+            ("patch_embedding/", "decoder/pixels/")
+        ):
+            np.testing.assert_array_equal(value, 0, path)
     # The seed determines them.
     path = "block_1/mlp/dense_1/kernel"
     again, other = (initial_values(method, seed)[path] for seed in (0, 2))

@@ -240,6 +240,30 @@ def test_training_on_a_folder_of_images(tmp_path, capsys):
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.usefixtures("eager")
+def test_a_log_begins_with_its_run(tmp_path, monkeypatch):
+    """Not with a download, after which a run may fail, or an earlier run."""
+    build, output = recipe.build_model, tmp_path / "run"
+    errors = [ValueError("no weights")]
+
+    def downloading(config, data):
+        command_line.logger.warning("downloading")
+        if errors:
+            raise errors.pop()
+        return build(config, data)
+
+    monkeypatch.setattr(recipe, "build_model", downloading)
+    settings = {"batch_size": 32, "output": str(output)}
+    refused("no weights", **settings, steps=1)
+    assert not output.exists()
+    for steps in (1, 2):
+        run(**settings, steps=steps, overwrite=steps == 2)
+        log = (output / "log.txt").read_text()
+        found = re.findall(r" (\d/\d) |(downloading)", log)
+        assert found == [(f"{i}/{steps}", "") for i in range(1, steps + 1)]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_interrupted_run_resumes_bit_for_bit(tmp_path):

@@ -84,6 +84,12 @@ def test_environment_info_holds_the_git_commit(tmp_path, monkeypatch):
     (tmp_path / "new").touch()
     assert run_folder.environment_info()["git"] == commit | {"changed": True}
 
+    def slow(*_, timeout, **options):
+        raise subprocess.TimeoutExpired("git", timeout)
+
+    monkeypatch.setattr(subprocess, "check_output", slow)
+    assert run_folder.environment_info()["git"] is None
+
 
 def test_lost_process_is_reported():
     two = types.SimpleNamespace(process=(0, 2))
