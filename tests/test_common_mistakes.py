@@ -1,5 +1,7 @@
-"""Frequent mistakes and their messages: the table in docs/finetune.md."""
+"""Frequent mistakes and their messages: the tables in docs/finetune.md and
+docs/migrate.md."""
 
+import inspect
 import json
 import os
 import pathlib
@@ -13,6 +15,7 @@ import pytest
 
 import keras_vit
 from keras_vit import _requirements
+from keras_vit.models.config import FOREIGN_ARGUMENT_NAMES
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -180,3 +183,24 @@ def test_wrong_model_arguments_raise(do, expected):
     with pytest.raises(kind) as error:
         do()
     assert re.search(text, str(error.value), re.DOTALL), error.value
+
+
+def test_errors_of_other_libraries_arguments_are_the_table_of_the_docs():
+    accepted = inspect.signature(keras_vit.VisionTransformer).parameters
+    others = "dense_features", "attention_maps", "set_dtype_policy"
+    suggested = {x.split(".")[-1] for x in FOREIGN_ARGUMENT_NAMES.values()}
+    assert suggested <= {*accepted, *others}
+    text = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8")
+    checked = []
+    for line in text.partition("\n## ")[0].splitlines():
+        *theirs, here = line.strip("|").split("|")
+        for name in re.findall(r"`(\w+)=", " ".join(theirs[1:])):
+            if name in accepted:
+                continue
+            with pytest.raises(TypeError) as error:
+                tiny(**{name: 1})
+            words = set(re.findall(r"\w+", here))
+            words |= {"classes"} if "include_top" in words else set()
+            assert str(error.value).split("'")[-2] in words, line
+            checked.append(name)
+    assert len(checked) > 5

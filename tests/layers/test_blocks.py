@@ -59,6 +59,20 @@ def test_block_matches_the_reference(activation, bias, norm, scale):
     )
 
 
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_matches_float32(policy):
+    x = tokens(2, 9, 24).astype("float32")
+    block = layers.TransformerBlock(3, 48)
+    block.build(x.shape)
+    weights_of(block)
+    keras.config.set_dtype_policy(policy)
+    half = layers.TransformerBlock(3, 48)
+    half.build(x.shape)
+    half.set_weights(block.get_weights())
+    found = numpy(ops.cast(half(x), "float32"))
+    np.testing.assert_allclose(found, numpy(block(x)), atol=0.2)
+
+
 def test_drop_path_drops_branches_of_whole_images():
     block = layers.TransformerBlock(1, 4, drop_path=0.5)
     x = np.ones((400, 2, 4), "float32") * tokens(1, 2, 4).astype("float32")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.data import _pipeline
 from keras_vit.data import tfds as tfds_sets
 from keras_vit.data.dataset import PipelineOptions
 from keras_vit.training.training_run import explain_error
@@ -213,6 +214,16 @@ class KvLocalUnlabelled(_Local):
             if label is not None:
                 values["label"] = label
             yield key, values
+
+
+@pytest.mark.parametrize("label", [5, [1, 5]])
+def test_labels_above_the_last_class_raise(label):
+    batches = tf.data.Dataset.from_tensors(tf.constant(label, "int64")).map(
+        lambda x: _pipeline.check_label(x, 5, "name", "test")
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        list(batches)
+    assert "from 0 to 4" in str(_pipeline.find_data_error(error.value))
 
 
 def test_labels_of_minus_one_raise():
