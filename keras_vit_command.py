@@ -150,7 +150,8 @@ def import_tensorflow() -> None:
     imports it to save a model.
     """
     quiet = os.environ["TF_CPP_MIN_LOG_LEVEL"] == "3"
-    if not quiet or "tensorflow" in sys.modules:
+    # Without file 2, there is nothing to hide.
+    if not quiet or "tensorflow" in sys.modules or sys.stderr is None:
         return
     # Another process has them, and prints them if no zero byte follows: on an
     # unsuitable machine, TensorFlow ends this process.

@@ -144,3 +144,15 @@ def test_messages_of_tensorflow_are_hidden(folder, ending, printed):
         printed += " and the next one"
     assert found.stderr.startswith(printed)
     assert found.stderr.count("message") == printed.count("message")
+
+
+def test_tensorflow_is_imported_without_stderr(folder):
+    (folder / "tensorflow.py").touch()
+    paths = os.pathsep.join([str(folder), str(command.recipes().parent)])
+    code = "import keras_vit_command as c; c.import_tensorflow(); print('next')"
+    found = subprocess.run(
+        ["sh", "-c", '"$0" -c "$1" 2>&-', sys.executable, code],
+        env={**os.environ, "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        stdout=subprocess.PIPE,
+    )
+    assert found.stdout == b"next\n"

@@ -386,15 +386,15 @@ def mean_iou(confusion: ArrayLike) -> tuple[float, Array]:
 
 
 def per_class(
-    confusion: ArrayLike | tuple[ArrayLike, ArrayLike],
+    confusion: ArrayLike | tuple[Array, Array],
     class_names: Sequence[str],
 ) -> list[dict[str, Any]]:
     """Computes the accuracy and precision of each class.
 
     Args:
-        confusion: The output of `confusion_matrix`, or a tuple of its first two
-            arguments, predicted and true classes, of shape `(images,)`: the
-            matrix of 21,843 classes takes 3.8 GB.
+        confusion: The output of `confusion_matrix`, or a tuple of two NumPy
+            arrays, its first two arguments, predicted and true classes, of
+            shape `(images,)`: the matrix of 21,843 classes takes 3.8 GB.
         class_names: List of strings, one per class.
 
     Returns:
@@ -412,7 +412,8 @@ def per_class(
         None.
     """
     classes = len(class_names)
-    if isinstance(confusion, tuple):
+    # A tuple of other sequences holds the rows of a matrix.
+    if isinstance(confusion, tuple) and isinstance(confusion[0], np.ndarray):
         chosen, labels = (
             check_labels(x, np.size(confusion[1]), classes, name)
             for x, name in zip(confusion, ("predicted", "labels"), strict=True)
@@ -428,10 +429,12 @@ def per_class(
             )
         labels, chosen = np.nonzero(confusion)
         times = confusion[labels, chosen]
+    # A matrix that was divided by the numbers of images has fractions.
+    dtype = np.result_type(times, int)
     images, predicted = (
-        np.bincount(x, times, classes).astype(int) for x in (labels, chosen)
+        np.bincount(x, times, classes).astype(dtype) for x in (labels, chosen)
     )
-    right, mistakes = np.zeros(classes, int), np.zeros(classes, int)
+    right, mistakes = np.zeros((2, classes), dtype)
     others = np.zeros(classes, int)
     same = labels == chosen
     right[labels[same]] = times[same]

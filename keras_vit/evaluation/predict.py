@@ -74,6 +74,6 @@ def predict_dataset(
         if wrong := find_data_error(error):
             raise wrong from error
         raise
-    if not found:
+    if not (found and total):
         raise ValueError("There is no image to look at.")
     return np.concatenate(found)[:total], np.concatenate(labels)[:total]

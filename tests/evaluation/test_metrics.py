@@ -226,6 +226,11 @@ def test_per_class_metrics():
     assert rows[2]["accuracy"] == 0 and rows[2]["precision"] is None
     assert rows[3]["accuracy"] is None and rows[3]["images"] == 0
     assert evaluation.per_class((predicted, labels), list("abcd")) == rows
+    nested = tuple(map(tuple, confusion))
+    assert evaluation.per_class(nested, list("abcd")) == rows
+    parts = evaluation.per_class(confusion / 6, list("abcd"))
+    assert parts[0]["accuracy"] == pytest.approx(1 / 3)
+    assert parts[0]["precision"] == pytest.approx(1 / 2)
     with pytest.raises(ValueError, match="each of the 3 classes"):
         evaluation.per_class(confusion, ["a", "b", "c"])
 

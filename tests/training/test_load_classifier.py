@@ -212,8 +212,9 @@ def test_images_of_weight_0_are_ignored():
     np.testing.assert_allclose(
         found, model.predict(images[1:3], verbose=0), atol=1e-5
     )
-    with pytest.raises(ValueError, match="no image to look at"):
-        keras_vit.evaluation.predict_dataset(model, [], 0)
+    for none in ([], batches):
+        with pytest.raises(ValueError, match="no image to look at"):
+            keras_vit.evaluation.predict_dataset(model, none, 0)
 
 
 def test_error_names_the_path_of_a_bad_image():
