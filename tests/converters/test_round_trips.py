@@ -227,3 +227,14 @@ def test_variant_round_trip(case):
             again = from_checkpoint(arrays, found, heads=3)
             again, _ = code_base.after_reading(again, {}, variant)
             golden_data.assert_same(again, checkpoint.weights)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".pth"])
+def test_file_types_keep_bfloat16(suffix, tmp_path):
+    there, back = tmp_path / f"there{suffix}", tmp_path / f"back{suffix}"
+    given = {"num_heads": 3}
+    source, to = golden_data.load_path("hf_vit_bf16"), "vit_jax:current"
+    _cli.convert(source, there, to=to, settings=given)
+    own = golden_data.open_layout("hf_vit_bf16")
+    _cli.convert(there, back, layout=to, to=own, settings=given)
+    golden_data.assert_same(read(back), golden_data.normalized("hf_vit_bf16"))
