@@ -7,6 +7,7 @@ import sklearn.datasets
 
 import keras_vit
 from keras_vit.data import digits
+from keras_vit.data.splits import stratified_split
 from tests.training.batches import check_order
 from tests.training.batches import examples
 from tests.training.batches import take
@@ -48,6 +49,13 @@ def test_every_test_image_occurs_once(data):
     assert [len(shard) for shard in shards] == [4, 4]
     together = np.concatenate([examples(shard)[0] for shard in shards])
     np.testing.assert_array_equal(together, images)
+
+
+def test_each_part_of_a_split_has_images_of_small_classes():
+    labels = np.array([0] * 50 + [1] * 10 + [2] * 2 + [3])
+    train, test = stratified_split(labels)
+    assert np.bincount(labels[test]).tolist() == [10, 2, 1]
+    assert np.array_equal(np.sort([*train, *test]), range(63))
 
 
 def test_training_images_are_used_equally_often(data):
