@@ -21,6 +21,7 @@ from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
 from keras_vit.weights.files import archives
 from keras_vit.weights.files import read
+from tests import attacks
 from tests.fuzzing import readers
 
 pytestmark = pytest.mark.backends("torch")
@@ -417,6 +418,22 @@ def test_wrong_config_values_raise(tmp_path, capsys):
     os.mkfifo(path)
     with pytest.raises(ValueError, match="config.json' is no file"):
         open_checkpoint(tmp_path / "a")
+
+
+def test_a_function_with_the_name_of_a_class_is_refused(tmp_path):
+    """Keras looks up functions by another name than the registered one."""
+    evil = attacks.function("system", "os")
+    evil["registered_name"] = "keras_vit>MlpBlock"
+    save(tiny(), tmp_path / "a.keras")
+    attacks.rewrite(
+        tmp_path / "a.keras",
+        tmp_path / "b.keras",
+        lambda config: attacks.add_layer(
+            config, attacks.dense(activation=evil)
+        ),
+    )
+    with pytest.raises(ValueError, match="'function' of the module 'os'"):
+        load(tmp_path / "b.keras")
 
 
 def test_missing_blocks_raise(tmp_path):
