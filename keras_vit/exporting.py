@@ -235,7 +235,7 @@ def _load(
     size if it is one of this package."""
     local = locate(path)
     if form.name == "web":
-        return web.load_model(local, layout, settings, size)
+        return web.model_of_pixels(local, layout, settings, size)
     try:
         model = converters.load(local, layout, **settings)
     except ValueError:

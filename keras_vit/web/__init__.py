@@ -58,7 +58,7 @@ _LARGE = 1024  # values of an array that is in the file of weights
 Size: TypeAlias = tuple[int, int] | None
 
 
-def load_model(
+def model_of_pixels(
     path: StrPath, layout: str | None, settings: Config, size: Size
 ) -> keras.Model:
     """Returns the model of a checkpoint from pixels to probabilities, of a size
