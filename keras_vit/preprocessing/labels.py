@@ -170,8 +170,8 @@ def default_names(classes: int) -> list[str]:
     try:
         if classes in (IMAGENET_CLASSES, IMAGENET21K_CLASSES):
             return [name for _, name in _resolve_labels(None, classes)]
-    except OSError:
-        pass
+    except OSError as error:
+        warn(f"Classes are numbered, since they have no names here. {error}")
     return [f"class {index}" for index in range(classes)]
 
 
