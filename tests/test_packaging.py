@@ -122,7 +122,7 @@ def test_setting_the_repositorys_address(program, tmp_path, capsys):
         assert new in (tmp_path / name).read_text()
     for name in ("README.md", "docs/start.md"):  # hidden until now
         text = (tmp_path / name).read_text()
-        assert "\n[![Open in Colab]" in text and "<!--" not in text
+        assert "\n[![Open in Colab]" in text and "<!--set" not in text
     assert program.main(["no address"]) == 2
 
 

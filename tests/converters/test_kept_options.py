@@ -184,7 +184,9 @@ def test_config_and_file_have_every_option(family, field, tmp_path):
         assert not changed(model, other)
         assert other.output_shape == (None, 5)
         found = keras_vit.config_of(other)
-        assert found == dataclasses.replace(config, block=found.block)
+        if field == "block":
+            found = dataclasses.replace(found, block=config.block)
+        assert found == config
     assert loaded.name == "mine"
 
 
