@@ -80,7 +80,7 @@ Shape: TypeAlias = tuple[int | None, int | None, int | None, int]
 # A function that applies an exported model to images.
 Run: TypeAlias = Callable[[Array], Outputs]
 
-# Tolerances by compute dtype, or for int8 weights: relative to the largest
+# Tolerances, by compute dtype or for int8 weights, are relative to the largest
 # output or, except for int8, to 1 if that is larger.
 LIMITS = {"float32": 1e-4, "float64": 1e-4, "int8": 0.25}
 LIMITS |= {"float16": 5e-2, "bfloat16": 5e-2}

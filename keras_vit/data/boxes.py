@@ -22,10 +22,11 @@ from keras_vit.data.segmentation import cropped_dataset
 _COLUMNS = ("path", "class", "x_min", "y_min", "x_max", "y_max")
 # A box of which less remains in a crop is left out.
 _LEAST_PART = 0.25
-# Of a box: its class, its first x, first y, last x and last y in pixels, where
-# it is in the file, and whether it is a crowd.
+# A row has the class of a box, its first x, first y, last x and last y in
+# pixels, its place in the file, and whether it is a crowd.
 Row = tuple[str, Sequence[float | str], str, bool]
-Boxes = dict[str, list[Row]]  # by the path of the image
+# The keys of both are paths of images.
+Boxes = dict[str, list[Row]]
 Sizes = dict[str, tuple[int, int]]
 
 

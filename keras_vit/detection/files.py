@@ -27,8 +27,8 @@ from keras_vit.weights.weight_map import assign_all
 from keras_vit.weights.weight_map import from_checkpoint
 from keras_vit.weights.weight_map import to_checkpoint
 
-# Fields of `ViTConfig` and arguments of `set_loss`: their names in config.json
-# and transformers' defaults, since files may leave them out.
+# Fields of `ViTConfig` and arguments of `set_loss` have these names and
+# defaults in transformers' config.json, which may leave them out.
 _FIELDS = {
     "hidden_size": ("hidden_size", 768),
     "num_layers": ("num_hidden_layers", 12),

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _THRESHOLDS = np.linspace(0.5, 0.95, 10)
 _RECALLS = np.linspace(0, 1, 101)
-# Bounds of areas in square pixels: all, small, medium, large.
+# These are the bounds, in square pixels, of all, small, medium and large areas.
 _SMALLEST = np.array([[0], [0], [32**2], [96**2]])
 _LARGEST = np.array([[1e5**2], [32**2], [96**2], [1e5**2]])
 _MOST = 100  # boxes of an image, those of the highest scores
-# Areas, by their index, and numbers of boxes of an image, of which there is a
-# precision and a recall.
+# There is a precision and a recall for each pair of a range of areas and a
+# number of boxes of an image.
 _RANGES = ((0, _MOST), (1, _MOST), (2, _MOST), (3, _MOST), (0, 1), (0, 10))
 
 
@@ -82,7 +82,7 @@ def coco_metrics(
     classes = np.unique(
         np.concatenate([[], *(truth["classes"] for _, truth in pairs)])
     )
-    # By class, range and threshold; NaN without objects.
+    # Both have axes of class, range and threshold, and are NaN without objects.
     precision, recall = np.full((2, len(classes), 6, 10), np.nan)
     for k, number in enumerate(classes):
         parts = zip(*(_match(*pair, number) for pair in pairs), strict=True)
@@ -336,7 +336,7 @@ def _match(
         is_counted = counted.any(-1, keepdims=True)
         fits = np.where(is_counted, counted, fits)
         is_matched = fits.any(-1)
-        # The last one of those of the largest IoU.
+        # Of several objects of the largest IoU, COCO's code takes the last.
         best = np.where(fits, overlap, -1)[..., ::-1].argmax(-1)
         best = len(crowd) - 1 - best[..., None]
         left = np.take_along_axis(free, best, -1) & ~is_matched[..., None]

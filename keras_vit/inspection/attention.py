@@ -18,7 +18,7 @@ from keras_vit.layers import TransformerBlock
 from keras_vit.layers.resampling import resample
 from keras_vit.models.features import all_tokens
 
-# The weights of one token, of the mean of the patches and of the first patch.
+# Each pooling weights one token, the mean of the patches and the first patch.
 _POOLED = {
     "token": (1, 0, 0),
     "gap": (0, 1, 0),

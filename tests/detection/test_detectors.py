@@ -62,6 +62,9 @@ def test_it_learns_is_saved_and_trains_on(head, tmp_path):
     keras_vit.save(model, tmp_path / "model.keras")
     for load in (keras_vit.load, keras.models.load_model):
         again = load(tmp_path / "model.keras")
+        if head == "yolos":
+            tokens = again.get_layer("detection_tokens")
+            assert tokens.loss_options == options["loss_options"]
         for name, array in again.predict(x, verbose=0).items():
             np.testing.assert_allclose(array, found[name], atol=1e-5)
     assert keras_vit.detection.class_names(again) == ("red", "green")
@@ -123,12 +126,12 @@ def test_onnx_has_the_boxes(head, tmp_path):
     expected = model.predict(x, verbose=0)
     assert found.keys() == expected.keys()
     for name, array in found.items():
-        np.testing.assert_allclose(array, expected[name], atol=1e-4)
+        np.testing.assert_allclose(array, expected[name], atol=1e-5)
     boxes = decode(found, 8, 12), decode(expected, 8, 12)
     assert sum(len(row["boxes"]) for row in boxes[0]) > 3
     for row, other in zip(*boxes, strict=True):
         np.testing.assert_array_equal(row["classes"], other["classes"])
-        np.testing.assert_allclose(row["boxes"], other["boxes"], atol=1e-3)
+        np.testing.assert_allclose(row["boxes"], other["boxes"], atol=1e-4)
 
 
 @ON_TORCH

@@ -21,7 +21,7 @@ _RESAMPLINGS = (
     *("bilinear", "bilinear_antialias", "bilinear_align_corners"),
     *("bicubic", "bicubic_antialias", "bicubic_align_corners"),
 )
-# Options of `NaFlexVit` that change outputs, and the only value of them here.
+# These options of `NaFlexVit` change outputs, and have only these values here.
 _DEFAULTS = {
     "pos_embed_ar_preserving": False,
     "pos_embed_use_grid_sample": False,
