@@ -2,7 +2,10 @@
 
 import dataclasses
 import typing
+from collections.abc import Callable
 from typing import Any
+from typing import TypedDict
+from typing import Unpack
 
 from keras_vit import converters
 from keras_vit._types import StrPath
@@ -25,14 +28,40 @@ _MODELS = {
     "dino": DINO,
     "mocov3": MoCoV3,
 }
-_ENCODER_ARGUMENTS = (
-    "block",
-    "input_shape",
-    "dropout",
-    "attention_dropout",
-    "drop_path",
-)
 _POSITIONS = "position_embedding/embedding"
+
+
+class EncoderArguments(TypedDict, total=False):
+    """Arguments of the encoder that a checkpoint does not determine."""
+
+    block: dict[str, Any] | None
+    input_shape: tuple[int | None, ...]
+    dropout: float
+    attention_dropout: float
+    drop_path: float
+
+
+class PretrainingArguments(EncoderArguments, total=False):
+    """Those and the arguments of the five classes that arrays leave open."""
+
+    mask_ratio: float
+    masking: str
+    mask_patch_size: int | tuple[int, int] | None
+    norm_pixels: bool
+    target: str
+    value_range: tuple[Any, Any]
+    teacher_momentum: float | Callable
+    teacher_temperature: float | Callable
+    student_temperature: float
+    center_momentum: float | None
+    frozen_steps: int
+    koleo_weight: float
+    ibot_weight: float
+    temperature: float
+    frozen_patches: bool
+    seed: int | None
+    name: str | None
+    dtype: Any
 
 
 def load(
@@ -40,7 +69,7 @@ def load(
     layout: str | None = None,
     num_heads: int | None = None,
     decoder_num_heads: int | None = None,
-    **overrides: Any,
+    **overrides: Unpack[PretrainingArguments],
 ) -> PretrainingModel:
     """Builds the pre-training model of a checkpoint and loads its weights.
 
@@ -58,10 +87,11 @@ def load(
             cannot be inferred.
         decoder_num_heads: Integer. Number of attention heads of MAE's
             decoder, if it cannot be inferred.
-        **overrides: Arguments of the model's class that take precedence over
-            the checkpoint's, such as `mask_ratio` or `norm_pixels`, which
-            Meta's files do not contain; and the encoder's `input_shape`,
-            `dropout`, `attention_dropout` and `drop_path`.
+        **overrides: Those of `PretrainingArguments`: arguments of the model's
+            class that take precedence over the checkpoint's, such as
+            `mask_ratio` or `norm_pixels`, which Meta's files do not contain;
+            and the encoder's `input_shape`, `dropout`, `attention_dropout` and
+            `drop_path`.
 
     Returns:
         A `MaskedAutoencoder`, `MaskedImageModeling`, `MaskedPatchPrediction`,
@@ -108,6 +138,8 @@ def load(
         arguments |= saved.get_config()
         for name in ("encoder", "name", "dtype"):
             del arguments[name]
+    given: dict[str, Any] = dict(overrides)
+    for_encoder = EncoderArguments.__annotations__.keys() & given.keys()
     encoder = converters.load(
         dataclasses.replace(
             checkpoint, weights=_encoder_weights(checkpoint.weights)
@@ -115,9 +147,9 @@ def load(
         include_top=False,
         pooling=None,
         mask_token=False,
-        **{x: overrides.pop(x) for x in _ENCODER_ARGUMENTS if x in overrides},
+        **{name: given.pop(name) for name in for_encoder},
     )
-    model = build(encoder, **{**arguments, **overrides})
+    model = build(encoder, **{**arguments, **given})
     config = typing.cast(ViTConfig, checkpoint.config)  # no ResNet has a method
     resized = config.grid_size != model.stages.grid_size
     _load_decoder(model, checkpoint, resized)

@@ -1,11 +1,15 @@
 """What all three pre-training models keep."""
 
+import re
+from typing import get_type_hints
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from keras_vit import pretraining
+from keras_vit.pretraining.loading import PretrainingArguments
 from tests.pretraining import small
 
 # Compiling takes seconds under JAX and TensorFlow.
@@ -216,6 +220,18 @@ def test_overrides_keep_the_other_arguments_of_a_file(
         np.testing.assert_array_equal(found[name], expected[name], name)
     for ours, theirs in zip(again.weights, model.weights, strict=True):
         np.testing.assert_array_equal(numpy(ours), numpy(theirs))
+
+
+@ON_TORCH
+def test_overrides_that_are_listed_are_arguments_of_the_classes():
+    listed, found = get_type_hints(PretrainingArguments), {}
+    for name in ("MaskedAutoencoder", "MaskedImageModeling", "DINO", "MoCoV3"):
+        found |= get_type_hints(getattr(pretraining, name).__init__)
+    found |= get_type_hints(pretraining.MaskedPatchPrediction.__init__)
+    # The arrays of a file determine the other arguments.
+    for name in found.keys() - {"encoder", "positions", "return", "kwargs"}:
+        if not re.match("(decoder|output|hidden|bottleneck)_", name):
+            assert listed[name] == found[name], name
 
 
 @pytest.mark.usefixtures("eager")
