@@ -2,6 +2,8 @@
 
 import ast
 import dataclasses
+import importlib
+import inspect
 import pathlib
 import re
 import shutil
@@ -25,7 +27,7 @@ SOURCES = {
     "convert": ("keras_vit/convert.py",),
     "report": ("keras_vit/inspection/command_line.py",),
     "export": ("keras_vit/exporting.py",),
-    "benchmark": ("tools/benchmark.py",),
+    "benchmark": (),
 }
 BLOCKS = {
     name: re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -114,13 +116,24 @@ COMMANDS = {
 RECIPES = [path.stem for path in (ROOT / "recipes").glob("*.py")]
 
 
+def benchmark():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "tools")
+        return importlib.import_module("benchmark")
+
+
 def options_of(program):
     if program in RECIPES:
         fields = dataclasses.fields(programs.load(program).Config)
         return {"--" + field.name.replace("_", "-") for field in fields}
+    if program == "benchmark":  # parameters are options, and flags a recipe's
+        names = {
+            name.replace("_", "-")
+            for function in benchmark().KINDS.values()
+            for name in inspect.signature(function).parameters
+        }
+        return {f"--{name}" for name in names} | options_of("finetune_cifar")
     texts = [(ROOT / path).read_text() for path in SOURCES[program]]
-    if program == "benchmark":  # "rounds": number(...)
-        return {"--" + x for x in re.findall(r'"([\w-]+)": [\w{]', texts[0])}
     return set(re.findall(r'"(--[\w-]+)"', "\n".join(texts)))
 
 

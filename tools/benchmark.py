@@ -9,139 +9,104 @@
         the times of importing, building, loading and compiling
     python tools/benchmark.py cost --table paper
         the computation of models, without running them, and the paper's
+    python tools/benchmark.py training sets/mnist dinov2_s14 --no-flip
+        what weights are worth for fine-tuning
 
 `benchmark.py KIND --help` describes what a kind measures, and its options.
 """
 
 import argparse
+import inspect
 import os
 
-from benchmarks import chart
-from benchmarks import converting
+from benchmarks import contenders
 from benchmarks import cost
-from benchmarks import dense
-from benchmarks import memory
+from benchmarks import encoders
 from benchmarks import models
-from benchmarks import pipeline
-from benchmarks import quantized
-from benchmarks import self_supervised
-from benchmarks import startup
-from benchmarks.contenders import CONTENDERS
-from benchmarks.contenders import NAMES
-from benchmarks.contenders import SIZES
+from benchmarks import programs
+from benchmarks import recipes
+from benchmarks import relevance
 
-# Kind: its module, whose `main` gets the options, and their names.
+# Parameters of these functions are the options of a kind, and those without a
+# default are its arguments. One with `*flags` takes the flags of a recipe.
 KINDS = {
-    "models": (
-        models,
-        "rounds size what backend only before compile export batch image-size "
-        "threads verbose output",
-    ),
-    "startup": (startup, "rounds"),
-    "convert": (converting, "rounds"),
-    "pipeline": (pipeline, "rounds"),
-    "chart": (chart, ""),
-    "self-supervised": (self_supervised, "steps seeds methods"),
-    "dense": (dense, "encoder images image-size"),
-    "quantized": (quantized, "encoder images image-size rounds"),
-    "memory": (memory, ""),
-    "cost": (cost, "table model"),
+    "models": models.models,
+    "startup": programs.startup,
+    "convert": programs.convert,
+    "pipeline": programs.pipeline,
+    "memory": programs.memory,
+    "cost": cost.cost,
+    "self-supervised": recipes.self_supervised,
+    "training": recipes.training,
+    "distillation": recipes.distillation,
+    "probes": encoders.probes,
+    "dense": encoders.dense,
+    "quantized": encoders.quantized,
+    "relevance": relevance.relevance,
+}
+CHOICES = {
+    "backend": contenders.BACKENDS,
+    "methods": recipes.METHODS,
+    "only": contenders.CONTENDERS,
+    "size": contenders.SIZES,
+    "table": cost.TABLES,
+    "what": contenders.WHAT,
 }
 
 
-def number(default, what):
-    """Returns an option that is an integer."""
-    return {
-        "type": int,
-        "default": default,
-        "help": f"{what}; {default} by default",
-    }
+def add_argument(
+    parser: argparse.ArgumentParser, parameter: inspect.Parameter
+) -> None:
+    """Adds a parameter of a function to its command line."""
+    name, default = parameter.name, parameter.default
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        return
+    if default is parameter.empty:
+        parser.add_argument(name)
+        return
+    options = {"default": default, "help": f"default: {default}"}
+    if isinstance(default, bool):
+        options["action"] = "store_true"
+    else:
+        one = default
+        if isinstance(default, tuple):
+            options["nargs"] = "+"
+            one = default[0] if default else ""
+        options["type"] = type(one)
+        options["metavar"] = "N" if isinstance(one, int) else "NAME"
+    if name in CHOICES:
+        names = tuple(CHOICES[name])
+        options["choices"] = names
+        options["help"] += f"; one of {', '.join(map(repr, names))}"
+    parser.add_argument(f"--{name.replace('_', '-')}", **options)
 
 
-def some_of(choices, default, what):
-    """Returns an option that is one or more of some names."""
-    shown = "all" if len(default) > 1 else default[0]
-    return {
-        "nargs": "+",
-        "choices": choices,
-        "default": list(default),
-        "help": f"{what}; {shown} by default",
-    }
-
-
-def flag(what):
-    return {"action": "store_true", "help": what}
-
-
-def path(metavar, what, **more):
-    return {"metavar": metavar, "help": what, **more}
-
-
-METHODS = self_supervised.METHODS
-WHAT = ("inference", "step")
-OPTIONS = {
-    "rounds": number(7, "number of rounds"),
-    "steps": number(1000, "steps of pre-training"),
-    "seeds": number(3, "number of seeds"),
-    "methods": some_of(METHODS, METHODS, "methods of pre-training"),
-    "size": some_of(SIZES, ["S16"], "model size"),
-    "what": some_of(WHAT, WHAT, "a forward pass, a training step"),
-    "backend": some_of(CONTENDERS, CONTENDERS, "Keras backend"),
-    "only": {
-        "nargs": "+",
-        "choices": NAMES,
-        "metavar": "NAME",
-        "help": f"only measure these: {', '.join(map(repr, NAMES))}",
-    },
-    "before": path(
-        "FOLDER", "also measure keras_vit of this other clone of the repository"
-    ),
-    "compile": flag("also measure PyTorch's packages with torch.compile"),
-    "export": flag("also measure keras_vit's model in every export format"),
-    "batch": {**number(8, "batch size"), "nargs": "+", "default": [8]},
-    "image-size": {
-        "nargs": "+",
-        "type": int,
-        "help": "height and width; 224, or 112 for an encoder, by default",
-    },
-    "threads": number(os.cpu_count(), "CPU threads of each process"),
-    "verbose": flag("show the output of the processes and why one was skipped"),
-    "output": path(
-        "FOLDER", "also write results.json and results.md to a new folder"
-    ),
-    "table": {
-        "choices": tuple(cost.TABLES),
-        "default": "paper",
-        "help": "what to print; the paper's by default",
-    },
-    "encoder": path(
-        "FILE",
-        "a checkpoint, such as tools/trained_encoder.py writes",
-        required=True,
-    ),
-    "images": path("FOLDER", "folder of images", required=True),
-    "model": {
-        "default": "ViTB16",
-        "help": "model function of keras_vit; ViTB16 by default",
-    },
-}
-
-
-def main(argv=None):
+def main(argv: list[str] | None = None) -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
-    for kind, (module, names) in KINDS.items():
-        line = module.__doc__.partition("\n")[0]
+    for kind, function in KINDS.items():
+        text = inspect.getdoc(function) or ""
         one = kinds.add_parser(
-            kind, help=line, description=module.__doc__, formatter_class=form
+            kind,
+            help=text.partition("\n")[0],
+            description=text,
+            formatter_class=form,
+            allow_abbrev=False,
         )
-        for name in names.split():
-            one.add_argument(f"--{name}", **OPTIONS[name])
-    arguments = parser.parse_args(argv)
+        for parameter in inspect.signature(function).parameters.values():
+            add_argument(one, parameter)
+    arguments, flags = parser.parse_known_args(argv)
+    given = vars(arguments)
+    function = KINDS[given.pop("kind")]
     # Hide TensorFlow's start-up messages.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    KINDS[arguments.kind][0].main(arguments)
+    if "flags" in inspect.signature(function).parameters:
+        function(*given.values(), *flags)
+    elif flags:
+        parser.error(f"unrecognized arguments: {' '.join(flags)}")
+    else:
+        function(**given)
 
 
 if __name__ == "__main__":

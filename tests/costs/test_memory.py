@@ -19,14 +19,15 @@ TOOLS = pathlib.Path(__file__).parents[2] / "tools"
 def memory():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(TOOLS)
-        return importlib.import_module("benchmarks.step_memory")
+        return importlib.import_module("benchmarks.cost")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("number", range(8))
 def test_predicted_memory_is_within_17_percent(memory, number):
-    setting = memory.SETTINGS[number]
-    if setting[-1].get("remat"):
+    step = memory.STEPS[number]
+    if step[-1].get("remat"):
         pytest.skip("depends on the garbage collection")
-    predicted, _ = memory.predict(setting)
-    assert predicted == pytest.approx(memory.measure(setting), rel=0.17)
+    predicted, _ = memory.predicted_memory(step)
+    measured = memory.measured_memory(step)
+    assert predicted == pytest.approx(measured, rel=0.17)

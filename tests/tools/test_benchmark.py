@@ -1,13 +1,16 @@
-"""tools/benchmark.py: its table and files for the answers of its workers."""
+"""tools/benchmark.py: its tables."""
 
 import importlib
+import itertools
 import json
 import pathlib
 import types
 
 import numpy as np
 import pytest
+from PIL import Image
 
+import keras_vit
 from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
@@ -22,7 +25,7 @@ def tool(monkeypatch):
     tiny = types.SimpleNamespace(
         hidden_size=16, num_layers=1, num_heads=2, mlp_dim=32, patch_size=8
     )
-    monkeypatch.setitem(tool.SIZES, "tiny", tiny)
+    monkeypatch.setitem(tool.contenders.SIZES, "tiny", tiny)
     return tool
 
 
@@ -47,76 +50,78 @@ class Process:
         return 3
 
 
-READY = {"first": 2, "libraries": 200}
+MIB = 2**20
+READY = {"first": 2, "libraries": 200 * MIB}
 
 
-def run(tool, folder, *arguments):
+def run(tool, capsys, *arguments):
+    """Returns what is printed, and the rows of the table by name."""
     options = ("--backend", "torch", "--size", "tiny", "--what", "step")
-    options += ("--output", str(folder / "out"))
     tool.main(["models", *options, *arguments])
-    return json.loads((folder / "out" / "results.json").read_text())
+    printed = capsys.readouterr().out
+    lines = [x for x in printed.splitlines() if x.startswith("|")]
+    head, _, *rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in lines
+    ]
+    return printed, {row[0]: dict(zip(head, row, strict=True)) for row in rows}
 
 
-def test_table_and_results_of_the_workers(tool, monkeypatch, tmp_path, capsys):
+def test_table_of_the_workers_answers(tool, monkeypatch, capsys):
     workers = {
-        "keras_vit": Process(READY, [0.02, 0.04], 250),
+        "keras_vit": Process(READY, [0.02, 0.04], 250 * MIB),
         "keras-hub": Process({"skipped": "ImportError: no keras_hub"}),
-        "timm": Process(READY, [0.01, 0.03], 230),
+        "timm": Process(READY, [0.01, 0.03], 230 * MIB),
         "transformers": Process(READY, [0.02]),  # and then ends
-        "matrix products": Process(READY, [0.005, 0.005], 210),
+        "matrix products": Process(READY, [0.005, 0.005], 210 * MIB),
         "keras_vit, exact GELU": Process({"skipped": "not now"}),
     }
     monkeypatch.setattr(
-        tool.models, "_start", lambda job, _: workers[job["name"]]
+        tool.models, "start", lambda _, job, verbose: workers[job[0]]
     )
-    results = run(tool, tmp_path, "--batch", "4", "--rounds", "2")
-    printed = capsys.readouterr().out
+    printed, rows = run(tool, capsys, "--batch", "4", "--rounds", "2")
     lines = {line[:24].strip(): line for line in printed.splitlines()}
-    assert "tiny, 224 px, step, batch 4, torch" in printed
+    assert "torch, tiny, step, batch 4, 224 px" in printed
     assert "ImportError: no keras_hub" in lines["keras-hub"]
-    assert "--compile was not given" in printed
     assert "ended with status 3" in lines["transformers"]
     # Every process that was begun is ended, also the skipped.
     assert all(worker.killed for worker in workers.values())
-
-    (rows,) = results["results"].values()
-    rows = {row["name"]: row for row in rows}
-    assert list(rows) == ["keras_vit", "timm", "matrix products"]
+    assert rows.keys() == {"keras_vit", "timm", "matrix products"}
     ours = rows["keras_vit"]
-    assert ours["images_per_second"] == 200
-    assert (ours["best"], ours["median"]) == (0.02, 0.03)
-    assert (ours["own_megabytes"], ours["libraries_megabytes"]) == (50, 200)
-    table = (tmp_path / "out" / "results.md").read_text().splitlines()
-    head, timm = (
-        [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in table
-        if line.startswith(("|  |", "| timm |"))
-    )
-    timm = dict(zip(head, timm, strict=True))
+    assert ours["images/s"] == "200.0"
+    assert (ours["best ms"], ours["median"]) == ("20.0", "30.0")
+    assert (ours["MiB"], ours["libs MiB"]) == ("50", "200")
+    timm = rows["timm"]
     assert timm["ours is"] == "0.50x" and timm["by round"] == "0.62x"
 
-    # An existing folder is kept; the error precedes the measurements.
-    with pytest.raises(FileExistsError):
-        run(tool, tmp_path)
 
-
-def test_unknown_name_is_refused(tool, capsys):
-    with pytest.raises(SystemExit):
-        tool.main(["models", "--only", "timmm"])
-    assert "'timm, torch.compile'" in capsys.readouterr().err
+def test_unknown_names_are_refused(tool, capsys):
+    for given in (
+        ["--only", "timmm"],
+        ["--backend", "numpy"],
+        ["--steps", "1"],
+    ):
+        with pytest.raises(SystemExit):
+            tool.main(["models", *given])
+        assert given[-1] in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_benchmark_of_real_processes(tool, tmp_path):
+def test_benchmark_of_real_processes(tool, capsys):
     """Run a real process of this package and one of the matrix products."""
     only = ("matrix products", "keras_vit")
     options = ("--image-size", "32", "--batch", "2", "--rounds", "1")
-    results = run(tool, tmp_path, *options, "--only", *only)["results"]
-    (rows,) = results.values()
-    assert sorted(row["name"] for row in rows) == sorted(only)
-    for row in rows:
-        assert 0 < row["best"] < 60
-        assert row["libraries_megabytes"] > 20 and row["own_megabytes"] > 0
+    _, rows = run(tool, capsys, *options, "--only", *only)
+    assert rows.keys() == set(only)
+    for row in rows.values():
+        assert 0 < float(row["best ms"]) < 60000
+        assert float(row["libs MiB"]) > 20 and float(row["MiB"]) > 0
+
+
+@pytest.mark.slow
+def test_functions_run_in_new_processes(tool):
+    done = tool.programs.processes.run(tool.programs._import)
+    assert 0 < sum(done.value) < done.seconds
+    assert done.peak > 20 * MIB
 
 
 @pytest.fixture
@@ -139,7 +144,7 @@ def test_dense_features_segment_bright_objects(tool, encoder):
     images = images.astype("float32")
     masks[:, 0] = 255
     data = types.SimpleNamespace(class_names=("no", "yes"), ignore=255)
-    dense = tool.dense
+    dense = tool.encoders
     both = (images, masks)
     # Logits of patches are resampled to pixels, which rounds the corners.
     assert dense.linear_iou(encoder, data, both, both) > 0.8
@@ -149,11 +154,63 @@ def test_dense_features_segment_bright_objects(tool, encoder):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 def test_quantized_models_in_keras_are_saved_and_timed(tool, encoder, tmp_path):
-    runs = dict(tool.quantized.keras_runs(encoder, tmp_path))
+    runs = itertools.islice(
+        tool.encoders.quantized_runs(encoder, tmp_path, None), 3
+    )
+    runs = dict(runs)
     images = np.random.default_rng(0).normal(size=(2, 32, 32, 3))
     expected = runs["Keras"](images)
     assert list(runs) == ["Keras", "Keras int8", "Keras int4"]
     for name, run in runs.items():
         assert (tmp_path / f"{name}.keras").is_file()
         assert (run(images) * expected).sum() > 0.9 * (expected**2).sum()
-        assert tool.quantized.cpu_milliseconds(run, images, 2) > 0
+        assert tool.encoders.cpu_milliseconds(run, images, 2) > 0
+
+
+@pytest.mark.slow
+def test_table_of_frozen_features(tool, tmp_path, capsys):
+    pytest.importorskip("tensorflow")
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 24), ("test", 12)):
+        for i in range(count):
+            folder = tmp_path / "set" / split / "ab"[i % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            pixels = rng.integers(0, 128, (8, 8, 3)) + 127 * (i % 2)
+            image = Image.fromarray(pixels.astype("uint8"))
+            image.save(folder / f"{i}.png")
+    model = vit(input_shape=(16, 16, 3), include_top=False)
+    weights = str(tmp_path / "encoder.npz")
+    keras_vit.converters.save(model, weights)
+    options = ["--image-size", "8", "--mode", "tf"]
+    tool.main(["probes", str(tmp_path / "set"), weights, *options])
+    header, _, *rows = capsys.readouterr().out.splitlines()[-7:]
+    assert header.startswith("| features | k-NN |") and len(rows) == 5
+    pixels = rows[-1].split(" | ")
+    assert pixels[0] == "| pixels" and float(pixels[1]) == 1.0
+
+
+def test_runs_are_those_of_the_recipe(tool, tmp_path, monkeypatch, capsys):
+    seen = []
+
+    def recipe(command, check):
+        flags = dict(itertools.pairwise(command))
+        assert command[1].endswith("recipes/finetune_cifar.py") and check
+        assert (flags["--dataset"], flags["--steps"]) == ("set", "1")
+        train, seed = flags.get("--train"), int(flags["--seed"])
+        seen.append((train, "--weights" in flags, seed))
+        results = {"test_accuracy": seed / 10, "seconds": 2.0}
+        path = pathlib.Path(flags["--output"])
+        path.mkdir(parents=True)
+        (path / "config.json").write_text(json.dumps(results))
+
+    monkeypatch.setattr(tool.recipes.subprocess, "run", recipe)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):  # finished runs are read
+        tool.main(["training", "set", "x.npz", "--steps", "1"])
+        rows = capsys.readouterr().out.splitlines()[-4:]
+        assert [row.split(" | ")[0] for row in rows] == [
+            *("| all", "| lora", "| head", "| scratch")
+        ]
+        assert rows[0] == "| all | 0.000 | 0.100 | 0.200 | 0.100 | 0.100 | 2 |"
+    trained = (("all", True), ("lora", True), ("head", True), (None, False))
+    assert seen == [(*pair, seed) for pair in trained for seed in range(3)]

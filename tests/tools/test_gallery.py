@@ -29,7 +29,7 @@ def test_maps_of_photographs(tmp_path, monkeypatch):
     for name, size in zip(photos, [(60, 40), (40, 60)], strict=True):
         pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), "uint8")
         Image.fromarray(pixels).save(name)
-    gallery.maps_pictures("encoder.keras", *photos)
+    gallery.maps("encoder.keras", *photos)
     found = {path.name: path for path in pathlib.Path("docs/images").iterdir()}
     assert found.keys() == {
         "maps.jpg",

@@ -1,194 +1,213 @@
-"""Inference and training steps of this package and of other packages.
+"""Inference and training steps, each contender in a process of its own."""
 
-Every contender runs in its own process, with the same sizes and number of
-threads, in float32. All processes of a backend are alive together and run
-sequentially in every round, so that other load on the machine affects all of
-them. The first runs, which compile and allocate, are reported separately. A
-training step consists of the forward pass, cross-entropy, gradients and SGD
-with momentum. Keras models run by `predict_on_batch` and `train_on_batch`,
-except those named "direct call". "matrix products" are those of the model
-alone, which is the limit.
-
-`--before FOLDER` adds keras_vit of another clone of the repository, so that a
-change and the state before it are measured alternately. "ours is" compares the
-best times, "by round" is the median of the ratios of each round. MB is the peak
-memory of a process in the measured runs, minus its memory after the import of
-its libraries ("libs MB"). It needs Linux.
-
-`--only DINO "DINO, lightly" --what step --size Ti16` measures a step of DINO
-with 2 crops of 224 pixels and 2 of 96.
-"""
-
+import importlib
 import itertools
 import json
 import os
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
+from benchmarks.contenders import BACKENDS
 from benchmarks.contenders import BEFORE
 from benchmarks.contenders import CONTENDERS
 from benchmarks.contenders import OURS
 from benchmarks.contenders import SIZES
+from benchmarks.contenders import WHAT
+from benchmarks.processes import TOOLS
+from benchmarks.processes import environment
+from benchmarks.processes import forget_peak
+from benchmarks.processes import resident
+from benchmarks.processes import timed
 
-TOOLS = pathlib.Path(__file__).resolve().parent.parent
-
-
-def main(a):
-    if a.output:
-        os.makedirs(a.output)  # raises before anything is measured
-    groups = {}
-    for setting in itertools.product(
-        a.backend, a.size, a.what, a.batch, a.image_size or [224]
-    ):
-        backend, size, what, batch, pixels = setting
-        title = (
-            f"{size}, {pixels} px, {what}, batch {batch}, {backend}, "
-            f"{a.threads} threads"
-        )
-        print(f"\n{title}", flush=True)
-        groups[title] = rows = measured(a, *setting)
-        print(table(rows), flush=True)
-    if a.output:
-        _write(pathlib.Path(a.output), groups, a.backend[0])
+COLUMNS = "|best ms|median|images/s|MiB|libs MiB|first s|ours is|by round"
 
 
-def measured(a, backend, size, what, batch, pixels):
-    """Returns a dict of results for each contender."""
-    running, rows = {}, []
-    try:
-        for name, contender in CONTENDERS[backend].items():
-            if (a.only and name not in a.only) or what not in contender.of:
-                continue
-            option = contender.option
-            if option and not getattr(a, option) and not a.only:
-                print(f"{name:24} skipped: --{option} was not given")
-                continue
-            running[name] = _start(
-                {
-                    "backend": backend,
-                    "name": name,
-                    "size": {**vars(SIZES[size]), "image_size": pixels},
-                    "what": what,
-                    "batch": batch,
-                    "threads": a.threads,
-                    # Also for "keras_vit, before, XLA".
-                    "tree": a.before
-                    if name.startswith(BEFORE)
-                    else str(TOOLS.parent),
-                },
-                a.verbose,
-            )
-        answers = {name: [_answer(p)] for name, p in running.items()}
-        for _ in range(a.rounds):
-            for name, found in answers.items():
-                if "skipped" not in found[-1]:
-                    found.append(_ask(running[name]))
-    finally:
-        for process in running.values():
-            process.kill()
-            process.wait()
-    for name, (ready, *found) in answers.items():
-        last = found[-1] if found else ready
-        if "skipped" in last:
-            print(f"{name:24} skipped: {last['skipped']}", flush=True)
-            continue
-        seconds = [answer["seconds"] for answer in found]
-        peak = max(answer["peak"] for answer in found)
-        rows.append(
-            {
-                "name": name,
-                "best": min(seconds),
-                "median": statistics.median(seconds),
-                "images_per_second": batch / min(seconds),
-                "own_megabytes": peak - ready["libraries"],
-                "libraries_megabytes": ready["libraries"],
-                "first_call": ready["first"],
-                "seconds": seconds,
-            }
-        )
-    return rows
+def models(
+    size: tuple[str, ...] = ("S16",),
+    what: tuple[str, ...] = WHAT,
+    backend: tuple[str, ...] = BACKENDS,
+    batch: tuple[int, ...] = (8,),
+    image_size: tuple[int, ...] = (224,),
+    only: tuple[str, ...] = (),
+    before: str = "",
+    compile: bool = False,
+    export: bool = False,
+    rounds: int = 7,
+    threads: int = os.cpu_count() or 1,
+    verbose: bool = False,
+) -> None:
+    """Inference and training steps of this package and of other packages.
+
+    Every contender runs in its own process, with the same sizes and number of
+    threads, in float32. All processes of a backend are alive together and run
+    sequentially in every round, so that other load on the machine affects all
+    of them. The first runs, which compile and allocate, are reported
+    separately. A training step consists of the forward pass, cross-entropy,
+    gradients and SGD with momentum. Keras models run by `predict_on_batch` and
+    `train_on_batch`, except those named "direct call". "matrix products" are
+    those of the model alone, which is the limit.
+
+    `--before FOLDER` adds keras_vit of another clone of the repository, so that
+    a change and the state before it are measured alternately; `--compile` adds
+    PyTorch's packages with torch.compile, and `--export` keras_vit's model in
+    every export format. "ours is" compares the best times, "by round" is the
+    median of the ratios of each round. MiB is the peak memory of a process in
+    the measured runs, minus its memory after the import of its libraries ("libs
+    MiB"). `--verbose` shows the output of the processes. It needs Linux.
+
+    `--only DINO "DINO, lightly" --what step --size Ti16` measures a step of
+    DINO with 2 crops of 224 pixels and 2 of 96.
+    """
+    given = {"before": before, "compile": compile, "export": export}
+    for setting in itertools.product(backend, size, what, batch, image_size):
+        title = "{}, {}, {}, batch {}, {} px".format(*setting)
+        print(f"\n{title}, {threads} threads", flush=True)
+        names = [
+            name
+            for name, x in CONTENDERS.items()
+            if setting[0] in x.backends
+            and setting[2] in x.of
+            and (name in only if only else not x.option or given.get(x.option))
+            and (before or x.option != "before")
+        ]
+        workers, ready = {}, {}
+        try:
+            for name in names:
+                tree = before if name.startswith(BEFORE) else str(TOOLS.parent)
+                sizes = vars(SIZES[setting[1]])
+                job = (name, *setting[2:], threads, tree, sizes)
+                workers[name] = start(setting[0], job, verbose)
+            ready = {name: answer(worker) for name, worker in workers.items()}
+            found = {name: [] for name in names}
+            for _, name in itertools.product(range(rounds), names):
+                if "skipped" not in ready[name]:
+                    found[name].append(ask(workers[name], ready[name]))
+        finally:
+            for worker in workers.values():
+                worker.kill()
+                worker.wait()
+        for name, facts in ready.items():
+            if "skipped" in facts:
+                print(f"{name:24} skipped: {facts['skipped']}", flush=True)
+                del found[name]
+        print(table(found, ready, setting[3]), flush=True)
 
 
-def _start(job, verbose):
+def start(backend: str, job: tuple, verbose: bool) -> subprocess.Popen:
+    """Starts the process of a contender."""
+    *_, threads, tree, _ = job
     return subprocess.Popen(
         # -P: import keras_vit of `tree`, not of the current folder.
-        [sys.executable, "-P", "-m", "benchmarks.worker", json.dumps(job)],
+        [sys.executable, "-P", "-m", "benchmarks.models", json.dumps(job)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=None if verbose else subprocess.DEVNULL,
         text=True,
         env={
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            **os.environ,
-            "OMP_NUM_THREADS": str(job["threads"]),
-            "KERAS_BACKEND": job["backend"],
-            "PYTHONPATH": os.pathsep.join(
-                [job["tree"], str(TOOLS), os.environ.get("PYTHONPATH", "")]
-            ),
+            **environment(tree),
+            "OMP_NUM_THREADS": str(threads),
+            "KERAS_BACKEND": backend,
         },
     )
 
 
-def _ask(process):
+def ask(worker: Any, facts: dict) -> dict:
+    """Returns the answer for another run; a process that ended is skipped."""
     try:
-        process.stdin.write("run\n")
-        process.stdin.flush()
+        worker.stdin.write("run\n")
+        worker.stdin.flush()
     except BrokenPipeError:
         pass  # the missing answer is reported instead
-    return _answer(process)
+    found = answer(worker)
+    facts.update({k: v for k, v in found.items() if k == "skipped"})
+    return found
 
 
-def _answer(process):
-    line = process.stdout.readline()
+def answer(worker: Any) -> dict:
+    line = worker.stdout.readline()
     if line:
         return json.loads(line)
-    code = process.wait()
+    code = worker.wait()
     return {"skipped": f"ended with status {code}; --verbose shows more"}
 
 
-def table(rows):
+def table(
+    found: dict[str, list[dict]], ready: dict[str, dict], batch: int
+) -> str:
     """Returns a table of contenders that were measured concurrently."""
-    ours = next((row for row in rows if row["name"] == OURS), None)
-    titles = "|best ms|median|images/s|MB|libs MB|first s|ours is|by round"
-    lines = [titles.split("|"), ["---"] * 9]
-    for row in rows:
+    times = {name: [x["seconds"] for x in xs] for name, xs in found.items()}
+    ours = times.get(OURS)
+    lines = [COLUMNS.split("|"), ["---"] * 9]
+    for name, seconds in times.items():
         ratios = ["-", "-"]
         if ours:
-            pairs = zip(row["seconds"], ours["seconds"], strict=True)
-            by_round = statistics.median(a / b for a, b in pairs)
-            best = row["best"] / ours["best"]
-            ratios = [f"{best:.2f}x", f"{by_round:.2f}x"]
+            best = min(seconds) / min(ours)
+            by_round = map(lambda a, b: a / b, seconds, ours)
+            ratios = [f"{best:.2f}x", f"{statistics.median(by_round):.2f}x"]
+        libraries = ready[name]["libraries"]
+        own = max(x["peak"] for x in found[name]) - libraries
         lines.append(
             [
-                row["name"],
-                f"{1e3 * row['best']:.1f}",
-                f"{1e3 * row['median']:.1f}",
-                f"{row['images_per_second']:.1f}",
-                f"{row['own_megabytes']:.0f}",
-                f"{row['libraries_megabytes']:.0f}",
-                f"{row['first_call']:.1f}",
+                name,
+                f"{1e3 * min(seconds):.1f}",
+                f"{1e3 * statistics.median(seconds):.1f}",
+                f"{batch / min(seconds):.1f}",
+                f"{own / 2**20:.0f}",
+                f"{libraries / 2**20:.0f}",
+                f"{ready[name]['first']:.1f}",
                 *ratios,
             ]
         )
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _write(folder, groups, backend):
-    """Writes the results as JSON and as Markdown."""
-    os.environ.setdefault("KERAS_BACKEND", backend)
-    from keras_vit.training import run_folder
+def work(
+    name: str,
+    what: str,
+    batch: int,
+    pixels: int,
+    threads: int,
+    tree: str,
+    sizes: dict[str, int],
+) -> None:
+    """Runs a contender once for each line of the input, which it answers with
+    the seconds and the peak memory."""
+    # Before libraries start threads.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    output = sys.stdout
+    sys.stdout = sys.stderr  # the output of libraries is not an answer
 
-    facts = {
-        "command": sys.argv[1:],
-        **run_folder.versions(),
-        **run_folder.environment_info(),
-        "machine": platform.platform(),
-        "results": groups,
-    }
-    (folder / "results.json").write_text(json.dumps(facts, indent=1))
-    text = [f"## {title}\n\n{table(rows)}\n" for title, rows in groups.items()]
-    (folder / "results.md").write_text("\n".join(text))
-    print(f"wrote {folder}")
+    def send(**message: Any) -> None:
+        print(json.dumps(message), file=output, flush=True)
+
+    try:
+        for library in CONTENDERS[name].libraries:
+            module = importlib.import_module(library)
+            path = pathlib.Path(module.__file__ or "").resolve().parents[1]
+            if library == "keras_vit" and path != pathlib.Path(tree).resolve():
+                raise ImportError(f"keras_vit is imported from {str(path)!r}")
+        libraries = resident("VmRSS")
+        shape = (batch, pixels, pixels, 3)
+        images = np.random.default_rng(0).uniform(-1, 1, shape)
+        images, size = images.astype("float32"), SimpleNamespace(**sizes)
+        run = CONTENDERS[name].start(size, images, what)
+        first = timed(run)
+        run()  # further compilation and allocation
+        run()
+        forget_peak()  # which compiling raised
+    except Exception as error:  # libraries raise various exceptions
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        send(skipped=reason)
+        raise
+    send(first=first, libraries=libraries)
+    for _ in sys.stdin:
+        send(seconds=timed(run), peak=resident("VmHWM"))
+
+
+if __name__ == "__main__":
+    work(*json.loads(sys.argv[1]))

@@ -1,42 +1,30 @@
-"""Measures how well relevance maps show what a classifier looks at.
+"""How well relevance maps show what a classifier looks at."""
 
-  python tools/relevance.py sets dinov2_s14 --images 40
-
-`sets/objects` and `sets/masks` are written by tools/transfer_sets.py: pictures
-on photographs, with masks of the pictures. A linear classifier is trained on
-the encoder's class token. For each method, the table has, as means over test
-images that are classified correctly:
-
-- inside: the share of positive relevance inside the object's mask, and of
-  images whose most relevant patch is inside it;
-- deletion: the mean probability of the class while the most relevant patches
-  are replaced by gray first (less is better);
-- insertion: the same while they are put on gray first (more is better).
-"""
-
-import argparse
 import pathlib
+from typing import Any
 
-import keras
 import numpy as np
 from PIL import Image
-from sklearn.linear_model import LogisticRegression
-
-import keras_vit
-from keras_vit import inspection
 
 LEVELS = 8  # numbers of patches that are replaced, from none to all
 
 
 def read(paths: list[pathlib.Path], size: int) -> np.ndarray:
     """Returns images as the model takes them."""
+    import keras_vit
+
     images = [Image.open(path).convert("RGB") for path in paths]
     images = [image.resize((size, size)) for image in images]
     return keras_vit.preprocess_input(np.stack(images), mode="torch")
 
 
-def classifier(weights: str, sets: pathlib.Path, size: int) -> keras.Model:
+def classifier(weights: str, sets: pathlib.Path, size: int) -> Any:
     """Returns the encoder with a linear head for the objects."""
+    import keras
+    from sklearn.linear_model import LogisticRegression
+
+    import keras_vit
+
     encoder = keras_vit.converters.load(
         weights,
         input_shape=(size, size, 3),
@@ -55,10 +43,10 @@ def classifier(weights: str, sets: pathlib.Path, size: int) -> keras.Model:
     return model
 
 
-def maps_of(
-    model: keras.Model, image: np.ndarray, label: int
-) -> dict[str, np.ndarray]:
+def maps_of(model: Any, image: np.ndarray, label: int) -> dict[str, np.ndarray]:
     """Returns the map of each method for one image, `(rows, columns)`."""
+    from keras_vit import inspection
+
     layout = inspection.token_layout(model, image.shape[1:3])
     found = {
         method: inspection.relevance(model, image, label, method)[0]
@@ -79,9 +67,11 @@ def maps_of(
 
 
 def areas(
-    model: keras.Model, image: np.ndarray, label: int, found: np.ndarray
+    model: Any, image: np.ndarray, label: int, found: np.ndarray
 ) -> tuple[float, float]:
     """Returns the mean probabilities of deletion and of insertion."""
+    from scipy.special import softmax
+
     rank = found.ravel().argsort()[::-1].argsort().reshape(found.shape)
     side = image.shape[1] // found.shape[0]
     rank = np.kron(rank, np.ones((side, side)))[..., None]
@@ -89,30 +79,36 @@ def areas(
     kept = [rank >= count for count in counts] + [rank < n for n in counts]
     # 0 is the mean of the photographs that the encoder was trained on.
     logits = model.predict(image * np.stack(kept), batch_size=9, verbose=0)
-    probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+    probabilities = softmax(logits, axis=1)
     deletion, insertion = probabilities[:, label].reshape(2, -1).mean(1)
     return float(deletion), float(insertion)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("sets", type=pathlib.Path)
-    parser.add_argument("weights")
-    parser.add_argument("--images", type=int, default=40)
-    parser.add_argument("--size", type=int, default=224)
-    arguments = parser.parse_args()
-    size = arguments.size
-    model = classifier(arguments.weights, arguments.sets, size)
-    paths = sorted((arguments.sets / "masks/test/images").glob("*.png"))
+def relevance(
+    sets: str, encoder: str, images: int = 40, image_size: int = 224
+) -> None:
+    """How well relevance maps show what a classifier looks at.
+
+    SETS/objects and SETS/masks are written by tools/transfer_sets.py: pictures
+    on photographs, with masks of the pictures. A linear classifier is trained
+    on the encoder's class token. For each method, the table has, as means over
+    test images that are classified correctly:
+
+    - inside: the share of positive relevance inside the object's mask, and of
+      images whose most relevant patch is inside it;
+    - deletion: the mean probability of the class while the most relevant
+      patches are replaced by gray first (less is better);
+    - insertion: the same while they are put on gray first (more is better).
+    """
+    folder = pathlib.Path(sets)
+    model = classifier(encoder, folder, image_size)
+    paths = sorted((folder / "masks/test/images").glob("*.png"))
     order = np.random.default_rng(0).permutation(len(paths))
     rows: dict[str, list[tuple[float, ...]]] = {}
     for path in [paths[i] for i in order]:
         mask = np.asarray(Image.open(path.parents[1] / "masks" / path.name))
         label = int(mask.max()) - 1
-        image = read([path], size)
+        image = read([path], image_size)
         if model.predict(image, verbose=0).argmax() != label:
             continue
         for method, found in maps_of(model, image, label).items():
@@ -125,15 +121,11 @@ def main() -> None:
                 (row, hit, *areas(model, image, label, found))
             )
         done = len(rows["random"])
-        print(f"\r{done} of {arguments.images} images", end="", flush=True)
-        if done == arguments.images:
+        print(f"\r{done} of {images} images", end="", flush=True)
+        if done == images:
             break
     print("\n| method | inside | hit | deletion | insertion |")
     print("|---|---|---|---|---|")
     for method, values in rows.items():
         means = np.mean(values, axis=0)
         print(f"| {method} |", " | ".join(f"{x:.3f}" for x in means), "|")
-
-
-if __name__ == "__main__":
-    main()
