@@ -10,6 +10,7 @@ import pytest
 import safetensors.numpy
 
 from keras_vit.weights.files import read
+from tests import attacks
 
 # container: (a norm's key in it, a key that it has no place for)
 FLAX = ("Transformer/encoder_norm/scale", "surprise/kernel")
@@ -45,43 +46,35 @@ def put(name, arrays, whole, folder):
         (path / "config.json").write_text(config)
         safetensors.numpy.save_file(arrays, path / "model.safetensors")
     elif name == "a.weights.h5":
-        path.write_bytes(tree((whole / name).read_bytes(), arrays))
+        path.write_bytes((whole / name).read_bytes())
+        with h5py.File(path, "r+") as file:
+            replace(file, arrays)
     else:
-        rewrite(whole / name, path, lambda data: tree(data, arrays))
+        attacks.rewrite(
+            whole / name, path, tree=lambda file: replace(file, arrays)
+        )
     return path
 
 
-def tree(data, arrays):
-    """An HDF5 file of Keras's with other arrays."""
-    buffer = io.BytesIO(data)
-    with h5py.File(buffer, "r+") as file:
-        for key in datasets(file):
-            del file[key]
-        for key, array in arrays.items():
-            file[key] = array
-            layer = key.split("/")[1]
-            file[f"layers/{layer}/vars"].attrs.setdefault("name", layer)
-    return buffer.getvalue()
+def replace(file, arrays):
+    """Replaces the arrays of an HDF5 file of Keras's."""
+    for key in datasets(file):
+        del file[key]
+    for key, array in arrays.items():
+        file[key] = array
+        layer = key.split("/")[1]
+        file[f"layers/{layer}/vars"].attrs.setdefault("name", layer)
 
 
 def datasets(file):
-    keys = {}
-    file.visititems(
-        lambda key, item: (
-            keys.update({key: np.asarray(item)})
-            if isinstance(item, h5py.Dataset)
-            else None
-        )
-    )
-    return keys
-
-
-def rewrite(source, target, change):
-    """A .keras file with another tree."""
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
-        for name in old.namelist():
-            data = old.read(name)
-            new.writestr(name, change(data) if name.endswith("h5") else data)
+    keys = []
+    file.visit(keys.append)
+    found = {key: file[key] for key in keys}
+    return {
+        key: np.asarray(item)
+        for key, item in found.items()
+        if isinstance(item, h5py.Dataset)
+    }
 
 
 def to_arrays(name, whole):

@@ -1,7 +1,7 @@
-"""Small models of timm, transformers and torchvision, and ours that are the
-same."""
+"""Small models of timm, transformers and torchvision with random weights."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -9,220 +9,210 @@ import pytest
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    layout: str  # with the variant where it is not the first one
-    arguments: dict  # of our `VisionTransformer`
+    kind: str  # name of their class
     options: dict  # theirs
-    kind: str = ""  # name of their class
     # Arguments of `converters.load` that cannot be inferred from the file.
-    load_arguments: dict = dataclasses.field(default_factory=dict)
+    given: dict
+    layout: str | None = None  # to which a model is written back
+    output: str = "logits"  # None: with the projection of CLIP
+    left_out: int = 0  # arrays that are no part of our model
 
 
-_LATE = {"pooling": "gap", "final_norm": "after_pooling"}
-_EXACT = {"activation": "gelu"}
-
-
-def _timm(ours, theirs, load_arguments=(), kind="VisionTransformer"):
-    return Case("timm", {**_EXACT, **ours}, theirs, kind, dict(load_arguments))
+def _timm(given=(), kind="VisionTransformer", **options):
+    return Case(kind, options, dict(given), "timm")
 
 
 TIMM = {
-    "token": _timm({}, {}),
-    "gap": _timm({**_LATE, "class_token": True}, {"global_pool": "avg"}),
+    "token": _timm(),
+    "gap": _timm(global_pool="avg"),
     "gap-norm-first": _timm(
-        {"pooling": "gap", "class_token": True},
-        {"global_pool": "avg", "fc_norm": False},
-        {"pooling": "gap"},
+        {"pooling": "gap"}, global_pool="avg", fc_norm=False
     ),
-    "gap-no-token": _timm(
-        {**_LATE, "class_token": False},
-        {"global_pool": "avg", "class_token": False},
-    ),
+    "gap-no-token": _timm(global_pool="avg", class_token=False),
     "registers-scale-qknorm": _timm(
-        {
-            "num_registers": 4,
-            "layer_scale": 0.1,
-            "qk_norm": True,
-            "position_prefix": "none",
-        },
-        {
-            "reg_tokens": 4,
-            "init_values": 0.1,
-            "qk_norm": True,
-            "no_embed_class": True,
-        },
+        reg_tokens=4, init_values=0.1, qk_norm=True, no_embed_class=True
     ),
-    "registers-positioned": _timm({"num_registers": 4}, {"reg_tokens": 4}),
-    "map": _timm(
-        {"pooling": "map", "class_token": False},
-        {"global_pool": "map", "class_token": False},
+    "registers-positioned": _timm(reg_tokens=4),
+    "map": _timm(global_pool="map", class_token=False),
+    "map-token": _timm(global_pool="map"),
+    "pre-norm": _timm(pre_norm=True),
+    "no-qkv-bias": _timm(qkv_bias=False),
+    "quick-gelu": _timm({"activation": "quick_gelu"}, act_layer="quick_gelu"),
+    "deit3": _timm({"position_prefix": "none"}, "deit3_small_patch16_224"),
+    "deit-distilled": _timm(kind="VisionTransformerDistilled"),
+    "dinov3": _timm(kind="Eva"),
+    "dinov3-gated": _timm(
+        kind="Eva", qkv_bias=False, swiglu_mlp=True, swiglu_align_to=8
     ),
-    "map-token": _timm(
-        {"pooling": "map", "class_token": True}, {"global_pool": "map"}
+    "dinov3-head": _timm(
+        {"pooling": "token"}, "Eva", num_classes=5, global_pool="token"
     ),
-    "pre-norm": _timm(
-        {"pre_norm": True, "patch_bias": False}, {"pre_norm": True}
-    ),
-    "no-qkv-bias": _timm({"qkv_bias": False}, {"qkv_bias": False}),
-    "quick-gelu": _timm(
-        {"activation": "quick_gelu"},
-        {"act_layer": "quick_gelu"},
-        {"activation": "quick_gelu"},
-    ),
-    "deit3": _timm(
-        {"layer_scale": 1e-6, "position_prefix": "none"},
-        {},
-        {"position_prefix": "none"},
-        kind="deit3_small_patch16_224",
-    ),
-    "deit-distilled": _timm(
-        {"distillation": True}, {}, kind="VisionTransformerDistilled"
+    "dinov3-head-norm": _timm(
+        {"pooling": "gap"},
+        "Eva",
+        num_classes=5,
+        use_fc_norm=True,
+        num_reg_tokens=0,
     ),
 }
 
-_HF = {"activation": "gelu", "norm_epsilon": 1e-12}
-_POOLER = {
-    **_HF,
-    "include_top": False,
-    "pooling": "token",
-    "representation_size": 32,
-}
-_DINOV2 = {
-    "activation": "gelu",
-    "pooling": "token_gap",
-    "layer_scale": 1.0,
-    "position_prefix": "class",
-    "mask_token": True,
-}
-_REGISTERS = {**_DINOV2, "num_registers": 4}
-# Their width is fixed by the hidden size: 8 * ceil(2/3 * 4 * 32 / 8).
-_SWIGLU = {"activation": "swiglu", "mlp_dim": 88}
+
+def _huggingface(kind, output="logits", left_out=0, given=(), **options):
+    return Case(kind, options, dict(given), None, output, left_out)
 
 
-def _huggingface(kind, variant, ours, theirs=()):
-    return Case(f"huggingface:{variant}", ours, dict(theirs), kind)
-
-
+_classifier = _huggingface
+_pooled = functools.partial(_huggingface, output="pooler_output")
+# Their models without a head, also without their pooler.
+_tokens = functools.partial(_huggingface, output="last_hidden_state")
+_bare = functools.partial(_tokens, given={"pooling": None})
+_GATED = {"use_gated_mlp": True, "hidden_act": "silu"}
 HUGGINGFACE = {
-    "vit": _huggingface("ViTForImageClassification", "", _HF),
-    "vit-no-qkv-bias": _huggingface(
+    "vit": _classifier("ViTForImageClassification"),
+    "vit-no-qkv-bias": _classifier(
         "ViTForImageClassification",
-        "",
-        {**_HF, "qkv_bias": False, "activation": "gelu_tanh"},
-        {"qkv_bias": False, "hidden_act": "gelu_pytorch_tanh"},
+        qkv_bias=False,
+        hidden_act="gelu_pytorch_tanh",
     ),
-    "vit-pooler": _huggingface("ViTModel", "vit", _POOLER),
-    "deit": _huggingface(
-        "DeiTForImageClassification", "deit", {**_HF, "num_registers": 1}
+    "vit-model": _bare("ViTModel"),
+    "vit-pooler": _pooled("ViTModel"),
+    "vit-mim": _bare("ViTForMaskedImageModeling"),
+    "deit": _classifier("DeiTForImageClassification"),
+    "deit-teacher": _classifier("DeiTForImageClassificationWithTeacher"),
+    "deit-model": _bare("DeiTModel"),
+    "deit-pooler": _pooled("DeiTModel"),
+    "dinov2": _classifier("Dinov2ForImageClassification", mlp_ratio=2),
+    "dinov2-swiglu": _classifier(
+        "Dinov2ForImageClassification", use_swiglu_ffn=True
     ),
-    "deit-teacher": _huggingface(
-        "DeiTForImageClassificationWithTeacher",
-        "deit-teacher",
-        {**_HF, "distillation": True},
+    "dinov2-registers": _classifier(
+        "Dinov2WithRegistersForImageClassification", mlp_ratio=2
     ),
-    "dinov2": _huggingface(
-        "Dinov2ForImageClassification", "dinov2", _DINOV2, {"mlp_ratio": 2}
+    "dinov2-registers-swiglu": _classifier(
+        "Dinov2WithRegistersForImageClassification", use_swiglu_ffn=True
     ),
-    "dinov2-swiglu": _huggingface(
-        "Dinov2ForImageClassification",
-        "dinov2-swiglu",
-        {**_DINOV2, **_SWIGLU},
-        {"use_swiglu_ffn": True},
+    "dinov2-bare": _tokens("Dinov2Model"),
+    "dinov2-registers-bare": _tokens("Dinov2WithRegistersModel"),
+    "dinov3": _tokens("DINOv3ViTModel", num_register_tokens=4),
+    "dinov3-gated": _tokens("DINOv3ViTModel", num_register_tokens=4, **_GATED),
+    "dinov3-options": _tokens(
+        "DINOv3ViTModel",
+        rope_theta=20.0,
+        key_bias=True,
+        hidden_act="gelu_pytorch_tanh",
     ),
-    "dinov2-registers": _huggingface(
-        "Dinov2WithRegistersForImageClassification",
-        "dinov2-reg",
-        _REGISTERS,
-        {"mlp_ratio": 2},
+    "dinov3-no-bias": _tokens(
+        "DINOv3ViTModel",
+        num_register_tokens=1,
+        query_bias=False,
+        value_bias=False,
     ),
-    "dinov2-registers-swiglu": _huggingface(
-        "Dinov2WithRegistersForImageClassification",
-        "dinov2-reg-swiglu",
-        {**_REGISTERS, **_SWIGLU},
-        {"use_swiglu_ffn": True},
+    "siglip": _pooled("SiglipVisionModel"),
+    "siglip-tokens": _tokens("SiglipVisionModel", vision_use_head=False),
+    "siglip-classifier": _classifier(
+        "SiglipForImageClassification", vision_use_head=False
     ),
+    "siglip-unread-pooling": _classifier(
+        "SiglipForImageClassification", left_out=11
+    ),
+    "siglip-two-towers": _pooled("SiglipModel", left_out=40),
+    "clip": _pooled("CLIPVisionModel"),
+    "clip-projection": _huggingface(
+        "CLIPVisionModelWithProjection", "image_embeds", projection_dim=24
+    ),
+    "clip-two-towers": _huggingface("CLIPModel", None, left_out=38),
 }
-
-# Their models without a head; of those with a pooler, its output.
-_TOKENS = {**_HF, "include_top": False}
-_BARE = {**_DINOV2, "include_top": False, "pooling": None, "mlp_dim": 128}
-ENCODERS = {
-    "vit-model": _huggingface("ViTModel", "vit", _TOKENS),
-    "deit-model": _huggingface(
-        "DeiTModel", "vit", {**_TOKENS, "distillation": True}
-    ),
-    "deit-pooler": _huggingface(
-        "DeiTModel", "vit", {**_POOLER, "num_registers": 1}
-    ),
-    "vit-mim": _huggingface("ViTForMaskedImageModeling", "mim", {}),
-    "dinov2-bare": _huggingface("Dinov2Model", "dinov2-bare", _BARE),
-    "dinov2-registers-bare": _huggingface(
-        "Dinov2WithRegistersModel",
-        "dinov2-bare",
-        {**_BARE, "num_registers": 4},
-    ),
-}
-
 TORCHVISION = {
-    "torchvision": Case("torchvision", _EXACT, {}),
-    "torchvision-pre-logits": Case(
-        "torchvision",
-        {**_EXACT, "representation_size": 24},
-        {"representation_size": 24},
+    "": Case("VisionTransformer", {}, {}, "torchvision"),
+    "pre-logits": Case(
+        "VisionTransformer", {"representation_size": 24}, {}, "torchvision"
     ),
 }
 CASES = {
-    **{f"timm-{name}": case for name, case in TIMM.items()},
-    **{f"transformers-{name}": case for name, case in HUGGINGFACE.items()},
-    **TORCHVISION,
+    f"{library}-{name}": case
+    for library, cases in (
+        ("timm", TIMM),
+        ("transformers", HUGGINGFACE),
+        ("torchvision", TORCHVISION),
+    )
+    for name, case in cases.items()
 }
+_TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
+_VISION = {**_TEXT, "image_size": 32, "patch_size": 8}
 
 
-def build(case):
-    """Their model, with random weights."""
+def build(case, **options):
+    """Their model, none of whose weights is zero: that would hide mistakes."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
+    make = {"timm": _build_timm, "torchvision": _build_torchvision}
     with torch.device("cpu"):  # Keras may have set another
-        model = _BUILD[case.layout.partition(":")[0]](case)
+        make = make.get(case.layout, _build_huggingface)
+        model = make(case.kind, {**case.options, **options})
+    shake(model)
     return model.cpu().eval()
 
 
-def _build_timm(case):
+def _build_timm(kind, options):
     timm = pytest.importorskip("timm")
-    module = timm.models.deit
-    if case.kind == "VisionTransformer":
-        module = timm.models.vision_transformer
-    return getattr(module, case.kind)(
-        img_size=32,
-        patch_size=8,
-        embed_dim=32,
-        depth=2,
-        num_heads=2,
-        mlp_ratio=2,
-        num_classes=5,
-        **case.options,
-    )
+    import torch
 
-
-def _build_huggingface(case):
-    transformers = pytest.importorskip("transformers")
-    kind = getattr(transformers, case.kind)
-    options = {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "image_size": 32,
+    sizes = {
+        "img_size": 32,
         "patch_size": 8,
-        "num_labels": 5,
-        **case.options,
+        "embed_dim": 32,
+        "depth": 2,
+        "num_heads": 2,
+        "mlp_ratio": 2,
+        "num_classes": 5,
+        "dynamic_img_size": True,
     }
-    if not case.kind.startswith("Dinov2"):
-        options["intermediate_size"] = 64
-    return kind(kind.config_class(**options))
+    module = timm.models.deit
+    if kind.startswith(("VisionTransformer", "vit_")) and "Dist" not in kind:
+        module = timm.models.vision_transformer
+    if kind == "Eva":
+        module = timm.models.eva
+        sizes |= {
+            "mlp_ratio": 1.5,
+            "num_classes": 0,
+            "init_values": 0.1,
+            "num_reg_tokens": 4,
+            "rope_type": "dinov3",
+            "rope_temperature": 100,
+            "rope_rotate_half": True,
+            "use_rot_pos_emb": True,
+            "use_abs_pos_emb": False,
+            "use_fc_norm": False,
+            "norm_layer": functools.partial(torch.nn.LayerNorm, eps=1e-5),
+        }
+    return getattr(module, kind)(**{**sizes, **options})
 
 
-def _build_torchvision(case):
+def _build_huggingface(kind, options):
+    transformers = pytest.importorskip("transformers")
+    cls = getattr(transformers, kind)
+    options = {**_VISION, "num_labels": 5, **options}
+    if kind.startswith("Dinov2"):
+        del options["intermediate_size"]
+    if cls.config_class.model_type in ("siglip", "clip"):
+        text = {**_TEXT, "vocab_size": 10, "max_position_embeddings": 8}
+        options = {
+            "vision_config": options,
+            "text_config": text,
+            "num_labels": 5,
+            "projection_dim": 24,
+        }
+    return cls(cls.config_class(**options))
+
+
+def _build_torchvision(kind, options):
     torchvision = pytest.importorskip("torchvision")
-    return torchvision.models.VisionTransformer(
+    return getattr(torchvision.models, kind)(
         image_size=32,
         patch_size=8,
         num_layers=2,
@@ -230,29 +220,8 @@ def _build_torchvision(case):
         hidden_dim=32,
         mlp_dim=64,
         num_classes=5,
-        **case.options,
+        **options,
     )
-
-
-_BUILD = {
-    "timm": _build_timm,
-    "huggingface": _build_huggingface,
-    "torchvision": _build_torchvision,
-}
-
-
-def load(case, model, path):
-    """Their model with the weights of a file, all of them and no others."""
-    if not case.layout.startswith("huggingface"):
-        model.load_state_dict(read(path), strict=True)
-        return model
-    model.config.save_pretrained(path.parent)
-    loaded, report = type(model).from_pretrained(
-        path.parent, output_loading_info=True
-    )
-    problems = {name: found for name, found in report.items() if found}
-    assert not problems, problems
-    return loaded.cpu().eval()
 
 
 def read(path):
@@ -263,18 +232,19 @@ def read(path):
 
 
 def save(case, model, folder):
-    """What their own library writes; a path for `converters.load`."""
-    if case.layout.startswith("huggingface"):
+    """What their own library writes; a path for `converters.load`, and the
+    arguments that it needs."""
+    if case.layout is None:
         model.save_pretrained(folder)
-        return folder
+        return folder, dict(case.given)
     import torch
 
     torch.save(model.state_dict(), folder / "model.pth")
-    return folder / "model.pth"
+    return folder / "model.pth", {"num_heads": 2, **case.given}
 
 
 def shake(model):
-    """Moves every weight off its first value: zeros would hide mistakes."""
+    """Moves every weight off its first value."""
     import torch
 
     generator = torch.Generator("cpu").manual_seed(0)
@@ -299,6 +269,22 @@ def run(model, images, field="logits", **options):
     return getattr(found, field, found).numpy()
 
 
-def has_head(model):
-    """Whether a model of transformers classifies."""
-    return hasattr(model, "classifier") or hasattr(model, "cls_classifier")
+def output(case, model, images):
+    """The output that our model has, of images of any size."""
+    import torch
+
+    if case.layout is not None:
+        if getattr(model, "num_classes", 5) == 0:
+            model = model.forward_features
+        return run(model, images)
+    options = {}
+    if not case.kind.startswith(("Dinov2", "DINOv3")):  # which always do
+        options["interpolate_pos_encoding"] = True
+    tower = getattr(model, "vit", getattr(model, "vision_model", model))
+    if case.output == "logits" or case.output == "image_embeds":
+        tower = model
+    found = run(tower, images, case.output or "pooler_output", **options)
+    if case.output:
+        return found
+    with torch.no_grad(), torch.device("cpu"):
+        return model.visual_projection(torch.from_numpy(found)).numpy()

@@ -1,5 +1,5 @@
-"""DINOv3: transformers, timm and Meta's names, whose rotary positions take
-images of any size."""
+"""DINOv3 under Meta's names, and its rotary positions; `test_originals.py` has
+the files of transformers and timm."""
 
 import numpy as np
 import pytest
@@ -14,8 +14,6 @@ from keras_vit.weights.files import write
 from tests import golden_data
 from tests import originals
 from tests.harness import numpy
-from tests.markers import on_all
-from tests.originals import images
 
 TOLERANCE = 3e-5
 # The files' own size is 32 x 32, patches are 8 x 8.
@@ -23,140 +21,18 @@ SIZES = ((32, 32), (48, 48), (40, 16))
 HEADS = {"num_heads": 2}
 
 
-def _transformers(**options):
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    config = transformers.DINOv3ViTConfig(
-        **{
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "intermediate_size": 48,
-            "image_size": 32,
-            "patch_size": 8,
-            **options,
-        }
-    )
-    torch.manual_seed(0)
-    with torch.device("cpu"):
-        model = transformers.DINOv3ViTModel(config).eval()
-    originals.shake(model)
-    return model
+def build(name, **options):
+    return originals.build(originals.CASES[name], **options)
 
 
-def _timm(**options):
-    torch = pytest.importorskip("torch")
-    eva = pytest.importorskip("timm.models.eva")
-    torch.manual_seed(0)
-    with torch.device("cpu"):
-        model = eva.Eva(
-            **{
-                "img_size": 32,
-                "patch_size": 8,
-                "embed_dim": 32,
-                "depth": 2,
-                "num_heads": 2,
-                "mlp_ratio": 1.5,
-                "num_classes": 0,
-                "init_values": 0.1,
-                "num_reg_tokens": 4,
-                "rope_type": "dinov3",
-                "rope_temperature": 100,
-                "rope_rotate_half": True,
-                "use_rot_pos_emb": True,
-                "use_abs_pos_emb": False,
-                "use_fc_norm": False,
-                "dynamic_img_size": True,
-                "norm_layer": _norm(),
-                **options,
-            }
-        ).eval()
-    originals.shake(model)
-    return model
-
-
-def _norm():
-    import functools
-
-    import torch
-
-    return functools.partial(torch.nn.LayerNorm, eps=1e-5)
-
-
-GATED = {"use_gated_mlp": True, "hidden_act": "silu"}
-SPLIT = {"swiglu_mlp": True, "swiglu_align_to": 8}
-CASES = {
-    "transformers": lambda: _transformers(num_register_tokens=4),
-    "transformers-gated": lambda: _transformers(num_register_tokens=4, **GATED),
-    "transformers-options": lambda: _transformers(
-        rope_theta=20.0, key_bias=True, hidden_act="gelu_pytorch_tanh"
-    ),
-    "transformers-no-bias": lambda: _transformers(
-        num_register_tokens=1, query_bias=False, value_bias=False
-    ),
-    "timm": lambda: _timm(),
-    "timm-gated": lambda: _timm(qkv_bias=False, **SPLIT),
-    "timm-head": lambda: _timm(num_classes=5, global_pool="token"),
-    "timm-head-norm": lambda: _timm(
-        num_classes=5, use_fc_norm=True, num_reg_tokens=0
-    ),
-}
-# Of each code base one on every backend.
-ON_ALL_BACKENDS = ("transformers-gated", "timm")
-
-
-def save(original, folder):
-    """What the original library writes, and arguments that it lacks."""
-    import torch
-
-    if hasattr(original, "save_pretrained"):
-        original.save_pretrained(folder)
-        return folder, {}
-    torch.save(original.state_dict(), folder / "model.pth")
-    pooling = original.global_pool
-    has_head = original.num_classes > 0
-    given = (
-        {"pooling": {"avg": "gap"}.get(pooling, pooling)} if has_head else {}
-    )
-    return folder / "model.pth", {**HEADS, **given}
-
-
-def outputs(original, images):
-    if getattr(original, "num_classes", 5) == 0:
-        original = original.forward_features
-    return originals.run(original, images, field="last_hidden_state")
-
-
-def run(model, x):
-    return numpy(model(x, training=False))
-
-
-@pytest.mark.parametrize("name", on_all(CASES, ON_ALL_BACKENDS))
-def test_outputs_and_bits(name, tmp_path, record_error):
-    original = CASES[name]()
-    path, given = save(original, tmp_path)
-    model = load(path, input_shape=(None, None, 3), **given)
-    for size in SIZES:
-        x = images(*size)
-        expected, found = outputs(original, x), run(model, x)
-        assert found.shape == expected.shape
-        assert np.ptp(expected) > 1
-        error = np.abs(found - expected).max()
-        record_error("dinov3", f"{name} {size}", error, TOLERANCE)
-    # With a static size, too.
-    found = run(load(path, input_shape=(*size, 3), **given), x)
-    record_error("dinov3", name, np.abs(found - expected).max(), TOLERANCE)
-    # Back, by way of a .keras file: the same bits.
-    middle, target = tmp_path / "model.keras", tmp_path / "back.safetensors"
-    keras_vit.converters.save(model, middle)
-    layout = "huggingface" if path == tmp_path else "timm"
-    _cli.convert(middle, target, to=layout)
-    golden_data.assert_same(read(target), read(path))
+def save(name, folder, **options):
+    case = originals.CASES[name]
+    return originals.save(case, build(name, **options), folder)[0]
 
 
 @pytest.mark.backends("torch")
 def test_patches_need_not_divide_the_default_size(tmp_path):
-    path, _ = save(_transformers(patch_size=6, num_register_tokens=1), tmp_path)
+    path = save("transformers-dinov3", tmp_path, patch_size=6)
     assert load(path).input_shape == (None, 222, 222, 3)
 
 
@@ -189,10 +65,10 @@ def to_meta(original):
     return renamed
 
 
-@pytest.mark.parametrize("options", [{}, SPLIT], ids=["plain", "gated"])
+@pytest.mark.parametrize("name", ["timm-dinov3", "timm-dinov3-gated"])
 @pytest.mark.backends("torch")
-def test_metas_names(options, tmp_path, record_error):
-    original = _timm(**options)
+def test_metas_names(name, tmp_path, record_error):
+    original = build(name, qkv_bias=True)
     path = tmp_path / "meta.safetensors"
     arrays = to_meta(original)
     arrays["local_cls_norm.weight"] = np.full(32, 2, "float32")
@@ -202,8 +78,9 @@ def test_metas_names(options, tmp_path, record_error):
     model = load(path, input_shape=(None, None, 3))
     assert model.get_layer("block_0").num_heads == 2
     for size in SIZES:
-        x = images(*size)
-        error = np.abs(run(model, x) - outputs(original, x)).max()
+        x = originals.images(*size)
+        expected = originals.output(originals.CASES[name], original, x)
+        error = np.abs(numpy(model(x, training=False)) - expected).max()
         record_error("dinov3", f"Meta {size}", error, TOLERANCE)
     _cli.convert(path, tmp_path / "again.safetensors")
     golden_data.assert_same(read(tmp_path / "again.safetensors"), arrays)
@@ -219,7 +96,7 @@ def test_metas_names(options, tmp_path, record_error):
 def test_periods_rounded_by_meta_are_kept(tmp_path):
     import ml_dtypes
 
-    arrays = to_meta(_timm())
+    arrays = to_meta(build("timm-dinov3"))
     periods = arrays["rope_embed.periods"]
     rounded = periods.astype(ml_dtypes.bfloat16).astype("float32")
     assert not np.array_equal(rounded, periods)
@@ -238,7 +115,7 @@ def test_periods_rounded_by_meta_are_kept(tmp_path):
 
 @pytest.mark.backends("torch")
 def test_metas_wrong_files(tmp_path):
-    arrays = to_meta(_timm())
+    arrays = to_meta(build("timm-dinov3"))
     path = tmp_path / "meta.safetensors"
     key = "blocks.0.attn.qkv.bias_mask"
     write({**arrays, key: np.full_like(arrays[key], 0.5)}, path)
@@ -252,9 +129,9 @@ def test_metas_wrong_files(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("name", ["transformers", "transformers-gated"])
+@pytest.mark.parametrize("name", ["dinov3", "dinov3-gated"])
 def test_all_three_originals_run(name, tmp_path):
-    path, _ = save(CASES[name](), tmp_path / "source")
+    path = save(f"transformers-{name}", tmp_path / "source")
     for layout, note in (("timm", True), ("dinov3", False)):
         target = tmp_path / f"{layout}.safetensors"
         if note:

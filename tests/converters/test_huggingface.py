@@ -11,7 +11,6 @@ from keras_vit import convert as _cli
 from keras_vit.converters import load
 from keras_vit.converters import save
 from tests import golden_data
-from tests import originals
 from tests.small import randomize
 
 pytestmark = pytest.mark.backends("torch")
@@ -31,49 +30,6 @@ def build(**arguments):
     model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
     randomize(model, 0.2)
     return model
-
-
-CASES = {**originals.HUGGINGFACE, **originals.ENCODERS}
-del CASES["vit-mim"]  # has a decoder: tests/test_golden_pretraining.py
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_outputs_match_transformers(name, tmp_path, record_error):
-    transformers = pytest.importorskip("transformers")
-    arguments, kind = CASES[name].arguments, CASES[name].kind
-    sizes = {
-        "patch_size": 8,
-        "hidden_size": 32,
-        "mlp_dim": 64,
-        "input_shape": (32, 32, 3),
-        "classes": 5 if arguments.get("include_top", True) else None,
-    }
-    if "dinov2" in name:
-        sizes["mlp_dim"] = 128
-    model = build(**{**sizes, **arguments})
-    save(model, tmp_path / "folder")
-    config = json.loads((tmp_path / "folder" / "config.json").read_text())
-    assert config["architectures"] == [kind]
-    auto, field = transformers.AutoModel, "last_hidden_state"
-    if sizes["classes"]:
-        auto, field = transformers.AutoModelForImageClassification, "logits"
-    elif arguments.get("pooling") == "token":
-        field = "pooler_output"
-    theirs, info = auto.from_pretrained(
-        tmp_path / "folder", output_loading_info=True
-    )
-    assert type(theirs).__name__ == kind
-    assert not info["unexpected_keys"]
-    # A model without a head has an unused pooler.
-    spare = ("pooler.dense.weight", "pooler.dense.bias")
-    spare += ("embeddings.mask_token",)
-    extra = {key for key in info["missing_keys"] if not key.endswith(spare)}
-    assert not extra
-    x = originals.images(32, 32)
-    found = originals.run(theirs.cpu().eval(), x, field)
-    expected = keras.ops.convert_to_numpy(model(x))
-    error = np.abs(found - expected).max()
-    record_error(f"transformers {kind}", f"{name} {field}", error, 1e-5)
 
 
 def test_deit_without_head_keeps_its_tokens(tmp_path):

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.backends("torch")
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 48,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 2,
     "image_size": 16,
     "patch_size": 4,
@@ -58,7 +58,7 @@ FAMILIES = {
 FIELDS = {
     "hidden_size": [48],
     "intermediate_size": [40],
-    "num_hidden_layers": [1],
+    "num_hidden_layers": [2],
     "num_attention_heads": [4],
     "num_channels": [1],
     "image_size": [24, [8, 24]],
@@ -117,6 +117,13 @@ def fields_of(family):
     return {field.name for field in dataclasses.fields(config)}
 
 
+def values_of(family, field):
+    """Activations are read by one table: the other families take two."""
+    if field == "hidden_act" and family != "vit":
+        return ["quick_gelu", "laplace"]
+    return FIELDS[field]
+
+
 def build(family, **options):
     """Their model with random weights, none of which is zero."""
     config, model, _, sizes = FAMILIES[family]
@@ -153,9 +160,8 @@ def test_every_field_has_a_case(family):
     [
         (family, field, value)
         for family in FAMILIES
-        for field, values in FIELDS.items()
-        for value in values
-        if field in fields_of(family)
+        for field in sorted(fields_of(family) & FIELDS.keys())
+        for value in values_of(family, field)
         if not (isinstance(value, list) and (family, field) in THEY_FAIL)
     ],
 )
@@ -189,8 +195,8 @@ def test_field_gives_their_numbers_or_is_refused(
 @pytest.mark.parametrize(
     "family, key, value",
     [
-        ("vit", "num_hidden_layers", 1),
-        ("dinov2", "num_hidden_layers", 3),
+        ("vit", "num_hidden_layers", 2),
+        ("dinov2", "num_hidden_layers", 0),
         ("vit", "qkv_bias", False),
         ("dinov3_vit", "key_bias", True),
         ("vit", "hidden_act", "leaky_relu"),

@@ -33,7 +33,10 @@ MODELS = {
 
 
 def build(name):
-    model = keras_vit.VisionTransformer(**{**SIZES, **MODELS[name]})
+    # Positions of every layer need two.
+    layers = 2 if "every" in str(MODELS[name]) else 1
+    sizes = {**SIZES, "num_layers": layers}
+    model = keras_vit.VisionTransformer(**{**sizes, **MODELS[name]})
     randomize(model, 0.3)
     return model
 

@@ -22,7 +22,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 
 from tools import convert
@@ -37,72 +36,59 @@ BATCH_SIZE, FURTHER_EVERY = 500, 25
 FORK = multiprocessing.get_context("fork")
 
 
-def main(argv=None):
-    arguments = _parser().parse_args(argv)
+def main():
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzzing")
+    parser.add_argument("--reader", choices=readers.READERS, help="default all")
+    parser.add_argument("--count", type=int, default=1000, help="per reader")
+    parser.add_argument("--seed", type=int, default=0, help="of the first")
+    arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
-        seeds = f"{folder}/seeds"
-        os.mkdir(seeds)
+        seeds = pathlib.Path(folder) / "seeds"
+        seeds.mkdir()
         code = (
-            f"from tests.fuzzing import readers as r; r.save_seeds({seeds!r})"
+            f"from tests.fuzzing import readers as r; r.save_seeds('{seeds}')"
         )
-        subprocess.run([sys.executable, "-c", code], check=True)
+        subprocess.run([sys.executable, "-c", code, seeds], check=True)
         names = [arguments.reader] if arguments.reader else readers.READERS
-        failed = [run(name, seeds, arguments, folder) for name in names]
-    return 1 if sum(failed) else 0
+        numbers = range(arguments.seed, arguments.seed + arguments.count)
+        return max(_run(name, seeds, numbers) for name in names)
 
 
-def run(name, seeds, arguments, folder):
-    """Run the inputs of one reader and return how many failed."""
+def _run(name, seeds, numbers):
+    """Reads the inputs of one reader; returns 1 if some failed."""
     reader = readers.READERS[name]
     files = readers.seed_files(reader, seeds)
-    expected = check.read_weights(pathlib.Path(seeds) / reader.path)
-    counts, start = collections.Counter(), time.monotonic()
-    seed, end = arguments.seed, arguments.seed + arguments.count
-    while seed < end:
-        batch = range(seed, min(seed + BATCH_SIZE, end))
-        results, exit_code = _run_batch(reader, files, expected, batch, folder)
-        if exit_code:
-            crash = f"the process ended with {exit_code}"
-            results.append((seed + len(results), "FAILED", crash))
-        for number, kind, text in results:
+    work = reader, files, check.read_weights(seeds / reader.path), seeds.parent
+    counts = collections.Counter()
+    while numbers:
+        receiver, sender = FORK.Pipe(duplex=False)
+        arguments = (sender, numbers[:BATCH_SIZE], *work)
+        process = FORK.Process(target=_check_batch, args=arguments)
+        process.start()
+        sender.close()
+        results = []
+        try:
+            while receiver.poll(10 * MAX_SECONDS):
+                results.append(receiver.recv())
+        except EOFError:
+            process.join()
+        process.kill()
+        process.join()
+        if process.exitcode:
+            crash = f"the process ended with {process.exitcode}"
+            results.append(("FAILED", crash))
+        for number, (kind, text) in zip(numbers, results, strict=False):
             counts[kind] += 1
             if kind == "FAILED":
                 print(f"{name} seed {number}: {text}", flush=True)
-                if arguments.save:
-                    _save(arguments.save, name, number, reader, files)
-        seed += len(results)
-    found = ", ".join(f"{counts[kind]:,} {kind}" for kind in sorted(counts))
-    seconds = time.monotonic() - start
-    print(f"{name}: {found}; {seconds:.0f} s", flush=True)
-    return counts["FAILED"]
+        numbers = numbers[len(results) :]
+    print(name, dict(counts), flush=True)
+    return 1 if counts["FAILED"] else 0
 
 
-def _run_batch(*work):
-    """Check inputs in a child process.
-
-    Returns:
-        List of `(seed, outcome, message)`, and the exit code of the process,
-        which is not 0 if the input after them ended it.
-    """
-    receiver, sender = FORK.Pipe(duplex=False)
-    process = FORK.Process(target=_check_batch, args=(sender, *work))
-    process.start()
-    sender.close()
-    results = []
-    try:
-        while receiver.poll(10 * MAX_SECONDS):
-            results.append(receiver.recv())
-    except EOFError:
-        process.join()
-    else:
-        process.kill()
-        process.join()
-    return results, process.exitcode
-
-
-def _check_batch(sender, reader, files, expected, batch, folder):
-    folder = pathlib.Path(folder) / "work"
+def _check_batch(sender, numbers, reader, files, expected, folder):
+    folder = folder / "work"
     folder.mkdir(exist_ok=True)
     os.chdir(folder)
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
@@ -111,13 +97,13 @@ def _check_batch(sender, reader, files, expected, batch, folder):
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     check.watch()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for seed in batch:
-        found = readers.mutated(reader, files, random.Random(seed))
+    for number in numbers:
+        found = readers.mutated(reader, files, random.Random(number))
         # Its signal ends the process, also one that hangs in C code.
         signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
         text = ""
         try:
-            further = seed % FURTHER_EVERY == 0
+            further = number % FURTHER_EVERY == 0
             kind = check.outcome(reader, found, expected, folder, further)
         except check.Failure as failure:
             kind, text = "FAILED", ascii(str(failure))
@@ -126,29 +112,7 @@ def _check_batch(sender, reader, files, expected, batch, folder):
         size = sum(map(len, found.values()))
         if peak * 2**10 > 4 * size + MAX_EXTRA_BYTES:
             kind, text = "FAILED", f"{peak} KiB for a file of {size} bytes"
-        sender.send((seed, kind, text))
-
-
-def _save(folder, name, seed, reader, files):
-    found = readers.mutated(reader, files, random.Random(seed))
-    for path, data in found.items():
-        path = pathlib.Path(folder) / f"{name}-{seed}" / path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-
-
-def _parser():
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.fuzzing",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--reader", choices=readers.READERS, help="default all")
-    parser.add_argument("--count", type=int, default=1000, help="per reader")
-    parser.add_argument("--seed", type=int, default=0, help="of the first")
-    parser.add_argument("--save", help="folder for the inputs that failed")
-    return parser
+        sender.send((kind, text))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import encodings
 import os
-import pathlib
 import sys
 
 import numpy as np
@@ -14,15 +13,8 @@ from keras_vit.weights.report import report
 # Audit events that no reader has a reason for. Python raises them before it
 # acts; `pickle.find_class` is that of an Unpickler which imports.
 FORBIDDEN_EVENTS = (
-    "os.system",
-    "os.exec",
-    "os.posix_spawn",
-    "os.fork",
-    "subprocess.Popen",
-    "socket.connect",
-    "pickle.find_class",
-    "exec",
-    "ctypes.dlopen",
+    *("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen"),
+    *("socket.connect", "pickle.find_class", "exec", "ctypes.dlopen"),
 )
 _CODECS = os.path.dirname(encodings.__file__)
 _events = []
@@ -48,23 +40,13 @@ def _record(event, arguments):
 
 
 def outcome(reader, files, expected, folder, further=False):
-    """Read damaged files and return the outcome.
+    """Reads damaged files, `{name: bytes}`, in an empty folder.
 
-    Args:
-        reader: A `Reader`.
-        files: Dict of names to bytes.
-        expected: Dict of the weights in the undamaged files.
-        folder: An empty folder, which is emptied again.
-        further: Boolean. Whether to run `--inspect` and a conversion, too.
-
-    Returns:
-        "refused", "same" or "different".
-
-    Raises:
-        Failure: if anything was raised but a `ValueError` or `OSError` that
-            names the file, or anything was run or written.
+    With `further`, `--inspect` and a conversion are run, too. Returns
+    "refused", "same" or "different", compared with the expected weights. Raises
+    a `Failure` if anything was raised but a `ValueError` or `OSError` that
+    names the file, or anything was run or written.
     """
-    folder = pathlib.Path(folder)
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
@@ -77,7 +59,7 @@ def outcome(reader, files, expected, folder, further=False):
         if _events:
             raise Failure(f"did what no reader may: {_events}")
         if further:
-            _convert(path, folder)
+            _try((), lambda: _convert(path))
         left = {str(p.relative_to(folder)) for p in _files_in(folder)}
         if left - files.keys():
             raise Failure(f"left files behind: {sorted(left - files.keys())}")
@@ -98,6 +80,13 @@ def read_weights(path):
     return checkpoint.weights
 
 
+def _convert(path):
+    target = path.with_name("target.safetensors")
+    to = "timm" if path.suffix in (".keras", ".h5") else None
+    _cli.convert(path, target, to=to)
+    target.unlink()  # an error must leave none
+
+
 def _files_in(folder):
     return [p for p in folder.rglob("*") if not p.is_dir()]
 
@@ -107,22 +96,8 @@ def _try(names, read):
     try:
         return read()
     except (ValueError, OSError) as error:
-        if not any(name in str(error) for name in names):
+        if names and not any(name in str(error) for name in names):
             raise Failure(f"does not name the file: {error!r:.300}") from error
         return None
     except BaseException as error:
         raise Failure(f"{type(error).__name__}: {error!s:.300}") from error
-
-
-def _convert(path, folder):
-    target = folder / "target.safetensors"
-    to = "timm" if path.suffix in (".keras", ".h5") else None
-    try:
-        _cli.convert(path, target, to=to)
-    except (ValueError, OSError) as error:
-        if target.exists():
-            raise Failure(f"left a target behind: {error}") from error
-    except BaseException as error:
-        raise Failure(f"convert: {type(error).__name__}: {error}") from error
-    else:
-        target.unlink()

@@ -23,7 +23,7 @@ SIZES = {"square": (48, 48), "wide": (32, 80), "tall": (72, 24)}
 # Each size is tried with the norm; without it, one shows the same.
 NORMS = {True: tuple(SIZES), False: ("tall",)}
 TOLERANCE = 3e-5
-TIMM = ("token", "registers-positioned", "registers-scale-qknorm")
+TIMM = ("token", "registers-positioned", "registers-scale-qknorm", "dinov3")
 DINOV2 = ("dinov2", "dinov2-registers")
 ON_ALL_BACKENDS = ("token", "registers-scale-qknorm", "dinov2-registers")
 
@@ -212,11 +212,9 @@ def test_norm_after_the_pooling_is_none_of_tokens():
 @pytest.mark.parametrize("name", on_all(TIMM, ON_ALL_BACKENDS))
 def test_maps_are_timms(name, tmp_path, record_error):
     case = originals.TIMM[name]
-    options = {**case.options, "dynamic_img_size": True}
-    original = originals.build(dataclasses.replace(case, options=options))
-    originals.shake(original)
-    path = originals.save(case, original, tmp_path)
-    model = keras_vit.converters.load(path, num_heads=2, **case.load_arguments)
+    original = originals.build(case)
+    path, given = originals.save(case, original, tmp_path)
+    model = keras_vit.converters.load(path, **given)
     assert model.input_shape == (None, 32, 32, 3)
     for norm, sizes in NORMS.items():
         maps = keras_vit.dense_features(model, blocks=(0, 1), norm=norm)
@@ -239,14 +237,9 @@ def test_maps_are_transformers(name, tmp_path, record_error):
         "dinov2": "Dinov2Backbone",
         "dinov2-registers": "Dinov2WithRegistersBackbone",
     }[name]
-    case = originals.HUGGINGFACE[name]
-    stages = {"out_features": ["stage1", "stage2"]}
-    options = {**case.options, **stages}
     assert hasattr(transformers, kind)
-    original = originals.build(
-        dataclasses.replace(case, kind=kind, options=options)
-    )
-    originals.shake(original)
+    case = dataclasses.replace(originals.HUGGINGFACE[name], kind=kind)
+    original = originals.build(case, out_features=["stage1", "stage2"])
     original.save_pretrained(tmp_path)
     model = keras_vit.converters.load(tmp_path)
     for norm, sizes in NORMS.items():

@@ -7,7 +7,7 @@ import keras_vit
 from keras_vit import inspection
 from keras_vit.converters import load
 from keras_vit.layers.positions import rotate
-from tests.converters import test_dinov3 as dinov3
+from tests import originals
 from tests.harness import numpy
 from tests.small import tiny
 
@@ -98,17 +98,15 @@ def test_changes_in_training(options):
 
 @pytest.mark.slow
 @ON_TORCH
-def test_attention_maps_equal_transformers(record_error):
-    import tempfile
-
+def test_attention_maps_equal_transformers(tmp_path, record_error):
     import torch
 
-    original = dinov3.CASES["transformers"]()
-    with tempfile.TemporaryDirectory() as folder:
-        path, _ = dinov3.save(original, folder)
-        model = load(path, input_shape=(None, None, 3))
+    case = originals.HUGGINGFACE["dinov3"]
+    original = originals.build(case)
+    path, _ = originals.save(case, original, tmp_path)
+    model = load(path, input_shape=(None, None, 3))
     original.set_attn_implementation("eager")
-    x = dinov3.images(40, 16)
+    x = originals.images(40, 16)
     with torch.no_grad():
         expected = original(
             torch.from_numpy(x).permute(0, 3, 1, 2), output_attentions=True
@@ -117,26 +115,7 @@ def test_attention_maps_equal_transformers(record_error):
     expected = np.stack([maps.numpy() for maps in expected])
     assert found.shape == expected.shape == (2, 2, 2, 15, 15)
     error = np.abs(found - expected).max()
-    record_error("dinov3", "attention maps", error, dinov3.TOLERANCE)
-
-
-@ON_TORCH
-def test_dense_features_equal_timms(tmp_path, record_error):
-    import torch
-
-    original = dinov3.CASES["timm"]()
-    path, given = dinov3.save(original, tmp_path)
-    maps = keras_vit.dense_features(load(path, **given), blocks=(0, 1))
-    x = dinov3.images(24, 40)
-    with torch.no_grad():
-        expected = original.forward_intermediates(
-            torch.from_numpy(x).permute(0, 3, 1, 2).contiguous(),
-            norm=True,
-            intermediates_only=True,
-        )
-    for found, theirs in zip(maps(x).values(), expected, strict=True):
-        error = np.abs(numpy(found) - theirs.permute(0, 2, 3, 1).numpy()).max()
-        record_error("dinov3", "dense features", error, dinov3.TOLERANCE)
+    record_error("dinov3", "attention maps", error, 3e-5)
 
 
 @ON_TORCH
