@@ -16,6 +16,7 @@ POSITION_EMBEDDINGS = (
     "learned",
     "learned_1d",
     "learned_2d",
+    "factorized",
     "relative",
     "rope",
     "sincos2d",

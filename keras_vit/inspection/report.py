@@ -174,7 +174,7 @@ class Report:
             patches = f"{rows} × {columns} patches"
             yield "Tokens", " + ".join([*dict.fromkeys(names), patches])
             positions = tokens.find_positions(model)
-            if getattr(positions, "kind", "") in ("learned", "learned_2d"):
+            if getattr(positions, "kind", "none") not in ("none", "sincos2d"):
                 grid = " × ".join(map(str, positions.built_grid))
                 yield "Learned positions", f"for {grid} patches"
         yield from dataclasses.asdict(config_of(model)).items()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -20,11 +21,9 @@ from keras_vit.layers._utils import is_static
 from keras_vit.layers.composite import Layer
 from keras_vit.layers.resampling import RESAMPLINGS
 from keras_vit.layers.resampling import resample
-from keras_vit.layers.resampling import resample_axis
 from keras_vit.layers.resampling import resample_embedding
 from keras_vit.layers.resampling import resample_offsets
-from keras_vit.layers.resampling import resampling_matrix
-from keras_vit.layers.resampling import resampling_offset
+from keras_vit.layers.resampling import resampling_matrices
 
 
 class _LearnedPositions(Layer):
@@ -90,9 +89,10 @@ class AddPositionEmbs(_LearnedPositions):
 
     Args:
         kind: String. "learned"; "learned_2d" (a vector of half the hidden size
-            for each column and for each row, concatenated); "sincos2d", which
-            has no weights and is computed for each grid; or "none", which adds
-            nothing.
+            for each column and for each row, concatenated); "factorized" (a
+            vector for each row and for each column, added, as in
+            https://arxiv.org/abs/2307.06304); "sincos2d", which has no weights
+            and is computed for each grid; or "none", which adds nothing.
         grid_size: Integer or `(rows, columns)`. Grid for which embeddings are
             learned; None for the grid that the layer is built with.
         num_prefix_tokens: Integer. Number of tokens before the patches that
@@ -102,8 +102,11 @@ class AddPositionEmbs(_LearnedPositions):
         resampling: String. Method to resample learned embeddings to another
             grid: "bilinear_align_corners" (Google's code), "bilinear",
             "bicubic" (Hugging Face), "bicubic_antialias" (timm),
-            "bicubic_align_corners" (torchvision) or "bicubic_offset"
-            (Meta's DINOv2 without registers).
+            "bicubic_align_corners" (torchvision), "bicubic_offset" (Meta's
+            DINOv2 without registers), or, with positions that preserve the
+            aspect, "bicubic_antialias_square", "bilinear_square" or
+            "bilinear_align_corners_square": to a square of the longer side, of
+            which a grid is the top left part (timm's NaFlexVit).
 
     Call arguments:
         inputs: Tokens of shape `(batch, num_prefix_tokens +
@@ -141,9 +144,8 @@ class AddPositionEmbs(_LearnedPositions):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.kind = _checks.one_of(
-            "kind", kind, ("learned", "learned_2d", "sincos2d", "none")
-        )
+        kinds = "learned", "learned_2d", "factorized", "sincos2d", "none"
+        self.kind = _checks.one_of("kind", kind, kinds)
         self.grid_size = (
             None
             if grid_size is None
@@ -182,27 +184,22 @@ class AddPositionEmbs(_LearnedPositions):
                 f"shape {grid_shape}"
             )
         rows, columns = self.built_grid
-        if self.kind == "learned_2d":
-            self._build_learned_2d(rows, columns, hidden_size)
+        if self.kind == "learned":
+            length = self.num_prefix_tokens + rows * columns
+            shape = (1, length, hidden_size)
+            self.embedding = self._add_embedding("embedding", shape)
             return
-        length = self.num_prefix_tokens + rows * columns
-        self.embedding = self._add_embedding(
-            "embedding", (1, length, hidden_size)
-        )
-
-    def _build_learned_2d(
-        self, rows: int, columns: int, hidden_size: int
-    ) -> None:
-        if hidden_size % 2:
-            raise ValueError(
-                "Position embeddings of kind 'learned_2d' need an even hidden "
-                f"size, half for columns and half for rows. Received: "
-                f"{hidden_size}"
-            )
-        self.columns = self._add_embedding(
-            "columns", (columns, hidden_size // 2)
-        )
-        self.rows = self._add_embedding("rows", (rows, hidden_size // 2))
+        width = hidden_size
+        if self.kind == "learned_2d":
+            width = hidden_size // 2
+            if hidden_size % 2:
+                raise ValueError(
+                    "Position embeddings of kind 'learned_2d' need an even "
+                    "hidden size, half for columns and half for rows. "
+                    f"Received: {hidden_size}"
+                )
+        self.columns = self._add_embedding("columns", (columns, width))
+        self.rows = self._add_embedding("rows", (rows, width))
         if self.num_prefix_tokens:
             shape = (1, self.num_prefix_tokens, hidden_size)
             self.prefix = self._add_embedding("prefix", shape)
@@ -220,111 +217,97 @@ class AddPositionEmbs(_LearnedPositions):
         inputs = cast_inputs(self, inputs)
         if self.kind == "none":
             return inputs
+        indices = None
         if _are_places(grid):
-            parts = self._at_places(grid, inputs.shape[-1])
-            positions = self._concatenate(*parts)
-            return inputs + ops.cast(positions, inputs.dtype)
-        size = self.built_grid if grid is None else axis_sizes(grid, 1, 2)
-        if not size:
-            raise ValueError(
-                "AddPositionEmbs does not know the rows and columns of the "
-                "patches: call it with the `grid` they come from, or give "
-                "`grid_size`."
-            )
-        self._check_length(inputs.shape, size)
-        if self.kind == "learned":
-            positions = self._concatenate(*self._learned(size))
-        elif self.kind == "learned_2d":
-            positions = self._concatenate(*self._learned_2d(size))
+            row, column, *size = ops.unstack(grid, axis=-1)
+            indices = row, column
         else:
-            positions = sincos_positions(
-                size,
-                inputs.shape[-1],
-                self.num_prefix_tokens + self.num_skipped_tokens,
-            )
-        return inputs + ops.cast(positions, inputs.dtype)
-
-    def _concatenate(self, prefix: Tensor | None, patches: Tensor) -> Tensor:
-        """Returns the embeddings of all tokens: (1, length, hidden_size), or of
-        a batch."""
-        batch, _, hidden_size = ops.shape(patches)
-        parts = []
+            size = self.built_grid if grid is None else axis_sizes(grid, 1, 2)
+            if not size:
+                raise ValueError(
+                    "AddPositionEmbs does not know the rows and columns of the "
+                    "patches: call it with the `grid` they come from, or give "
+                    "`grid_size`."
+                )
+            self._check_length(inputs.shape, size)
+        prefix, num_zeros = None, self.num_skipped_tokens
+        if self.kind == "learned":
+            prefix, patches = self._learned(size, indices)
+        elif self.kind != "sincos2d":
+            prefix, patches = self.prefix, self._learned_by_axis(size, indices)
+        else:
+            num_zeros += self.num_prefix_tokens
+            if indices is None:
+                sizes = size[0], size[1]
+                patches = sincos_positions(sizes, inputs.shape[-1])
+            else:
+                row, column = indices
+                patches = _sincos(row, column, inputs.shape[-1], True, ops)
+        # (1, length, hidden_size), or of a batch
+        patches = ops.cast(patches, inputs.dtype)
+        count, _, hidden_size = ops.shape(patches)
+        parts = [patches]
+        if num_zeros:
+            zeros = ops.zeros((count, num_zeros, hidden_size), inputs.dtype)
+            parts.insert(0, zeros)
         if prefix is not None:
-            shape = (batch, *prefix.shape[1:])
-            parts.append(ops.broadcast_to(prefix, shape))
-        if self.num_skipped_tokens:
-            shape = (batch, self.num_skipped_tokens, hidden_size)
-            parts.append(ops.zeros(shape, patches.dtype))
-        parts.append(patches)
-        return ops.concatenate(parts, axis=1) if len(parts) > 1 else patches
+            prefix = ops.cast(prefix, inputs.dtype)
+            shape = (count, *prefix.shape[1:])
+            parts.insert(0, ops.broadcast_to(prefix, shape))
+        return inputs + (
+            ops.concatenate(parts, axis=1) if parts[1:] else patches
+        )
 
-    def _learned(self, size: tuple[Any, ...]) -> tuple[Tensor | None, Tensor]:
+    def _learned(
+        self, size: Sequence[Any], indices: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor | None, Tensor]:
         """Returns the embeddings of the prefix tokens (None if they are part of
         those of the patches, or there are none) and of the patches."""
-        prefix = self.num_prefix_tokens
-        embedding = ops.convert_to_tensor(self.embedding)
-        is_built_grid = is_static(size) and tuple(size) == self.built_grid
-        if is_built_grid and not (prefix and self.num_skipped_tokens):
-            return None, embedding  # the variable holds both, in this order
-        patches = embedding[0, prefix:]
-        if not is_built_grid:
-            patches = self._resample(patches, size)
-        return embedding[:, :prefix] if prefix else None, patches[None]
-
-    def _learned_2d(
-        self, size: tuple[Any, ...]
-    ) -> tuple[Tensor | None, Tensor]:
-        x, y = (
-            resample_axis(
-                ops.convert_to_tensor(table), new, self.resampling, ops
-            )
-            for table, new in ((self.columns, size[1]), (self.rows, size[0]))
-        )
-        half = x.shape[-1]
-        shape = (*size, half)
-        x = ops.broadcast_to(x[None], shape)
-        y = ops.broadcast_to(y[:, None], shape)
-        patches = ops.concatenate([x, y], axis=-1)
-        patches = ops.reshape(patches, (1, -1, 2 * half))
-        prefix = None
-        if self.prefix is not None:
-            prefix = ops.convert_to_tensor(self.prefix)
-        return prefix, patches
-
-    def _at_places(
-        self, places: Tensor, hidden_size: int
-    ) -> tuple[Tensor | None, Tensor]:
-        """Returns the embeddings of the prefix tokens and of the patches of
-        images of several sizes, (batch, length, hidden_size)."""
-        row, column, *sizes = ops.unstack(places, axis=-1)
-        if self.kind == "sincos2d":
-            patches = _sincos(row, column, hidden_size, True, ops)
-            shape = (1, self.num_prefix_tokens, hidden_size)
-            return ops.zeros(shape, patches.dtype), patches
-        method = self.resampling
-        offset = resampling_offset(method, self.built_grid, sizes)
-        rows, columns = (
-            resampling_matrix(old, new, method, offset, index)
-            for old, new, index in zip(
-                self.built_grid, sizes, (row, column), strict=True
-            )
-        )
-        if self.kind == "learned_2d":
-            x, y = _product(columns, self.columns), _product(rows, self.rows)
-            return self.prefix, ops.concatenate([x, y], axis=-1)
-        # One matrix product with a weight for each stored patch.
-        weights = rows[..., :, None] * columns[..., None, :]
-        shape = (*ops.shape(rows)[:2], math.prod(self.built_grid))
-        embedding = ops.convert_to_tensor(self.embedding)
         count = self.num_prefix_tokens
-        patches = _product(ops.reshape(weights, shape), embedding[0, count:])
-        return embedding[:, :count], patches
+        embedding = ops.convert_to_tensor(self.embedding)
+        if self._is_built_grid(size):
+            if not (count and self.num_skipped_tokens):
+                return None, embedding  # the variable holds both, in this order
+            return embedding[:, :count], embedding[:, count:]
+        patches = embedding[0, count:]
+        if indices is None:
+            patches = ops.reshape(patches, (*self.built_grid, -1))
+            patches = resample(patches, size, self.resampling)
+            patches = ops.reshape(patches, (1, -1, patches.shape[-1]))
+        else:
+            # One matrix product with a weight for each stored patch.
+            rows, columns = resampling_matrices(
+                self.built_grid, size, self.resampling, indices
+            )
+            weights = rows[..., :, None] * columns[..., None, :]
+            shape = (*ops.shape(rows)[:2], math.prod(self.built_grid))
+            patches = _product(ops.reshape(weights, shape), patches)
+        return embedding[:, :count] if count else None, patches
 
-    def _resample(self, patches: Tensor, size: tuple[Any, ...]) -> Tensor:
-        hidden_size = patches.shape[-1]
-        patches = ops.reshape(patches, (*self.built_grid, hidden_size))
-        patches = resample(patches, size, self.resampling)
-        return ops.reshape(patches, (-1, hidden_size))
+    def _learned_by_axis(
+        self, size: Sequence[Any], indices: tuple[Tensor, Tensor] | None
+    ) -> Tensor:
+        """Returns the sums of the embeddings of rows and columns; those of
+        "learned_2d" have zeros in the channels of the other."""
+        rows = ops.convert_to_tensor(self.rows)
+        columns = ops.convert_to_tensor(self.columns)
+        if self.kind == "learned_2d":
+            half = rows.shape[-1]
+            rows = ops.pad(rows, ((0, 0), (half, 0)))
+            columns = ops.pad(columns, ((0, 0), (0, half)))
+        if not self._is_built_grid(size):
+            matrices = resampling_matrices(
+                self.built_grid, size, self.resampling, indices
+            )
+            rows = _product(matrices[0], rows)
+            columns = _product(matrices[1], columns)
+        if indices is not None:
+            return rows + columns
+        patches = rows[:, None] + columns
+        return ops.reshape(patches, (1, -1, patches.shape[-1]))
+
+    def _is_built_grid(self, size: Sequence[Any]) -> bool:
+        return is_static(size) and tuple(size) == self.built_grid
 
     def _check_length(self, shape: Shape, size: tuple[Any, ...]) -> None:
         if not is_static(size):
@@ -357,11 +340,13 @@ class AddPositionEmbs(_LearnedPositions):
                 self.resampling,
                 self.num_prefix_tokens,
             )
-        for name, new in zip(("rows", "columns"), self.built_grid, strict=True):
-            if name in arrays:
-                arrays[name] = resample_axis(
-                    arrays[name], new, self.resampling, np
-                )
+        elif grid != self.built_grid:
+            matrices = resampling_matrices(
+                grid, self.built_grid, self.resampling
+            )
+            for name, matrix in zip(("rows", "columns"), matrices, strict=True):
+                table = matrix @ arrays[name].astype("float64")
+                arrays[name] = table.astype(arrays[name].dtype)
         return arrays
 
 
@@ -417,7 +402,6 @@ def _are_places(grid: Tensor | None) -> bool:
 
 def _product(weights: Tensor, table: Tensor) -> Tensor:
     """Computes the product with a table in the table's precision."""
-    table = ops.convert_to_tensor(table)
     return ops.matmul(ops.cast(weights, table.dtype), table)
 
 
@@ -482,7 +466,8 @@ class RelativePositionEmbs(_LearnedPositions):
             if grid_size is None
             else _checks.positive_pair("grid_size", grid_size)
         )
-        self.resampling = _checks.one_of("resampling", resampling, RESAMPLINGS)
+        methods = [x for x in RESAMPLINGS if not x.endswith("_square")]
+        self.resampling = _checks.one_of("resampling", resampling, methods)
 
     def build(self, grid_shape: Shape) -> None:
         self.built_grid = self.grid_size or tuple(grid_shape[1:3])

@@ -18,23 +18,28 @@ from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers._utils import is_static
 
 # Each layout names its method in `checkpoints/formats`, in `arguments`.
-# name: (interpolation kernel, align_corners, antialias, offset), with the code
-# that uses it. If the grid changes, the scale is old / (new + offset).
+# name: (interpolation kernel, align_corners, antialias, offset, square), with
+# the code that uses it. If the grid changes, the scale is old / (new + offset);
+# with `square`, the new grid is the top left part of one of its longer side.
 RESAMPLINGS = {
     # vit_jax and big_vision: scipy.ndimage.zoom(order=1) equals it
-    "bilinear_align_corners": ("linear", True, False, 0),
+    "bilinear_align_corners": ("linear", True, False, 0, False),
     # timm's reader of .npz files; only `resampling=` chooses it
-    "bilinear": ("linear", False, False, 0),
+    "bilinear": ("linear", False, False, 0, False),
     # Hugging Face's ViT, DeiT and DINOv2 without registers, MAE
-    "bicubic": ("cubic", False, False, 0),
+    "bicubic": ("cubic", False, False, 0, False),
     # timm, DINOv2 with registers
-    "bicubic_antialias": ("cubic", False, True, 0),
+    "bicubic_antialias": ("cubic", False, True, 0, False),
     # torchvision
-    "bicubic_align_corners": ("cubic", True, False, 0),
+    "bicubic_align_corners": ("cubic", True, False, 0, False),
     # Pillow's BILINEAR; for images (`ImagePreprocessing`)
-    "bilinear_antialias": ("linear", False, True, 0),
+    "bilinear_antialias": ("linear", False, True, 0, False),
     # Meta's own DINOv2 without registers
-    "bicubic_offset": ("cubic", False, False, 0.1),
+    "bicubic_offset": ("cubic", False, False, 0.1, False),
+    # timm's NaFlexVit whose positions preserve the aspect, and C-RADIO
+    "bicubic_antialias_square": ("cubic", False, True, 0, True),
+    "bilinear_square": ("linear", False, False, 0, True),
+    "bilinear_align_corners_square": ("linear", True, False, 0, True),
 }
 
 
@@ -44,11 +49,7 @@ def resample(
     """Resamples a grid of vectors, `(rows, columns, channels)`, to another
     number of rows and columns, which may be scalar tensors; `xp` is
     `keras.ops`, or `numpy` for NumPy arrays."""
-    offset = resampling_offset(method, grid.shape[:2], size)
-    rows, columns = (
-        resampling_matrix(old, new, method, offset)
-        for old, new in zip(grid.shape[:2], size, strict=True)
-    )
+    rows, columns = resampling_matrices(grid.shape[:2], size, method)
     dtype = grid.dtype
     rows, columns = xp.array(rows, dtype), xp.array(columns, dtype)
     # H W new, h w old, d channels
@@ -101,18 +102,6 @@ def resample_embedding(
     patches = resample(grid, target_grid, method, xp=np)
     patches = patches.reshape(-1, grid.shape[-1])
     return np.concatenate([prefix, patches])[None].astype(embedding.dtype)
-
-
-def resample_axis(table: Tensor, size: Any, method: str, xp: Any) -> Tensor:
-    """Resamples the embeddings of rows, or of columns, `(old_size, channels)`,
-    to another size, which may be a scalar tensor."""
-    if isinstance(size, int) and size == table.shape[0]:
-        return table
-    dtype = table.dtype
-    if xp is np:
-        table = table.astype("float64")
-    table = resample(table[:, None], (size, 1), method, xp)[:, 0]
-    return table.astype(dtype) if xp is np else table
 
 
 def resample_patch_kernel(
@@ -200,7 +189,7 @@ def resampling_matrix(
     array if both sizes are integers, else a float32 tensor. The scale is old /
     (new + offset). With a tensor `index` (...), only the rows of these indices
     are returned, (..., old), and `new` may be as many sizes."""
-    kernel, align_corners, antialias, _ = RESAMPLINGS[method]
+    kernel, align_corners, antialias, *_ = RESAMPLINGS[method]
     if is_static((old, new)):
         xp, dtype, size, length = np, "float64", old, np.float64(new)
     else:
@@ -237,18 +226,35 @@ def resampling_matrix(
     return xp.concatenate([first, weights[..., 3:-3], last], axis=-1)
 
 
-def resampling_offset(
-    method: str, old: Sequence[int], new: Sequence[Any]
-) -> Any:
-    """Returns the offset of a method for a change of grid, or tensors of it: 0
-    where the grid stays the same."""
-    *_, offset = RESAMPLINGS[method]
-    if not offset:
-        return 0
-    if is_static(new):
-        return offset * int(tuple(old) != tuple(new))
-    unequal = ops.logical_or(new[0] != old[0], new[1] != old[1])
-    return offset * ops.cast(unequal, "float32")
+def resampling_matrices(
+    old: Sequence[int],
+    new: Sequence[Any],
+    method: str,
+    indices: Sequence[Any] | None = None,
+) -> list[Tensor]:
+    """Returns the matrices that resample the rows and the columns of a grid, of
+    which the `indices` are as in `resampling_matrix`."""
+    *_, offset, square = RESAMPLINGS[method]
+    sizes = new
+    if not is_static(new):
+        is_other = ops.logical_or(new[0] != old[0], new[1] != old[1])
+        offset = offset and offset * ops.cast(is_other, "float32")
+        if square:
+            side = ops.maximum(*new)
+            sizes = [ops.where(is_other, side, n) for n in new]
+    elif tuple(old) == tuple(new):
+        offset = 0
+    elif square:
+        sizes = [max(new)] * 2
+    matrices = [
+        resampling_matrix(n, size, method, offset, index)
+        for n, size, index in zip(
+            old, sizes, indices or (None, None), strict=True
+        )
+    ]
+    if indices:
+        return matrices
+    return [x[:n] for x, n in zip(matrices, new, strict=True)]
 
 
 def _linear(x: Any, a: float, xp: Any) -> Tensor:

@@ -172,10 +172,10 @@ def VisionTransformer(
             False by default.
         position_embedding: String. "learned" (also called "learned_1d"),
             "learned_2d", "relative", "sincos2d" or "none": those of the
-            paper's Appendix D.4 and big_vision's fixed embeddings; "rope":
-            DINOv3's rotary positions. See `AddPositionEmbs`,
-            `RelativePositionEmbs` and `RotaryPositionEmbs`; "learned" by
-            default.
+            paper's Appendix D.4 and big_vision's fixed embeddings;
+            "factorized": NaViT's; "rope": DINOv3's rotary positions. See
+            `AddPositionEmbs`, `RelativePositionEmbs` and `RotaryPositionEmbs`;
+            "learned" by default.
         position_placement: String. Where position embeddings are added:
             "stem" (once before the blocks), "every_layer" (before every block,
             separate embeddings) or "every_layer_shared" (before every block,
@@ -700,6 +700,9 @@ def _build(
         grid = checkpoint_grid or _image_grid(
             size, stride, config.patch_size, pad_to_patch=True
         )
+    elif config.resampling.endswith("_square") and grid != checkpoint_grid:
+        # The grid of the images is a part of a square.
+        grid = (max(filter(None, grid)),) * 2
     config = dataclasses.replace(config, grid_size=grid)
     base = architecture.get("rope_base")
     if checkpoint is not None and base not in (None, inferred.get("rope_base")):

@@ -155,6 +155,8 @@ def infer_architecture(
     shape = shapes.get(f"{layer}/embedding", (0, 0, 0))
     # Loading reports an array of another number of axes.
     mode = _POSITION_MODES.get(array, "none") if len(shape) == 3 else "none"
+    if shapes.get(f"{layer}/columns", (0, 0))[-1] == hidden_size:
+        mode = "factorized"
     inferred |= {
         "position_embedding": mode,
         "position_placement": placement(layer) if layer else "stem",
@@ -165,8 +167,9 @@ def infer_architecture(
         count = (shapes[f"{layer}/offsets"][0] + 1) // 2
         grid = _grid(count, grid, image_grid)
         inferred |= {"num_positions": count, "grid_size": grid}
-    elif mode == "learned_2d":
-        grid = tuple(shapes[f"{layer}/{x}"][0] for x in ("rows", "columns"))
+    elif mode in ("learned_2d", "factorized"):
+        tables = (shapes.get(f"{layer}/{x}", (1,)) for x in ("rows", "columns"))
+        grid = tuple(table[0] for table in tables)
         count = shapes.get(f"{layer}/prefix", (1, 0))[1]
         fitting = (x for x in prefixes if num_positioned(x, inferred) == count)
         inferred |= {
@@ -586,9 +589,10 @@ def arguments_from_layer_configs(
     if embedding == "rope":
         for name in ("base", "shift", "jitter", "rescale"):
             arguments[f"rope_{name}"] = positions[name]
-    if embedding in ("relative", "learned", "learned_2d"):
+    learned = ("learned", "learned_2d", "factorized")
+    if embedding in ("relative", *learned):
         arguments["grid_size"] = grid
-    if embedding in ("learned", "learned_2d"):
+    if embedding in learned:
         # The first of prefixes with the same number of positions is taken.
         counts = {
             num_positioned(prefix, arguments): prefix

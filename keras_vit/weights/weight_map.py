@@ -64,6 +64,7 @@ TORCH = {
     "vector": {"": ("", "1 d -> 1 1 d")},
     "token": {"": ("", "d -> 1 1 d")},
     "embedding": {"": ("", "t d -> 1 t d")},
+    "table": {"": ("", "1 t d -> t d")},
     "norm": {"gamma": ("weight", "c -> c"), "beta": ("bias", "c -> c")},
     "row": {"": ("", "1 d -> d")},
     "batch_norm": {

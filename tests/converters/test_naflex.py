@@ -1,5 +1,6 @@
 """Models of sequences of patches: timm's NaFlexVit and SigLIP 2's NaFlex."""
 
+import functools
 import json
 
 import numpy as np
@@ -9,11 +10,13 @@ import keras_vit
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
+from keras_vit.models import with_any_size
 from keras_vit.weights.files import read
 from keras_vit.weights.files import write
 from tests import golden_data
 from tests import originals
 from tests.harness import numpy
+from tests.small import tiny
 
 GRIDS = ((1, 1), (1, 7), (9, 2), (2, 3), (5, 4), (4, 5), (6, 6), (13, 1))
 GRIDS += ((3, 8), (2, 2))
@@ -43,6 +46,16 @@ TIMM = {
     "gray": {"in_chans": 1, "patch_size": 5, "pos_embed_grid_size": (6, 2)},
     "pre-norm": {"pre_norm": True, "qk_norm": True, "patch_size": 4},
     "no-positions": {"pos_embed": "none", "patch_size": 4},
+    # The architectures of published files, whose config.json has their name.
+    "naflexvit_base_patch16_par_gap": {"pos_embed_grid_size": (5, 4)},
+    "naflexvit_base_patch16_parfac_gap": {"pos_embed_grid_size": (5, 5)},
+    "naflexvit_base_patch16_radio_v3": {"pos_embed_grid_size": (8, 8)},
+    "naflexvit_large_patch16_radio_v3": {"pos_embed_grid_size": (4, 4)},
+    "factorized": {
+        "pos_embed": "factorized",
+        "pos_embed_grid_size": (5, 4),
+        "patch_size": 4,
+    },
 }
 SIGLIP = {
     "hidden_size": 32,
@@ -67,7 +80,8 @@ SIGLIP_CASES = {
     ),
     "Siglip2Model": ({}, "pooler_output", 40),
 }
-ON_ALL = ("map", "Siglip2VisionModel")
+ON_ALL = ("map", "Siglip2VisionModel", "naflexvit_base_patch16_par_gap")
+ON_ALL += ("naflexvit_base_patch16_parfac_gap",)
 
 
 def cases(names):
@@ -115,21 +129,35 @@ def test_timm(name, tmp_path, record_error):
 
     options = TIMM[name]
     channels = options.get("in_chans", 3)
-    built = {**SIZES, **options}
-    if "act_layer" in built:  # the class takes it from the config
-        assert get_act_layer(built["act_layer"])
-    original = build(timm.models.naflexvit.NaFlexVit, **built)
-    x = batch(options["patch_size"], channels)
+    config = {"architecture": "naflexvit_x", "model_args": options}
+    if name.startswith("naflexvit_"):
+        config = {"architecture": name}
+        make = functools.partial(timm.create_model, name)
+    else:
+        make = timm.models.naflexvit.NaFlexVit
+        if "act_layer" in options:  # the class takes it from the config
+            assert get_act_layer(options["act_layer"])
+    original = build(make, **SIZES, **options)
+    patch_size = np.broadcast_to(options.get("patch_size", 16), 2)
+    x = batch(patch_size, channels)
     expected = run(original, x[0], patch_coord=x[1], patch_valid=x[2]).numpy()
     state = {k: v.numpy() for k, v in original.state_dict().items()}
     write(state, tmp_path / "model.safetensors")
-    config = {"architecture": "naflexvit_x", "model_args": options}
     (tmp_path / "config.json").write_text(json.dumps(config))
     model = load(tmp_path / "model.safetensors", num_heads=2)
-    found = numpy(keras_vit.mixed_sizes(model)(x))
-    record_error(
-        f"timm_naflex_{name}", "ten sizes", np.abs(found - expected).max(), 3e-5
-    )
+    keras_vit.mixed_sizes(model).save(tmp_path / "mixed.keras")
+    for mixed in (keras_vit.mixed_sizes(model), load(tmp_path / "mixed.keras")):
+        error = np.abs(numpy(mixed(x)) - expected).max()
+        record_error(f"timm_naflex_{name}", "ten sizes", error, 3e-5)
+    shape = (*(patch_size * (7, 3)).tolist(), channels)
+    alone = load(tmp_path / "model.safetensors", num_heads=2, input_shape=shape)
+    # Both aspects are parts of the square that preserves them.
+    grid = (3, 7) if name.startswith("naflexvit_") else (7, 3)
+    image = np.random.default_rng(1).normal(size=(*patch_size * grid, channels))
+    image = image.astype("float32")
+    expected = run(original, image.transpose(2, 0, 1)[None]).numpy()
+    error = np.abs(numpy(with_any_size(alone)(image[None])) - expected).max()
+    record_error(f"timm_naflex_{name}", "another size", error, 3e-5)
     save(model, tmp_path / "back.safetensors", layout="timm:naflex")
     golden_data.assert_same(read(tmp_path / "back.safetensors"), state)
 
@@ -191,29 +219,35 @@ def test_what_files_cannot_hold(tmp_path):
         write(arrays, tmp_path / "a.safetensors")
         open_checkpoint(tmp_path / "a.safetensors", num_heads=2)
     for options, found in (
-        ({"pos_embed_ar_preserving": True}, "ar_preserving"),
         ({"rope_type": "axial"}, "rope_type.*'axial'"),
         ({"patchify_channels_last": False}, "channels_last.*True.*False"),
-        ({"pos_embed_interp_mode": "nearest"}, "antialias.*nearest"),
-        ({"pos_embed_interp_mode": ["bicubic"]}, r"antialias.*\['bicubic'\]"),
         ({"attn_pool_num_heads": 4}, "attn_pool_num_heads.*None.*4"),
         ({"norm_layer": "rmsnorm"}, "norm_layer.*None.*'rmsnorm'"),
-        ("naflexvit_base_patch16_parfac_gap", "ar_preserving.*False.*True"),
-        ("naflexvit_base_patch16_radio_v3", "ar_preserving.*False.*True"),
     ):
         config = {"architecture": "naflexvit_x", "model_args": options}
-        if isinstance(options, str):
-            config = {"architecture": options}
         (tmp_path / "config.json").write_text(json.dumps(config))
         with pytest.raises(ValueError, match=found):
             open_checkpoint(tmp_path / "a.safetensors", num_heads=2)
-    model = keras_vit.VisionTransformer(
-        input_shape=(16, 16, 3),
-        patch_size=4,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        classes=2,
-    )
-    with pytest.raises(ValueError, match="position_prefix='all'"):
-        save(model, tmp_path / "b.safetensors", layout="timm:naflex")
+    how = {"input_shape": (20, 16, 3), "resampling": "bicubic"}
+    for position_embedding, found in (
+        ("learned", "position_prefix='all'"),
+        ("factorized", "resampling='bicubic'"),
+    ):
+        model = tiny(**how, position_embedding=position_embedding)
+        with pytest.raises(ValueError, match=found):
+            save(model, tmp_path / "b.safetensors", layout="timm:naflex")
+    how |= {"position_prefix": "none", "resampling": "bilinear"}
+    for kind, option, value, found in (
+        ("learned", "interp_mode", "nearest", "one of.*nearest_antialias"),
+        ("learned", "interp_mode", ["bicubic"], r"one of.*\['bicubic'\]"),
+        ("learned", "align_corners", True, "one of.*corners_antialias"),
+        ("factorized", "ar_preserving", True, "5 rows and 4 columns"),
+    ):
+        model = tiny(**how, position_embedding=kind)
+        file = tmp_path / "c.safetensors"
+        save(model, file, overwrite=True, layout="timm:naflex")
+        args = {f"pos_embed_{option}": value}
+        config = {"architecture": "naflexvit_x", "model_args": args}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ValueError, match=found):
+            load(file, num_heads=3)

@@ -64,6 +64,8 @@ CALLS = {
         "AddPositionEmbs('sincos2d', num_prefix_tokens=1)",
         "AddPositionEmbs('learned_2d', num_prefix_tokens=1)",
         "AddPositionEmbs('learned_2d', grid_size=(2, 5), num_skipped_tokens=1)",
+        "AddPositionEmbs('factorized', grid_size=(2, 5), num_prefix_tokens=1, "
+        "resampling='bilinear_square')",
         "AddPositionEmbs('none')",
         "FeatureMap(1)",
     ),

@@ -36,6 +36,13 @@ CASES = {
     "rectangles": {"patch_size": (4, 6), "input_shape": (20, 24, 1)},
     "pre_norm": {"pre_norm": True, "qk_norm": True, "remat": True},
     "learned_2d": {"position_embedding": "learned_2d"},
+    "factorized": {
+        "position_embedding": "factorized",
+        "resampling": "bilinear_square",
+        "num_registers": 1,
+        "position_prefix": "class",
+    },
+    "square": {"resampling": "bicubic_antialias_square"},
     "sincos2d": {"position_embedding": "sincos2d"},
     "none": {"position_embedding": "none"},
     "every_layer": {"position_placement": "every_layer"},

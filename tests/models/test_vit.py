@@ -126,6 +126,7 @@ def test_weights_load_into_a_model_of_another_image_size(case, tmp_path):
         ("token", "learned"),
         ("map", "sincos2d"),
         pytest.param("token", "learned_2d", marks=ON_TORCH),
+        pytest.param("gap", "factorized", marks=ON_TORCH),
         ("token", "relative"),
     ],
 )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._warnings import warn
+from keras_vit.weights.formats.format import Values
 
 # The map of `NaFlexVit`, and those of `Siglip2VisionModel` and
 # `Siglip2ForImageClassification`.
@@ -17,13 +18,21 @@ TIMM, TOWER, CLASSIFIER = "naflex", "siglip2", "siglip2-classifier"
 VARIANTS = (TIMM, TOWER, CLASSIFIER)
 _KERNEL = "patch_embedding/kernel"
 _POSITIONS = "position_embedding/embedding"
-_RESAMPLINGS = (
-    *("bilinear", "bilinear_antialias", "bilinear_align_corners"),
-    *("bicubic", "bicubic_antialias", "bicubic_align_corners"),
-)
+_ROWS, _COLUMNS = "position_embedding/rows", "position_embedding/columns"
+# The options that architectures have whose name contains the key.
+_NAMED = {
+    "_siglip": {"pos_embed_interp_mode": "bilinear", "act_layer": "gelu_tanh"},
+    "_par": {"pos_embed_ar_preserving": True},
+    "_radio_": {
+        "pos_embed_ar_preserving": True,
+        "pos_embed_interp_mode": "bilinear",
+        "pos_embed_antialias": False,
+    },
+    "base_patch16_radio_v3": {"pos_embed_align_corners": True},
+    "huge_patch16_radio_v3": {"pos_embed_align_corners": True},
+}
 # These options of `NaFlexVit` change outputs, and have only these values here.
 _DEFAULTS = {
-    "pos_embed_ar_preserving": False,
     "pos_embed_use_grid_sample": False,
     "pool_include_prefix": False,
     "patchify_channels_last": True,
@@ -64,6 +73,17 @@ def after_reading(
         _, rows, columns, hidden_size = positions.shape
         stored["grid_size"] = (rows, columns)
         weights[_POSITIONS] = positions.reshape(1, -1, hidden_size)
+    tables = [weights[path] for path in (_ROWS, _COLUMNS) if path in weights]
+    if tables:
+        square = str(stored.get("resampling")).endswith("_square")
+        stored["resampling"] = "bilinear_square" if square else "bilinear"
+        rows, columns = len(tables[0]), len(tables[-1])
+        if square and rows != columns:
+            raise ValueError(
+                "Factorized positions that preserve the aspect must have as "
+                f"many rows as columns. Received: {rows} rows and {columns} "
+                "columns"
+            )
     return weights, stored
 
 
@@ -90,12 +110,21 @@ def before_writing(
     return weights
 
 
+def values(arguments: Config) -> Values:
+    """Returns the values of arguments that timm's models may have."""
+    values: Values = {"position_embedding": ("learned", "factorized", "none")}
+    if arguments["position_embedding"] == "factorized":
+        values["resampling"] = ("bilinear", "bilinear_square")
+    return values
+
+
 def read_config(name: str, model_args: Mapping[str, object]) -> Config:
     """Returns the arguments of `NaFlexVit` that timm's config.json implies: the
     name of the architecture, and its `model_args`."""
-    given = dict(model_args)
-    if "_par" in name or "_radio_" in name:
-        given.setdefault("pos_embed_ar_preserving", True)
+    given: Config = {}
+    for part, options in _NAMED.items():
+        given |= options if part in name else {}
+    given |= model_args
     for option, default in _DEFAULTS.items():
         value = given.get(option)
         if value not in (None, default, "none"):
@@ -103,22 +132,17 @@ def read_config(name: str, model_args: Mapping[str, object]) -> Config:
                 f"{option!r} of timm's NaFlexVit must be {default!r}, as this "
                 f"package has no other. Received: {value!r:.100}"
             )
-    linear = name.endswith("_siglip")
-    mode = "bilinear" if linear else "bicubic"
-    resampling = str(given.get("pos_embed_interp_mode", mode))
+    # The layer of positions refuses those that this package does not have.
+    resampling = str(given.get("pos_embed_interp_mode", "bicubic"))
     if given.get("pos_embed_align_corners"):
         resampling += "_align_corners"
     if given.get("pos_embed_antialias", True):
         resampling += "_antialias"
-    if resampling not in _RESAMPLINGS:
-        raise ValueError(
-            "'pos_embed_interp_mode', and '_align_corners' or '_antialias' if "
-            "those options of timm's NaFlexVit are true, must be one of "
-            f"{', '.join(_RESAMPLINGS)}. Received: {resampling:.100}"
-        )
+    if given.get("pos_embed_ar_preserving"):
+        resampling += "_square"
     arguments: Config = {"resampling": resampling}
-    if linear:
-        arguments["activation"] = "gelu_tanh"
+    if isinstance(given.get("act_layer"), str):
+        arguments["activation"] = given["act_layer"]
     size = given.get("patch_size")
     pair = size if isinstance(size, (list, tuple)) else (size, size)
     if len(pair) == 2 and all(type(n) is int and n > 0 for n in pair):

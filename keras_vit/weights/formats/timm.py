@@ -141,6 +141,8 @@ _MAPS = (
         TORCH,
         (
             ("patch_embedding/*", "embeds.proj.*", "linear"),
+            ("position_embedding/rows", "embeds.pos_embed_y", "table"),
+            ("position_embedding/columns", "embeds.pos_embed_x", "table"),
             *(
                 (path, f"embeds.{key}" if key in _NAFLEX else key, kind)
                 for path, key, kind in encoder()
@@ -286,6 +288,8 @@ class Timm(Format):
         return {**self.arguments, **others}
 
     def values(self, arguments: Config, variant: str, folder: bool) -> Values:
+        if variant == naflex.TIMM:
+            return naflex.values(arguments)
         if variant not in dinov3.VARIANTS:
             return {}
         return dinov3.timm_values(arguments)
