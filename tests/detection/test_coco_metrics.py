@@ -6,9 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from keras_vit.data import load_detection
 from keras_vit.detection import decode
-from keras_vit.evaluation import CocoMetrics
 from keras_vit.evaluation import coco_metrics
 from keras_vit.evaluation import plot_boxes
 from tests.detection import make_coco
@@ -73,12 +71,3 @@ def test_boxes_are_drawn():
         (rectangle,) = axes.patches
         assert rectangle.get_bbox().bounds == (1.5, 2.5, 10, 5)
         assert [x.get_text() for x in axes.texts] == [text]
-
-
-@ON_TORCH
-def test_wrong_arguments_are_refused_before_training():
-    with pytest.raises(ValueError, match="of AP, .*: 'map'"):
-        CocoMetrics([], ["AP", "map"])
-    batches = load_detection("digits").train(image_size=32, batch_size=2)
-    with pytest.raises(ValueError, match="`data.evaluation.*num_batches=None"):
-        CocoMetrics(batches)

@@ -260,18 +260,3 @@ def test_a_frozen_encoder_stays():
     }
     assert {"class_output/kernel", "pyramid/p3_up/kernel"} <= changed
     assert not changed & frozen
-
-
-@ON_TORCH
-def test_wrong_arguments():
-    for options, message in (
-        ({"levels": ("P6",)}, "levels=.*P6"),
-        ({"levels": ()}, "one or several of P2, P3"),
-        ({"depth": 0}, "depth=0"),
-        ({"classes": 0}, "classes=0"),
-        ({"class_names": "ab"}, "2 names.*Received: 'ab'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            small("fcos", **options)
-    with pytest.raises(ValueError, match="no blocks"):
-        FCOS(keras_vit.models.BiT_R50x1(input_shape=(32, 32, 3)), 2)

@@ -191,18 +191,3 @@ def test_boxes_are_fractions(factor):
     # The type of the error is the backend's.
     with pytest.raises(Exception, match="fractions of the image's .*Received"):
         float(set_loss(outputs, targets))
-
-
-@pytest.mark.backends("torch")
-def test_wrong_targets():
-    outputs, targets = example([1, 2])
-    for wrong in (
-        {"boxes": targets["boxes"][:, :1]},
-        {"classes": targets["classes"][0]},
-        {"boxes": targets["boxes"][..., :3]},
-    ):
-        with pytest.raises(ValueError, match=r"of shape \(batch, objects, 4\)"):
-            set_loss(outputs, {**targets, **wrong})
-    wrong = {**targets, "classes": np.full((2, 2), CLASSES)}
-    with pytest.raises(ValueError, match=f"from 0 to 3, .*: {CLASSES}"):
-        set_loss(outputs, wrong)

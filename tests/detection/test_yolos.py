@@ -172,14 +172,7 @@ def test_names_of_classes_are_kept(tmp_path):
 
 
 @ON_TORCH
-def test_encoders_that_it_cannot_have():
-    for options, message in (
-        ({"position_embedding": "relative"}, "position_embedding_0"),
-        ({"position_placement": "every_layer"}, "position_embedding_0"),
-        ({"final_norm": "after_pooling", "pooling": "gap"}, "encoder_norm"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            YOLOS(tiny(**options), classes=2)
+def test_unknown_options_of_the_loss_raise():
     with pytest.raises(TypeError, match="'dice'"):
         YOLOS(tiny(), classes=2, loss_options={"dice": 1.0})
 

@@ -117,11 +117,3 @@ def test_components_of_each_image(model, photos):
         )
     together = inspection.feature_pca(model, photos)
     assert not np.allclose(together.components, found.components)
-
-
-@ON_TORCH
-def test_errors(model, photos):
-    with pytest.raises(ValueError, match="layers=5"):
-        inspection.feature_pca(model, photos, block=5)
-    with pytest.raises(ValueError, match="Received: 1 patches of 48"):
-        inspection.feature_pca(model, photos[:1, :8, :8])

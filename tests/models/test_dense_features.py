@@ -11,7 +11,6 @@ import pytest
 import keras_vit
 from tests import originals
 from tests.markers import on_all
-from tests.small import bit
 from tests.small import hybrid
 from tests.small import images
 from tests.small import randomize
@@ -180,33 +179,6 @@ def test_saved_loaded_and_trained(tmp_path):
     maps.fit(x, {name: 0 * y for name, y in before.items()}, verbose=0)
     after = values(maps, x)
     assert np.abs(after["block_1"] - before["block_1"]).max() > 1e-5
-
-
-WRONG = {
-    "block": ({"blocks": (0, 2)}, r"from 0 to 1.*blocks=\(0, 2\)"),
-    "none": ({"blocks": ()}, r"blocks=\(\)"),
-    "stage": ({"stages": 1}, "has no stages. Received: stages=1"),
-}
-
-
-@ON_TORCH
-@pytest.mark.parametrize("case", WRONG)
-def test_errors(case):
-    arguments, message = WRONG[case]
-    with pytest.raises(ValueError, match=message):
-        keras_vit.dense_features(tiny(), **arguments)
-    with pytest.raises(ValueError, match="Received: 'ViTB16'"):
-        keras_vit.dense_features("ViTB16")
-
-
-@ON_TORCH
-def test_norm_after_the_pooling_is_none_of_tokens():
-    model = tiny(pooling="gap", final_norm="after_pooling")
-    with pytest.raises(ValueError, match="norm=False.*Received: norm=True"):
-        keras_vit.dense_features(model)
-    assert keras_vit.dense_features(model, norm=False).output.shape[-1] == 24
-    with pytest.raises(ValueError, match="has no blocks"):
-        keras_vit.dense_features(bit(), blocks=0)
 
 
 @pytest.mark.parametrize("name", on_all(TIMM, ON_ALL_BACKENDS))

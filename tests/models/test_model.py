@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.layers import TransformerBlock
 from keras_vit.models import Model
 from keras_vit.models import inference_model
 from keras_vit.models import with_any_size
@@ -180,10 +179,3 @@ def test_compiled_models_give_models_that_are_not_compiled(function):
     model.compile("adam", lambda labels, outputs: outputs)
     other = function(model)
     assert other is not model and not other.compiled and model.compiled
-
-
-@pytest.mark.backends("torch")
-def test_wrong_num_queries_raises():
-    block = TransformerBlock(2, 32)
-    with pytest.raises(ValueError, match="num_queries"):
-        block(keras.Input((17, 16)), num_queries=18)

@@ -98,13 +98,7 @@ def test_learned_positions_are_inferred_from_the_arrays(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_wrong_position_placements_raise():
-    with pytest.raises(ValueError, match="'every_layer'.*placement='stem'"):
-        build("relative", "stem")
-    with pytest.raises(ValueError, match="'every_layer_shared'.*='all'"):
-        build("learned", "all")
-    with pytest.raises(ValueError, match="every_layer_shared'.*='stem'"):
-        build("rope", "stem")
+def test_relative_positions_are_of_every_layer():
     model = build("relative", None)
     assert {"position_embedding_0", "position_embedding_1"} <= {
         layer.name for layer in model.layers

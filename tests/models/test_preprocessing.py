@@ -139,16 +139,3 @@ def test_mode_is_inferred_from_the_weights(tmp_path):
         found = open_checkpoint(folder)
         assert found.weight_map.variant.startswith(name)
         assert found.preprocess_mode == "torch"
-
-
-@pytest.mark.backends("torch")
-def test_wrong_arguments_raise():
-    with pytest.raises(ValueError, match="must be True, False or one of"):
-        tiny(preprocessing="imagenet")
-    images = keras.Input((32, 32, 3))
-    with pytest.raises(ValueError, match="cannot be combined"):
-        keras_vit.ViTTi16(input_tensor=images, preprocessing=True)
-    with pytest.raises(ValueError, match="three channels"):
-        preprocess(PIXELS[..., :1], None, "torch")
-    with pytest.raises(ValueError, match="Received: mode='caffe'"):
-        keras_vit.layers.ImagePreprocessing(mode="caffe")

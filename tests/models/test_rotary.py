@@ -9,16 +9,8 @@ from keras_vit.converters import load
 from keras_vit.layers.positions import rotate
 from tests import originals
 from tests.harness import numpy
-from tests.small import tiny
 
 ON_TORCH = pytest.mark.backends("torch")
-ROPE = {
-    "position_embedding": "rope",
-    "hidden_size": 24,
-    "num_heads": 3,
-    "key_bias": False,
-    "num_registers": 2,
-}
 
 
 def grid(rows, columns):
@@ -116,12 +108,3 @@ def test_attention_maps_equal_transformers(tmp_path, record_error):
     assert found.shape == expected.shape == (2, 2, 2, 15, 15)
     error = np.abs(found - expected).max()
     record_error("dinov3", "attention maps", error, 3e-5)
-
-
-@ON_TORCH
-def test_pretraining_and_eomt_refuse_them():
-    encoder = tiny(**ROPE, include_top=False)
-    with pytest.raises(ValueError, match="positions in the stem"):
-        keras_vit.pretraining.MaskedImageModeling(encoder)
-    with pytest.raises(ValueError, match="in the stem"):
-        keras_vit.segmentation.EoMT(encoder, 3, blocks=1)

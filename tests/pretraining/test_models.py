@@ -171,26 +171,6 @@ def test_reconstruction_keeps_visible_patches(kind):
 
 @ON_TORCH
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        {"include_top": True},
-        {"pooling": "token"},
-        {"mask_token": True},
-        {"position_placement": "every_layer"},
-        {"input_shape": (None, None, 3), "grid_size": 4},
-    ],
-)
-def test_unsuitable_encoders_and_arguments_are_refused(arguments):
-    with pytest.raises(ValueError, match="that outputs all tokens"):
-        pretraining.MaskedImageModeling(small.encoder(**arguments))
-    model = small.MODELS["mim"](small.encoder())
-    for name in ("loss", "metrics"):
-        with pytest.raises(ValueError, match=f"Leave out: {name}"):
-            model.compile("sgd", **{name: ["mae"]})
-
-
-@ON_TORCH
-@pytest.mark.parametrize(
     "make,arguments",
     [
         (

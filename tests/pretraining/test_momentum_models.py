@@ -234,39 +234,6 @@ def test_training_checkpoints_are_read_and_written(kind, tmp_path):
         np.testing.assert_allclose(alone, expected, rtol=0, atol=1e-5)
 
 
-def accumulating():
-    return keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
-
-
-@ON_TORCH
-@pytest.mark.parametrize(
-    "make, words",
-    [
-        (lambda: dino(output_dim=0), "output_dim=0"),
-        (
-            lambda: pretraining.MoCoV3(
-                small.encoder(position_embedding="sincos2d")
-            ),
-            "positions='learned'",
-        ),
-        (
-            lambda: dino().compile(accumulating()),
-            "gradient_accumulation_steps=2",
-        ),
-        (  # as Keras wraps it under "mixed_float16"
-            lambda: moco().compile(
-                keras.optimizers.LossScaleOptimizer(accumulating())
-            ),
-            "gradient_accumulation_steps=2",
-        ),
-        (lambda: dino().compile("sgd", loss="mse"), "computes its own loss"),
-    ],
-)
-def test_wrong_arguments_are_refused(make, words):
-    with pytest.raises(ValueError, match=words):
-        make()
-
-
 @ON_TORCH
 def test_averages_before_the_batch_norms_of_mocov3_are_refused():
     model = moco()

@@ -299,38 +299,6 @@ def small(**options):
 
 
 @ON_TORCH
-@pytest.mark.parametrize(
-    "make, words",
-    [
-        (lambda: EoMT("ViTB14", 2), "Received: 'ViTB14'"),
-        (lambda: EoMT(tiny(num_layers=2), 2, blocks=3), "blocks=3"),
-        (
-            lambda: EoMT(
-                tiny(pooling="gap", final_norm="after_pooling"), 2, blocks=1
-            ),
-            "encoder_norm",
-        ),
-        (
-            lambda: EoMT(tiny(position_embedding="relative"), 2, blocks=1),
-            "in the stem",
-        ),
-        *(
-            (lambda options=options: small(loss_options=options), words)
-            for options, words in (
-                ({"dice": 2.0}, "dice_weight.*Received: 'dice'"),
-                ({"mask_weight": -1}, "mask_weight=-1"),
-                ({"num_points": 0.5}, "num_points=0.5"),
-                ({"importance": 2.0}, "importance': 2.0"),
-            )
-        ),
-    ],
-)
-def test_wrong_models_are_refused(make, words):
-    with pytest.raises(ValueError, match=words):
-        make()
-
-
-@ON_TORCH
 def test_wrong_targets_are_refused(tmp_path):
     model = small()
     with pytest.raises(ValueError, match="Received: `sample_weight`"):

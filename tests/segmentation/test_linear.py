@@ -261,23 +261,3 @@ def test_mean_iou():
     for wrong in (np.zeros((3, 3)), np.ones((2, 3))):
         with pytest.raises(ValueError, match="confusion"):
             evaluation.mean_iou(wrong)
-
-
-@ON_TORCH
-def test_wrong_arguments():
-    image = images(8, 8, 3)
-    several = keras_vit.dense_features(tiny(), blocks=(0, 1))
-    for arguments, message in (
-        ((Pixels(), image[None], 8, 8), r"Received: \(1, 8, 8, 3\)"),
-        ((Pixels(), image, 4, 5), r"stride=\(5, 5\), window=\(4, 4\)"),
-        ((Pixels(), image, 0, 1), "window=0"),
-        (
-            (tiny(num_layers=1), images(8, 12, 3), 32, 32),
-            r"each pixel.*shape \(1, 5\)",
-        ),
-        ((several, images(8, 12, 3), 8, 8), "dict of 2 outputs"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            sliding_window(*arguments)
-    with pytest.raises(ValueError, match="Received: 'ViTB16'"):
-        LinearSegmenter("ViTB16", 2)

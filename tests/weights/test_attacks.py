@@ -332,8 +332,13 @@ def test_heaps_with_endless_free_space_are_refused(entry, harmless, tmp_path):
             load(tmp_path / name)
 
 
-@pytest.mark.parametrize("members", ["twice", "bomb", "link"])
-def test_archives_made_to_harm_are_refused(members, harmless, trap, capsys):
+@pytest.mark.parametrize(
+    "members, message",
+    [("twice", "twice"), ("bomb", "claims to hold"), ("link", "'assets', a l")],
+)
+def test_archives_made_to_harm_are_refused(
+    members, message, harmless, trap, capsys
+):
     path = trap.parent / "evil.keras"
     path.write_bytes((harmless / "foreign.keras").read_bytes())
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
@@ -344,6 +349,7 @@ def test_archives_made_to_harm_are_refused(members, harmless, trap, capsys):
             archive.writestr("more", bytes(10**8))
         else:
             archive.writestr(attacks.linked("assets"), "/etc")
+    refused("Keras", path, capsys, message)
     for loader in LOADERS:
         refused(loader, path, capsys)
 

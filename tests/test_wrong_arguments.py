@@ -1,0 +1,329 @@
+"""Wrong arguments of public functions: each error has the value received.
+
+The layers have a table of their own in `tests/layers/test_contract.py`, and
+names of arguments in `tests/test_common_mistakes.py`.
+"""
+
+import functools
+import types
+
+import keras
+import ml_dtypes  # noqa: F401
+import numpy as np
+import pytest
+from keras.optimizers import SGD
+
+import keras_vit
+from keras_vit import VisionTransformer  # noqa: F401  (in the calls below)
+from keras_vit import cost  # noqa: F401
+from keras_vit import evaluation  # noqa: F401
+from keras_vit.data import load_detection
+from keras_vit.data import pack_images  # noqa: F401
+from keras_vit.detection import FCOS  # noqa: F401
+from keras_vit.detection import YOLOS  # noqa: F401
+from keras_vit.detection import set_loss  # noqa: F401
+from keras_vit.evaluation import CocoMetrics  # noqa: F401
+from keras_vit.evaluation import few_shot  # noqa: F401
+from keras_vit.evaluation import nearest_neighbours as neighbours  # noqa: F401
+from keras_vit.inspection import attention_maps as maps  # noqa: F401
+from keras_vit.inspection import attention_rollout as rollout  # noqa: F401
+from keras_vit.inspection import feature_pca as pca  # noqa: F401
+from keras_vit.inspection import relevance  # noqa: F401
+from keras_vit.inspection import token_layout  # noqa: F401
+from keras_vit.layers import ImagePreprocessing  # noqa: F401
+from keras_vit.layers import TransformerBlock  # noqa: F401
+from keras_vit.preprocessing import decode_predictions as decode  # noqa: F401
+from keras_vit.preprocessing import preprocess_input as scale  # noqa: F401
+from keras_vit.pretraining import DINO
+from keras_vit.pretraining import MaskedAutoencoder as MAE  # noqa: F401
+from keras_vit.pretraining import MaskedImageModeling as MIM  # noqa: F401
+from keras_vit.pretraining import MoCoV3
+from keras_vit.segmentation import EoMT
+from keras_vit.segmentation import LinearSegmenter  # noqa: F401
+from keras_vit.segmentation import sliding_window as slide  # noqa: F401
+from tests.pretraining.small import encoder
+from tests.small import bit  # noqa: F401
+from tests.small import hybrid  # noqa: F401
+from tests.small import images  # noqa: F401
+from tests.small import tiny
+
+pytestmark = pytest.mark.backends("torch")
+
+dense = keras_vit.dense_features
+pixels = types.SimpleNamespace(
+    name="pixels", predict_on_batch=lambda x: np.zeros((*x.shape[:3], 2))
+)
+HEADS = {"output_dim": 6, "hidden_dim": 10}
+DECODER = {"decoder_num_layers": 1, "decoder_num_heads": 2}
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(10, 12)), np.arange(10) % 2
+SCORES, LABELS = RNG.normal(size=(200, 7)), RNG.integers(0, 7, 200)
+NAMES = ["cat", "dog", "owl"]
+ONE = np.array([[0.25, 0.5, 0.125]])
+FRACTIONS = np.full((2, 2, 4), 0.5, "float32")
+OUTPUTS = {"classes": np.zeros((2, 6, 5), "float32")}
+OUTPUTS |= {"boxes": np.full((2, 6, 4), 0.5, "float32")}
+
+
+@functools.cache
+def model():
+    return tiny()
+
+
+@functools.cache
+def maps_of_two():
+    return dense(model(), blocks=(0, 1))
+
+
+def softmax_of_int8():
+    found = tiny(classifier_activation="softmax")
+    found.quantize("int8")
+    return found
+
+
+def late_norm(**options):
+    return tiny(pooling="gap", final_norm="after_pooling", **options)
+
+
+def dino(**options):
+    return DINO(encoder(num_layers=1), bottleneck_dim=5, **HEADS | options)
+
+
+def moco(**options):
+    return MoCoV3(encoder(num_layers=1, **options), **HEADS)
+
+
+def accumulating():
+    return SGD(0.1, gradient_accumulation_steps=2)
+
+
+def wrapped():
+    """As Keras wraps it under "mixed_float16"."""
+    return keras.optimizers.LossScaleOptimizer(accumulating())
+
+
+def eomt(**options):
+    return EoMT(tiny(num_layers=1), 2, blocks=1, **options)
+
+
+def losing(**options):
+    return eomt(loss_options=options)
+
+
+def fcos(**options):
+    return FCOS(model(), **{"classes": 2, "filters": 8, "depth": 1, **options})
+
+
+def nested():
+    inner = tiny(name="inner")
+    return keras.Sequential([keras.Input((8, 12, 3)), inner])
+
+
+def boxes(classes=((0, 1), (1, 0)), boxes=FRACTIONS):
+    return set_loss(OUTPUTS, {"classes": np.array(classes), "boxes": boxes})
+
+
+def batches():
+    return load_detection("digits").train(image_size=32, batch_size=2)
+
+
+def identity(*args, **kwargs):
+    return keras.layers.Identity(name=kwargs["name"])
+
+
+def unnamed(*args, name, **kwargs):
+    return TransformerBlock(*args, **kwargs)
+
+
+def array(*values, dtype=None):
+    return np.array(values, dtype)
+
+
+# What is called, and a part of its error.
+MODELS = {
+    "tiny(block='TransformerBlock')": "`block`",
+    "tiny(block=3)": "`block`",
+    "tiny(block=keras.layers.Dense)": "`block`",
+    "tiny(block=TransformerBlock(2, 8))": "`block`",
+    "tiny(block=identity)": "`block`",
+    "tiny(block=unnamed)": "`block`",
+    "TransformerBlock(2, 8)(keras.Input((7, 16)), num_queries=8)": "queries",
+    "VisionTransformer('a')": "a `ViTConfig`. Received: 'a'",
+    "tiny(preprocessing='imagenet')": "must be True, False or one of",
+    "tiny(input_tensor=keras.Input((8, 12, 3)), preprocessing=True)": "combin",
+    "ImagePreprocessing(None, 'torch')(images(1, 4, 4, 1))": "three channels",
+    "ImagePreprocessing(mode='caffe')": "Received: mode='caffe'",
+    "hybrid(resnet_layers=50)": "resnet_layers=50",
+    "hybrid(resnet_layers=None)": "resnet_layers=None",
+    "hybrid(resnet_layers=(3, 4), move_stage_4=True)": r"layers=\(3, 4\)",
+    "hybrid(width_factor=0.7)": "width_factor=0.7",
+    "hybrid(patch_size=2)": "map of 2 x 3 of an image of 16 x 24.*2 or 4",
+    "bit(resnet_layers=None)": "no `weights`",
+    "bit(pooling='token')": "pooling='token'",
+    "dense(model(), blocks=(0, 2))": r"from 0 to 1.*blocks=\(0, 2\)",
+    "dense(model(), blocks=())": r"blocks=\(\)",
+    "dense(model(), stages=1)": "has no stages. Received: stages=1",
+    "dense('ViTB16')": "Received: 'ViTB16'",
+    "dense(late_norm())": "norm=False.*Received: norm=True",
+    "dense(bit(), blocks=0)": "has no blocks",
+    "tiny(position_embedding='relative', position_placement='stem')": (
+        "'every_layer'.*placement='stem'"
+    ),
+    "tiny(position_placement='all')": "'every_layer_shared'.*='all'",
+    "tiny(position_embedding='rope', position_placement='stem')": (
+        "every_layer_shared'.*='stem'"
+    ),
+    "cost('ViTX16')": "ViTX16",
+    "cost('ViTTi16', batch=0)": "batch=0",
+    "cost('ViTTi16', batch=3, accumulate=2)": "accumulate=2, batch=3",
+    "cost('ViTTi16', optimizer='lion')": "lion",
+    "cost('ViTTi16', precision='int8')": "int8",
+    "cost('ViTTi16', image_size=225)": "225",
+    "cost('ViTTi16', image_size=0)": "image_size=0",
+    "cost('ViTTi16', block=keras.layers.Dense)": "Dense",
+    "cost(model(), pooling='gap')": "pooling",
+    "cost(tiny(input_shape=(None, None, 3), grid_size=2))": "image_size",
+}
+PRETRAINING = {
+    "MIM(encoder(), mask_patch_size=6)": "mask_patch_size=6",
+    "MIM(encoder(), mask_patch_size=2)": "mask_patch_size=2",
+    "MIM(encoder(), mask_patch_size=12)": "mask_patch_size=12",
+    "MIM(encoder(), mask_patch_size=8, masking='block')": "mask_patch_size=8",
+    # Of one unit none would stay.
+    "MIM(encoder(), mask_patch_size=16)": "mask_patch_size=16|ratio",
+    "MIM(encoder(), mask_ratio=0.0)": "ratio",
+    "MIM(encoder(), mask_ratio=1.0)": "ratio",
+    "MIM(encoder(), mask_ratio=0.99)": "ratio",
+    "MIM(encoder(), mask_ratio=-1)": "ratio",
+    "MIM(encoder(), mask_ratio=0.99, masking='block')": "ratio",
+    # Fixed positions would keep random values.
+    "MAE(encoder(), decoder_hidden_size=6, **DECODER)": "hidden_size=6",
+    "MIM(encoder(include_top=True))": "that outputs all tokens",
+    "MIM(encoder(pooling='token'))": "that outputs all tokens",
+    "MIM(encoder(mask_token=True))": "that outputs all tokens",
+    "MIM(encoder(position_placement='every_layer'))": "that outputs all",
+    "MIM(encoder(input_shape=(None, None, 3), grid_size=4))": "that outputs",
+    "MIM(encoder(position_embedding='rope'))": "positions in the stem",
+    "MIM(encoder()).compile('sgd', loss=['mae'])": "Leave out: loss",
+    "MIM(encoder()).compile('sgd', metrics=['mae'])": "Leave out: metrics",
+    "dino(output_dim=0)": "output_dim=0",
+    "moco(position_embedding='sincos2d')": "positions='learned'",
+    "dino().compile(accumulating())": "gradient_accumulation_steps=2",
+    "dino().compile(wrapped())": "gradient_accumulation_steps=2",
+    "dino().compile('sgd', loss='mse')": "computes its own loss",
+}
+DENSE = {
+    "EoMT('ViTB14', 2)": "Received: 'ViTB14'",
+    "EoMT(tiny(), 2, blocks=3)": "blocks=3",
+    "EoMT(late_norm(), 2, blocks=1)": "encoder_norm",
+    "EoMT(tiny(position_embedding='relative'), 2, blocks=1)": "in the stem",
+    "EoMT(tiny(position_embedding='rope'), 2, blocks=1)": "in the stem",
+    "losing(dice=2.0)": "dice_weight.*Received: 'dice'",
+    "losing(mask_weight=-1)": "mask_weight=-1",
+    "losing(num_points=0.5)": "num_points=0.5",
+    "losing(importance=2.0)": "importance': 2.0",
+    "LinearSegmenter('ViTB16', 2)": "Received: 'ViTB16'",
+    "slide(pixels, images(1, 8, 8, 3), 8, 8)": r"Received: \(1, 8, 8",
+    "slide(pixels, images(8, 8, 3), 4, 5)": r"=\(5, 5\), window=\(4, 4\)",
+    "slide(pixels, images(8, 8, 3), 0, 1)": "window=0",
+    "slide(model(), images(8, 12, 3), 32, 32)": r"each pixel.*shape \(1, 5\)",
+    "slide(maps_of_two(), images(8, 12, 3), 8, 8)": "dict of 2 outputs",
+    "fcos(levels=('P6',))": "levels=.*P6",
+    "fcos(levels=())": "one or several of P2, P3",
+    "fcos(depth=0)": "depth=0",
+    "fcos(classes=0)": "classes=0",
+    "fcos(class_names='ab')": "2 names.*Received: 'ab'",
+    "FCOS(bit(), 2)": "no blocks",
+    "YOLOS(tiny(position_embedding='relative'), 2)": "position_embedding_0",
+    "YOLOS(tiny(position_placement='every_layer'), 2)": "position_embedding_0",
+    "YOLOS(late_norm(), 2)": "encoder_norm",
+    "boxes(boxes=FRACTIONS[:, :1])": r"of shape \(batch, objects, 4\)",
+    "boxes(classes=(0, 1))": r"of shape \(batch, objects, 4\)",
+    "boxes(boxes=FRACTIONS[..., :3])": r"of shape \(batch, objects, 4\)",
+    "boxes(classes=((4, 4), (4, 4)))": "from 0 to 3, .*: 4",
+    "CocoMetrics([], ['AP', 'map'])": "of AP, .*: 'map'",
+    "CocoMetrics(batches())": "`data.evaluation.*num_batches=None",
+}
+INSPECTION = {
+    "maps(bit(), images(1, 16, 24, 3))": "has no attention",
+    "token_layout(bit())": "has no patches",
+    "token_layout(tiny(input_shape=(None, None, 3), grid_size=2))": "any size",
+    "maps(nested(), images())": r"pass model.get_layer\('inner'\)",
+    "maps(model(), np.zeros((8, 12, 3)))": "must be a batch of images",
+    "maps(model(), np.zeros((1, 8, 8, 3)))": "must be a batch of images",
+    "maps(model(), [[1.0]])": "must be a batch of images",
+    "maps(model(), images(), layers=2)": "from 0 to 1",
+    "maps(model(), images(), layers=())": "from 0 to 1",
+    "maps(model(), images(), layers=(-3, 0))": "from 0 to 1",
+    "pca(model(), images(), block=5)": "layers=5",
+    "pca(model(), images(1, 4, 4, 3))": "Received: 1 patches of 24",
+    "rollout(np.ones((3, 2, 4, 4)))": r"a layer of shape \(2, 4, 4\)",
+    "rollout([])": "one layer or more",
+    "relevance(model(), images(), 5)": "from 0 to 4 .* classes=",
+    "relevance(model(), images(), -1)": "from 0 to 4 .* classes=",
+    "relevance(model(), images(), [1])": "from 0 to 4 .* classes=",
+    "relevance(model(), images(), 2.0)": "from 0 to 4 .* classes=",
+    "relevance(model(), images(), [[1, 2]])": "from 0 to 4 .* classes=",
+    "relevance(softmax_of_int8(), images())": "'head' with softmax",
+    "relevance(model(), images(), method='grad')": "'legrad'",
+}
+EVALUATION = {
+    "few_shot(X, Y * 0, 1)": "two classes or more.* only class 0",
+    "few_shot(X, Y, 1, test_features=X)": "or neither",
+    "few_shot(X, Y, (0, 1))": "`shots` must be .*Received: shots=0",
+    "few_shot(X, Y, 1, l2=0.0)": "`l2` must be a number above 0",
+    "few_shot(X, Y, 1, seeds=0)": "`seeds` must be .*Received: seeds=0",
+    "evaluation.ridge(X, Y, 2).scores(X[:, :5])": "must have 12 columns",
+    "evaluation.linear_probe(X, Y, 2, l2=-1)": "`l2` must be .*: l2=-1",
+    "neighbours(X, Y, 2, X, 11)": "n_neighbors = 11",
+    "neighbours(X * 0, Y, 2, X, 1)": "rows of zeros",
+    "neighbours(X, Y, 2, X, 1, 0)": "`temperature` must be a number above 0",
+    "neighbours(X, Y, 2, X[:, :3], 1)": "3 features, but .* expecting 12",
+    "evaluation.accuracy(SCORES[0], LABELS)": r"\(images, col.*shape \(7,\)",
+    "evaluation.accuracy(SCORES, LABELS[:3])": "must be 200 integers",
+    "evaluation.accuracy(SCORES, LABELS + 1)": "from 0 to 6. Received: 1 to 7",
+    "evaluation.accuracy(SCORES, LABELS / 2)": "float64",
+    "evaluation.accuracy(SCORES / 0, LABELS)": "NaN or infinity for",
+    "evaluation.accuracy(SCORES, LABELS, 0)": "from 1 to 7.*: k=0",
+    "evaluation.accuracy(SCORES, LABELS, 8)": "from 1 to 7.*: k=8",
+    "evaluation.calibration_error(SCORES, LABELS)": "keras_vit.evaluation.soft",
+    "evaluation.reliability(evaluation.softmax(SCORES), LABELS, 0)": (
+        "`bins` must be .*Received: bins=0"
+    ),
+    "evaluation.real_accuracy(np.eye(4), [[]] * 4)": "None of the images",
+    "evaluation.real_accuracy(np.eye(4), [[4], [], [], []])": "from 0 to 3",
+    "evaluation.real_accuracy(np.eye(4), [[1]])": r"shape \(4, 4\).*shape",
+    "evaluation.per_class(np.eye(4, dtype=int), list('abc'))": "the 3 classes",
+}
+PREPROCESSING = {
+    "scale(array(-1.0, 1.0))": "not be preprocessed again.*from -1 to 1",
+    "scale(array(-0.01, 255.0))": "from -0.01 to 255",
+    "scale(array(0.0, 256.0))": "from 0 to 256",
+    "scale(array(0.0, np.inf))": "from 0 to inf",
+    "scale(array(0.0, np.nan))": "from nan to nan",
+    "scale(array(1, np.nan, dtype=ml_dtypes.bfloat16))": "from nan to nan",
+    "scale(array(-3, 7, dtype='int8'))": "from -3 to 7",
+    "scale(array(0, 65535, dtype='uint16'))": "from 0 to 65535",
+    "scale(array('cat.jpg'))": "must be a NumPy array or a tensor",
+    "scale(array(True, False))": "must be a NumPy array or a tensor",
+    "scale('cat.jpg')": "must be a NumPy array or a tensor",
+    "scale([[0, 255]])": "must be a NumPy array or a tensor",
+    "decode(ONE[0], 1, NAMES)": r"predictions\[None\].*: shape \(3,\)",
+    "decode(None, 1, NAMES)": r"Received: shape \(\)",
+    "decode(keras.KerasTensor((1, 3)), 1, NAMES)": "KerasTensor",
+    "decode(array([0, 1, 2], [0, np.nan, 1]), 1, NAMES)": "1 values are NaN",
+    "decode(ONE, 1, None)": "each of the 3 classes.*Received: 0 labels",
+    "decode(ONE, 1, NAMES[:2])": "Received: 2 labels",
+    "decode(ONE, 1, [*NAMES, 'cow'])": "Received: 4 labels",
+    "decode(ONE, 1, dict(enumerate(NAMES)))": "in the order .*: a dict",
+    "pack_images([np.zeros((8, 10, 3))], 4, 40)": "1 to 40 whole patches of 4",
+    "pack_images([np.zeros((8, 8, 3))], 4, 3)": "1 to 3 whole patches",
+}
+ERRORS = MODELS | PRETRAINING | DENSE | INSPECTION | EVALUATION | PREPROCESSING
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")
+@pytest.mark.parametrize("call", ERRORS)
+def test_wrong_arguments_raise(call):
+    with pytest.raises(ValueError, match=f"(?s){ERRORS[call]}"):
+        eval(call)
