@@ -58,7 +58,7 @@ def load(
         **overrides: Arguments of `VisionTransformer`,
             `HybridVisionTransformer` or `BiT`, depending on the file, that take
             precedence over the file, such as `classes`, `input_shape` or
-            `include_top`. With any, the model is built anew: all of its
+            `include_top`. With any, the model is rebuilt: all of its
             weights are trainable, and in the dtype policy of this process. A
             warning lists other options of a .keras file that are lost.
 

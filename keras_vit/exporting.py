@@ -398,7 +398,7 @@ def _by_name(outputs: Outputs) -> dict[str, Array]:
 
 @contextlib.contextmanager
 def _replacing(target: Path, form: "Format") -> Iterator[Path]:
-    """Yields a path of the target's name in a temporary folder beside it. If
+    """Yields a path of the target's name in a temporary folder next to it. If
     the body succeeds, its files replace those of the target, the first last."""
     parent = target.absolute().parent
     with tempfile.TemporaryDirectory(dir=parent, prefix=".export-") as folder:

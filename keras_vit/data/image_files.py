@@ -17,7 +17,7 @@ from keras_vit.data.labels import summarize
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 # Beginnings of the names of files and folders that programs write.
 HIDDEN = (".", "__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
-# Notes and annotations, of which there may be one beside each image.
+# Notes and annotations, of which there may be one for each image.
 _NOTES = (".txt", ".md", ".csv", ".json", ".xml", ".yaml", ".yml", ".html")
 # The formats that TensorFlow decodes, and how their files end. A file with
 # something behind its end may be valid: cameras append data.

@@ -107,7 +107,7 @@ def warn_of_other_options(
     if lost:
         listed = ", ".join(f"{key} {value!r}" for key, value in lost.items())
         warn(
-            f"{checkpoint.path!r} is built anew, without options of its layers "
+            f"{checkpoint.path!r} is rebuilt without the options of its layers "
             f"that are no arguments of the model: the {listed}. For a dtype, "
             "call `keras.config.set_dtype_policy` before; for others pass "
             "`block` or `classifier_activation`."

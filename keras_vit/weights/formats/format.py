@@ -420,8 +420,8 @@ def explain_import_error(error: BaseException) -> str:
         return f"{name} is not installed: pip install {name}"
     if "torchvision::" in str(error):  # a RuntimeError or an ImportError
         return (
-            f"torchvision was built for another PyTorch ({error}): install "
-            "both anew"
+            f"torchvision was built for another PyTorch ({error}): reinstall "
+            "both"
         )
     if not isinstance(error, ImportError):
         raise error
