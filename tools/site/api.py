@@ -2,6 +2,9 @@
 
 import inspect
 import re
+import types
+
+from cards import TEMPLATES
 
 import keras_vit
 from keras_vit.config import BIT_VARIANTS
@@ -12,7 +15,7 @@ MODELS = ("VisionTransformer", "HybridVisionTransformer", "BiT")
 TITLES = {"hub": "Hugging Face hub", "pretraining": "Masked pre-training"}
 
 
-def pages():
+def pages() -> dict[str, str]:
     """Returns `{path on the site: Markdown}`."""
     named = (*MODELS, *VARIANTS, *BIT_VARIANTS)
     functions = [
@@ -39,7 +42,7 @@ def pages():
     return found
 
 
-def public_names(module):
+def public_names(module: types.ModuleType) -> list[str]:
     """Returns the public names of a package, without those of its modules.
 
     Those of a package are what its `__init__.py` imports; those of a single
@@ -60,38 +63,17 @@ def public_names(module):
     return sorted(names, key=lambda name: (name.isupper(), name.lower()))
 
 
-def _models():
+def _models() -> str:
     signature = inspect.signature(keras_vit.ViTB16)
     parameters = signature.parameters.values()
     first = [x for x in parameters if x.kind is not x.KEYWORD_ONLY]
-    lines = [
-        "# Models",
-        "",
-        "A function builds each model.",
-        "",
-        *(f"::: keras_vit.{name}" for name in MODELS),
-        "",
-        "## Variants",
-        "",
-        "```python",
-        f"keras_vit.ViTB16{signature.replace(parameters=first)}",
-        "```",
-        "",
-        "The named variants take every argument of the function of their",
-        "family, of which the first ones may be given by position. `weights`",
-        "may be the name of released weights, which are downloaded once:",
-        "`keras_vit.list_weights()` prints all.",
-        "",
-    ]
-    lines += ["| variant | sizes |", "|---|---|"]
-    for name in (*VARIANTS, *BIT_VARIANTS):
-        sizes = variant_sizes(name).items()
-        text = ", ".join(f"{k} {v}" for k, v in sizes)
-        anchor = f'<a id="keras_vit.{name}"></a>'
-        lines.append(f"| {anchor}`keras_vit.{name}` | {text} |")
-    return "\n".join(lines) + "\n"
+    return TEMPLATES.get_template("models.md.jinja").render(
+        models=MODELS,
+        signature=signature.replace(parameters=first),
+        variants={x: variant_sizes(x) for x in (*VARIANTS, *BIT_VARIANTS)},
+    )
 
 
-def _page(title, text, names):
+def _page(title: str, text: str, names: list[str]) -> str:
     parts = [f"# {title}\n\n{text}\n", *(f"::: {name}\n" for name in names)]
     return "\n".join(parts)
