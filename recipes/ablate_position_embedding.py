@@ -15,30 +15,21 @@ closed form.
       trains two rows of the table; a slash selects a placement:
       learned_2d/every_layer
   python recipes/ablate_position_embedding.py --pooling token
-      trains with a class token, at its own learning rate (see below)
+      trains with a class token, at its own learning rate
   python recipes/ablate_position_embedding.py --dataset cifar10 --steps 20000
 
 An interrupted run resumes with the same command: finished settings are not
 trained again, and the interrupted one resumes from its last checkpoint. The
 output folder contains table.txt, results.json, table.png, and a folder for each
-setting.
+setting. docs/scaling.md has the results on digits, which take 6 minutes of CPU
+time.
 
-All settings share --seed, which determines initial weights, order of the images
-and augmentation. The initial standard deviation of all learned position
-embeddings is 0.5: with the usual 0.02, those added once are far behind after so
-few steps, and those of every layer less so, so that the table would compare
-initial values. Sinusoids have a standard deviation of 0.7. Relative position
-embeddings are in every layer or not at all.
-
-The learning rate depends on --pooling: the paper's Figure 9 finds that the
-class token and global average pooling ("gap") are equally good, each at its own
-learning rate: 8e-4 and 3e-4. Here, gap has 0.003, which suits these small
-models, and the class token 8/3 of it, 0.008. --learning-rate overrides both.
-
-docs/scaling.md has the results on digits, which take 6 minutes of CPU time.
-
-The 5 images per class are sampled from the images, with labels, that the model
-was trained on; those of the paper are from other datasets.
+All settings share --seed. The initial standard deviation of all learned
+position embeddings is 0.5: with the usual 0.02, those added once are far behind
+after so few steps, so that the table would compare initial values. Sinusoids
+have a standard deviation of 0.7. Relative position embeddings are in every
+layer or not at all. The 5 images per class are sampled from the images that the
+model was trained on; those of the paper are from other datasets.
 """
 
 import dataclasses
@@ -69,8 +60,9 @@ GRID = {
     "relative": ("every_layer", "every_layer_shared"),
     "sincos2d": ("stem",),
 }
-# Learning rates by pooling. In Figure 9, that of the class token is 8/3 of that
-# of global average pooling.
+# Learning rates by pooling. In the paper's Figure 9, class token and global
+# average pooling are equally good, each at its own learning rate: 8e-4 and
+# 3e-4. 0.003 suits these small models.
 RATES = {"gap": 0.003, "token": 0.008}
 FILES = ("table.txt", "results.json", "table.png")
 
@@ -143,7 +135,11 @@ def main(config):
         )
         config = resolve_config(config, data)
         settings = settings_of(config)
-        output = open_folder(config, data)
+        name = f"positions-{data.name}"
+        output = training.open_study(config, name, "settings")
+        if config.overwrite:
+            for result in output.glob("*/few_shot.json"):
+                shutil.rmtree(result.parent)
     rows = []
     for number, setting in enumerate(settings, start=1):
         print(f"\n{number} of {len(settings)}: {' / '.join(setting)}")
@@ -174,17 +170,6 @@ def resolve_config(config, data):
     )
 
 
-def open_folder(config, data):
-    """Creates or reopens the output folder, and returns its path."""
-    output = training.open_study(config, f"positions-{data.name}", "settings")
-    if config.overwrite:
-        for kind in GRID:
-            for placement in PLACEMENTS:
-                folder = output / f"{kind}-{placement}"
-                shutil.rmtree(folder, ignore_errors=True)
-    return output
-
-
 def measure(config, data, strategy, folder, kind, placement):
     """Trains a model with one setting, and returns its results."""
 
@@ -203,7 +188,7 @@ def measure(config, data, strategy, folder, kind, placement):
         )
 
     # A model's run is the same, whatever else --settings names.
-    one = dataclasses.replace(config, overwrite=False, settings="all")
+    one = dataclasses.replace(config, settings="all")
     trained = training.train_classifier(
         one, data, strategy, folder, build_model, f"{kind}, {placement}"
     )
@@ -222,28 +207,30 @@ def measure(config, data, strategy, folder, kind, placement):
     }
 
 
-def _table(rows, shots, column="few_shot"):
-    """Returns the table in the layout of the paper's Table 8."""
-    found = {(r["positions"], r["placement"]): r[column] for r in rows}
-    what = f"{shots}-shot" if column == "few_shot" else "test"
-    lines = [f"{what:14}" + "".join(f"{PLACEMENTS[p]:>21}" for p in PLACEMENTS)]
-    for kind in dict.fromkeys(row["positions"] for row in rows):
-        cells = (found.get((kind, placement)) for placement in PLACEMENTS)
-        cells = ("-" if c is None else f"{c:.4f}" for c in cells)
-        lines.append(f"{kind:14}" + "".join(f"{c:>21}" for c in cells))
-    return "\n".join(lines) + "\n"
-
-
 def write_ablation(rows, config, data, output):
     """Writes `table.txt`, `results.json` and `table.png`, replacing older ones.
 
     It is called after each trained setting, so that an interrupted ablation
     leaves the results so far.
     """
-    text = _table(rows, config.shots)
-    text += "\n" + _table(rows, config.shots, "test_accuracy")
+    lines = []
+    for title, column in (
+        (f"{config.shots}-shot", "few_shot"),
+        ("test", "test_accuracy"),
+    ):
+        # As in the paper's Table 8.
+        found = {(r["positions"], r["placement"]): r[column] for r in rows}
+        cells = [[title, *PLACEMENTS.values()]]
+        for kind in dict.fromkeys(kind for kind, _ in found):
+            values = [found.get((kind, placement)) for placement in PLACEMENTS]
+            shown = ["-" if x is None else f"{x:.4f}" for x in values]
+            cells.append([kind, *shown])
+        lines += [
+            f"{x[0]:14}" + "".join(f"{c:>21}" for c in x[1:]) for x in cells
+        ]
+        lines.append("")
     with run_folder.atomic_write(output / "table.txt") as temporary:
-        temporary.write_text(text)
+        temporary.write_text("\n".join(lines))
     summary = {
         "rows": rows,
         "config": dataclasses.asdict(config),
@@ -251,36 +238,30 @@ def write_ablation(rows, config, data, output):
         "versions": run_folder.versions(),
     }
     run_folder.save_json(summary, output / "results.json")
-    _plot_table(rows, config, data, output / "table.png")
+    label = f"{config.shots}-shot accuracy on {data.name}, {config.steps} steps"
+    with run_folder.atomic_write(output / "table.png") as temporary:
+        plotted(rows, label).savefig(temporary, dpi=120)
 
 
-def _plot_table(rows, config, data, path):
-    """Plots the few-shot accuracy of each setting as a bar.
-
-    Error bars show the standard deviation over samples of training images.
-    """
+def plotted(rows, label):
+    """Returns a plot of the few-shot accuracy of each setting, with the
+    standard deviation over samples of training images."""
     figure = cli.require("matplotlib.figure").Figure(
         figsize=(8, 0.4 * len(rows) + 1.2), layout="constrained"
     )
     axes = figure.subplots()
-    names = [f"{r['positions']}, {PLACEMENTS[r['placement']]}" for r in rows]
-    kinds = dict.fromkeys(row["positions"] for row in rows)
-    colors = {kind: f"C{i}" for i, kind in enumerate(kinds)}
-    axes.barh(
-        names,
-        [row["few_shot"] for row in rows],
-        xerr=[row["few_shot_std"] for row in rows],
-        color=[colors[row["positions"]] for row in rows],
-    )
     for i, row in enumerate(rows):
+        axes.barh(
+            f"{row['positions']}, {PLACEMENTS[row['placement']]}",
+            row["few_shot"],
+            xerr=row["few_shot_std"],
+            color=f"C{list(GRID).index(row['positions'])}",
+        )
         axes.text(0.01, i, f"{row['few_shot']:.4f}", va="center", color="white")
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
-    axes.set_xlabel(
-        f"{config.shots}-shot accuracy on {data.name}, {config.steps} steps"
-    )
-    with run_folder.atomic_write(path) as temporary:
-        figure.savefig(temporary, dpi=120)
+    axes.set_xlabel(label)
+    return figure
 
 
 if __name__ == "__main__":

@@ -157,20 +157,17 @@ class Config(cli.ModelFlags, cli.SweepFlags):
 
 def main(config):
     with cli.user_errors():
-        strategy, data, output = training.begin(config, load)
+        strategy, data, output = training.begin(config)
     if config.sweep:
+        functions = train, resolve_config, training.load_run_data
         config, data = training.sweep(
-            train, resolve_config, load, config, data, strategy, output
+            *functions, config, data, strategy, output
         )
     with cli.user_errors():
         config = resolve_config(config, data)
     results = train(config, data, strategy, output)
     if strategy.is_main:
         training.print_results(results, output)
-
-
-def load(config):
-    return training.load_run_data(config)
 
 
 def train(config, data, strategy, output, keep=True):

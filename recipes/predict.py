@@ -92,33 +92,29 @@ def main(config):
             config.images, config.skip_bad_images
         )
         data = evaluation.fitted(data, trained)
-        options = trained.reading(data, min(config.batch_size, data.num_test))
         if config.explain:
             # A detector or a model without attention raises an error here.
             evaluation.num_classes_of(trained)
             inspection.tokens.find_blocks(trained.model)
-        if isinstance(trained.model.output, dict):
+        is_detector = isinstance(trained.model.output, dict)
+        if is_detector:
             cli.refuse(
                 config,
                 *("labels", "top", "protocol"),
                 reason="is not for detectors",
             )
-            save_boxes(config, trained, files)
-            return
-        classes = evaluation.num_classes_of(trained)
-        names = config.labels or trained.class_names
-        if names is None and classes not in (1000, 21843):
-            raise ValueError(
-                f"The names of the model's {classes} classes are unknown: give "
-                "--labels, a file with one name a line."
-            )
-        # Wrong class names raise an error here, before the model runs.
-        decoded(np.zeros((1, classes)), config.top, names, trained.multi_label)
+        else:
+            names = class_names(config, trained)
         output = run_folder.check_output(config.output, config.overwrite)
         print(
-            f"images    {len(files)}\n{trained.describe()}\noutput    {output}",
+            f"images    {len(files)}\n{trained.describe()}\n"
+            f"output    {output}\n",
             flush=True,
         )
+        if is_detector:
+            save_boxes(config, trained, files, output)
+            return
+        options = trained.reading(data, min(config.batch_size, data.num_test))
         logits, _ = evaluation.predict_dataset(
             trained.predictor, data.test(**options), len(files)
         )
@@ -127,35 +123,31 @@ def main(config):
         found = decoded(chances, config.top, names, trained.multi_label)
         run_folder.prepare_output(output, (*FILES, EXPLANATIONS))
     width = min(max(len(str(path)) for path in files), 40)
-    print()
+    rows, predictions = [], []
     for path, classes in zip(files, found, strict=True):
         shown = "  ".join(f"{name} {p:.1%}" for _, name, p in classes) or "none"
         print(f"{cli.printable(path)[-width:]:{width}}  {shown}")
+        rows.append({"file": path})
+        for i, (_, name, p) in enumerate(classes, start=1):
+            rows[-1] |= {f"class_{i}": name, f"probability_{i}": f"{p:.6g}"}
+        keys = ("id", "name", "probability")
+        listed = [dict(zip(keys, one, strict=True)) for one in classes]
+        predictions.append({"file": str(path), "classes": listed})
+    run_folder.save_csv(rows, output / FILES[0])
     summary = {
-        "predictions": [
-            {
-                "file": str(path),
-                "classes": [
-                    {"id": known_id, "name": name, "probability": p}
-                    for known_id, name, p in classes
-                ],
-            }
-            for path, classes in zip(files, found, strict=True)
-        ],
+        "predictions": predictions,
         "skipped": data.num_skipped,
         "reading": options,
         **run_folder.program_info(config),
     }
-    run_folder.save_json(summary, output / "predictions.json")
-    save_table(files, found, output / "predictions.csv")
+    run_folder.save_json(summary, output / FILES[1])
     figure = evaluation.plot_top_predictions(
         [keras_vit.data.load_thumbnail(path) for path in files[:DRAWN]],
         [[(name, p) for _, name, p in row] for row in found[:DRAWN]],
         [path.name for path in files[:DRAWN]],
         f"{min(len(files), DRAWN)} of {len(files)} images",
     )
-    with run_folder.atomic_write(output / "predictions.png") as temporary:
-        figure.savefig(temporary)
+    save_figure(figure, output / FILES[2])
     written = FILES
     if config.explain:
         likely = decoded(chances[:DRAWN], 1, names, False)
@@ -163,12 +155,25 @@ def main(config):
         with cli.user_errors():  # of a quantized head, for example
             options["image_size"] = trained.image_size
             figure = plot_explanations(trained.model, data, options, titles)
+        save_figure(figure, output / EXPLANATIONS)
         written += (EXPLANATIONS,)
-        with run_folder.atomic_write(output / EXPLANATIONS) as temporary:
-            figure.savefig(temporary)
     print()
     for name in written:
         print(f"  {pathlib.Path(output) / name}")
+
+
+def class_names(config, trained):
+    """Returns the names of the classes, or None for ImageNet's; wrong ones
+    raise an error, before the model runs."""
+    classes = evaluation.num_classes_of(trained)
+    names = config.labels or trained.class_names
+    if names is None and classes not in (1000, 21843):
+        raise ValueError(
+            f"The names of the model's {classes} classes are unknown: give "
+            "--labels, a file with one name a line."
+        )
+    decoded(np.zeros((1, classes)), config.top, names, trained.multi_label)
+    return names
 
 
 def plot_explanations(
@@ -189,16 +194,11 @@ def plot_explanations(
     )
 
 
-def save_boxes(config, trained, files):
+def save_boxes(config, trained, files, output):
     """Finds the objects in images, and writes and draws their boxes."""
     names = trained.class_names or detection.class_names(trained.model)
     count = trained.model.output["classes"].shape[-1]
     names = names or [f"class {i}" for i in range(count)]
-    output = run_folder.check_output(config.output, config.overwrite)
-    print(
-        f"images    {len(files)}\n{trained.describe()}\noutput    {output}\n",
-        flush=True,
-    )
     columns = ("file", "class", "score", "x_min", "y_min", "x_max", "y_max")
     rows, pictures, drawn = [], [], []
     for path in files:
@@ -210,14 +210,13 @@ def save_boxes(config, trained, files):
             trained.mode,
             config.least_score,
         )
-        boxes = [
-            (names[number], f"{score:.6g}", *(f"{x:.1f}" for x in box))
-            for box, number, score in zip(*found.values(), strict=True)
-        ]
-        for row in boxes:
-            rows.append(dict(zip(columns, (str(path), *row), strict=True)))
-        shown = "  ".join(f"{name} {float(p):.1%}" for name, p, *_ in boxes)
-        print(f"{cli.printable(path)[-40:]}  {cli.printable(shown) or 'none'}")
+        texts = []
+        for box, number, score in zip(*found.values(), strict=True):
+            sides = (f"{x:.1f}" for x in box)
+            row = (str(path), names[number], f"{score:.6g}", *sides)
+            rows.append(dict(zip(columns, row, strict=True)))
+            texts.append(f"{cli.printable(names[number])} {score:.1%}")
+        print(f"{cli.printable(path)[-40:]}  {'  '.join(texts) or 'none'}")
         if len(drawn) < DRAWN // 3:  # in one row
             pictures.append(images[0] / 255)
             drawn.append(found)
@@ -226,19 +225,12 @@ def save_boxes(config, trained, files):
     summary = {"boxes": rows, **run_folder.program_info(config)}
     run_folder.save_json(summary, output / FILES[1])
     figure = evaluation.plot_boxes(pictures, None, drawn, names)
-    with run_folder.atomic_write(output / FILES[2]) as temporary:
+    save_figure(figure, output / FILES[2])
+
+
+def save_figure(figure, path):
+    with run_folder.atomic_write(path) as temporary:
         figure.savefig(temporary)
-
-
-def save_table(files, found, path):
-    """Writes a CSV file with one row per image: its path, and the names and
-    probabilities of its top classes, the most likely class first."""
-    rows = []
-    for image, classes in zip(files, found, strict=True):
-        rows.append({"file": image})
-        for i, (_, name, p) in enumerate(classes, start=1):
-            rows[-1] |= {f"class_{i}": name, f"probability_{i}": f"{p:.6g}"}
-    run_folder.save_csv(rows, path)
 
 
 def decoded(probabilities, top, names, multi_label):

@@ -39,7 +39,6 @@ of one CPU core.
 """
 
 import dataclasses
-import functools
 import os
 import time
 
@@ -48,6 +47,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras
 import numpy as np
+from einops import rearrange
+from einops import repeat
 
 import keras_vit
 from keras_vit import evaluation
@@ -91,6 +92,47 @@ ROBUST = ("ViT-64x4", "BiT-2x0.5", "hybrid-64x2")
 FIRST = ("compute", "data", "shape")
 STUDIES = (*FIRST, "pooling", "optimizer", "resolution", "robustness")
 GRID = 4
+# Tables and plots: names and formats of what they show of the row of a model.
+POOLINGS = {"token": "class token", "gap": "mean of the patches"}
+FORMATS = {
+    "teraFLOPs": ".3g",
+    "learning rate": "g",
+    "accuracy": ".4f",
+    "few-shot": ".4f",
+}
+# By study: its title, the label of the plots' axis, and of the studies that
+# `by_columns` reports: columns before the scores, which column names the lines
+# of a plot and which is their x, and the scores in plots.
+BOTH = ("accuracy", "few-shot")
+TRAINING = "teraFLOPs of training"
+REPORTS = {
+    "compute": (
+        *("Computation (Figure 5)", TRAINING),
+        *(("model", "steps", "teraFLOPs"), "family", "teraFLOPs", BOTH),
+    ),
+    "data": (
+        *("Data (Figures 3 and 4)", "training images"),
+        *(("model", "training images"), "model", "training images", BOTH),
+    ),
+    "shape": (
+        *("Shape (Figure 8)", TRAINING, ("changed", "value", "teraFLOPs")),
+        *("changed", "teraFLOPs", BOTH[1:]),
+    ),
+    "pooling": (
+        *("Class token and mean (Figure 9)", "peak learning rate"),
+        *(("pooling", "learning rate"), "pooling", "learning rate", BOTH[:1]),
+    ),
+    "optimizer": (
+        *("Adam and SGD for a ResNet (Table 7)", "peak learning rate"),
+        ("optimizer", "learning rate"),
+        *("optimizer", "learning rate", BOTH[:1]),
+    ),
+    "resolution": ("Resolution (FixRes)", "test image, px"),
+    "robustness": (
+        "Occlusion and shuffling (Naseer et al.)",
+        "fraction removed / number of parts",
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,45 +218,43 @@ def studies_of(config):
 
 def points_of(study, steps):
     """Returns the models of a study, as a list of `Point`."""
-    if study == "compute":
-        few = max(1, steps // 4)
-        return [Point(name, n) for name in MODELS for n in (few, steps)]
-    if study == "data":
-        return [
+    few, base = max(1, steps // 4), Point("ViT-64x4", steps)
+    tuned = Point(
+        *(base.model, few),
+        rate=0.0003,
+        size=TUNED_SIZE,
+        pretrained=base.folder,
+    )
+    changes = [x for kind in SHAPES.values() for x in kind.values()]
+    return {
+        "compute": [Point(name, n) for name in MODELS for n in (few, steps)],
+        "data": [
             Point(name, steps, fraction)
             for name in BY_FRACTION
             for fraction in FRACTIONS
-        ]
-    if study == "shape":
-        changed = [
-            Point("ViT-64x4", steps, changes=tuple(change.items()))
-            for changes in SHAPES.values()
-            for change in changes.values()
-        ]
-        return [Point("ViT-64x4", steps), *changed]
-    if study == "pooling":
-        return [
-            Point("ViT-64x4", steps, changes=(("pooling", pooling),), rate=rate)
-            for pooling in ("token", "gap")
+        ],
+        "shape": [
+            base,
+            *(
+                dataclasses.replace(base, changes=tuple(change.items()))
+                for change in changes
+            ),
+        ],
+        "pooling": [
+            dataclasses.replace(
+                base, changes=(("pooling", pooling),), rate=rate
+            )
+            for pooling in POOLINGS
             for rate in POOLING_RATES
-        ]
-    if study == "optimizer":
-        return [
+        ],
+        "optimizer": [
             Point("BiT-2x0.5", steps, optimizer=optimizer, rate=rate)
             for optimizer, rates in OPTIMIZER_RATES.items()
             for rate in rates
-        ]
-    if study == "resolution":
-        base = Point("ViT-64x4", steps)
-        tuned = Point(
-            "ViT-64x4",
-            max(1, steps // 4),
-            rate=0.0003,
-            size=TUNED_SIZE,
-            pretrained=base.folder,
-        )
-        return [base, tuned]
-    return [Point(name, steps) for name in ROBUST]
+        ],
+        "resolution": [base, tuned],
+        "robustness": [Point(name, steps) for name in ROBUST],
+    }[study]
 
 
 def main(config):
@@ -228,7 +268,10 @@ def main(config):
             mode=config.mode or "tf",
             evaluate_every=config.evaluate_every or config.steps,
         )
-        output = open_folder(config, data)
+        output = training.open_study(config, f"scale-{data.name}", "study")
+        if config.overwrite:
+            for result in output.glob("models/*/point.json"):
+                result.unlink()
     results, rows = {}, {}
     studies = studies_of(config)
     total = len({p for s in studies for p in points_of(s, config.steps)})
@@ -243,8 +286,12 @@ def main(config):
                     *(config, strategy, output, point),
                 )
         found = [rows[point] for point in points]
-        title, report, axis = REPORTS[study]
-        results[study] = title, *report(config, data, output, found), axis
+        if study == "resolution":
+            results[study] = by_test_size(config, data, output, found)
+        elif study == "robustness":
+            results[study] = by_damage(config, data, output, found)
+        else:
+            results[study] = by_columns(study, config, found)
         text = write_report(output, results, data)
     print(f"\n{text}\n\n{time.perf_counter() - started:.0f} seconds")
     print(f"  {output / 'report.md'}")
@@ -258,15 +305,6 @@ def load(config, fraction):
         skip_bad_images=config.skip_bad_images,
         test_split=config.test_split,
     )
-
-
-def open_folder(config, data):
-    """Creates or reopens the output folder, and returns its path."""
-    output = training.open_study(config, f"scale-{data.name}", "study")
-    if config.overwrite:
-        for result in output.glob("models/*/point.json"):
-            result.unlink()
-    return output
 
 
 def measure(config, strategy, output, point):
@@ -295,9 +333,8 @@ def measure(config, strategy, output, point):
         point.folder,
     )
     model = keras_vit.models.load_keras_file(folder / "model.keras")
-    cost = cost_of(config, point, data).training(
-        config.batch_size * point.steps
-    )
+    cost = keras_vit.cost(model, config.image_size)
+    cost = cost.training(config.batch_size * point.steps)
     # The same images for all models, whatever fraction they trained on.
     few_shot = evaluation.few_shot_of_model(
         model, load(config, 1.0), config.reading, config.shots, seeds=10
@@ -315,27 +352,6 @@ def measure(config, strategy, output, point):
     }
 
 
-def arguments_of(point, image_size):
-    """Returns the name of the model function, and its arguments."""
-    arguments = {**MODELS[point.model], **dict(point.changes)}
-    grid = arguments.pop("grid", GRID)
-    if point.family == "ViT":
-        arguments["patch_size"] = int(image_size / point.size) // grid
-    name = {"ViT": "VisionTransformer", "BiT": "BiT"}
-    return name.get(point.family, "HybridVisionTransformer"), arguments
-
-
-def cost_of(config, point, data):
-    name, arguments = arguments_of(point, config.image_size)
-    return keras_vit.cost(
-        name,
-        config.image_size,
-        classes=len(data.class_names),
-        channels=data.channels,
-        **arguments,
-    )
-
-
 def build_model(config, data, output, point):
     inputs = {
         "input_shape": config.input_shape(data.channels),
@@ -346,8 +362,16 @@ def build_model(config, data, output, point):
         return training.build_model(
             None, weights, None, config.seed, keep_head=True, **inputs
         )
-    name, arguments = arguments_of(point, config.image_size)
-    model = getattr(keras_vit, name)(**inputs, **arguments)
+    arguments = {**MODELS[point.model], **dict(point.changes)}
+    grid = arguments.pop("grid", GRID)
+    if point.family == "ViT":
+        arguments["patch_size"] = int(config.image_size / point.size) // grid
+    build = {
+        "ViT": keras_vit.VisionTransformer,
+        "BiT": keras_vit.BiT,
+        "hybrid": keras_vit.HybridVisionTransformer,
+    }[point.family]
+    model = build(**inputs, **arguments)
     training.models.spread_positions(model, config.seed)
     return model
 
@@ -367,83 +391,58 @@ def score(model, images, labels):
     return float(np.mean(outputs.argmax(-1) == labels))
 
 
-# Columns of the tables, lines and axes of the plots: what they show of the row
-# of a model, and its format.
-
-
-def teraflops(row):
-    return 1e3 * row["petaflops"]
-
-
-def changed(row):
-    """Returns what `SHAPES` changes in a row, and its value."""
-    for kind, values in SHAPES.items():
-        for value, changes in values.items():
-            if changes == dict(row["changes"]):
-                return kind, value
-    return "none", "-"
-
-
-POOLINGS = {"token": "class token", "gap": "mean of the patches"}
-COLUMNS = {
-    "model": (lambda row: row["model"], ""),
-    "family": (lambda row: row["model"].partition("-")[0], ""),
-    "steps": (lambda row: row["steps"], ""),
-    "training images": (lambda row: row["train_images"], ""),
-    "teraFLOPs": (teraflops, ".3g"),
-    "changed": (lambda row: changed(row)[0], ""),
-    "value": (lambda row: changed(row)[1], ""),
-    "pooling": (lambda row: POOLINGS[dict(row["changes"])["pooling"]], ""),
-    "optimizer": (lambda row: row["optimizer"], ""),
-    "learning rate": (lambda row: row["learning_rate"], "g"),
-    "accuracy": (lambda row: row["accuracy"], ".4f"),
-    "few-shot": (lambda row: row["few_shot"], ".4f"),
-}
-
-
 # Reports: each returns a table as a list of lists, and the panels of a plot,
 # pairs of a title and a dict of lines.
 
 
-def by_columns(*columns, line, x, scores=("accuracy", "few-shot")):
-    """Returns a report with a table of `columns` and the scores, and with a
-    panel for each of `scores` by `x`, with a line for each `line`."""
-
-    def value(row, name):
-        return COLUMNS[name][0](row)
-
-    def cell(row, name):
-        # Counts are numbers, in results.json too.
-        text_format = COLUMNS[name][1]
-        found = value(row, name)
-        return format(found, text_format) if text_format else found
-
-    def report(config, data, output, rows):
-        names = (*columns, "accuracy", "few-shot")
-        cells = [[cell(row, name) for name in names] for row in rows]
-        titles = {
-            "accuracy": "test accuracy",
-            "few-shot": f"{config.shots}-shot accuracy",
-        }
-        panels = []
-        for score in scores:
-            lines = {}
-            for row in rows:
-                point = value(row, x), value(row, score)
-                lines.setdefault(value(row, line), []).append(point)
-            # What all lines begin with, as nothing is changed.
-            base = lines.pop("none", [])
-            lines = {name: [*base, *points] for name, points in lines.items()}
-            panels.append((titles[score], lines))
-        return [list(names), *cells], panels
-
-    return report
+def described(row):
+    """Returns what tables and plots show of the row of a model, by column."""
+    changes = dict(row["changes"])
+    changed = [
+        (kind, value)
+        for kind, values in SHAPES.items()
+        for value, shape in values.items()
+        if shape == changes
+    ]
+    kind, value = changed[0] if changed else ("none", "-")
+    return {
+        "model": row["model"],
+        "family": row["model"].partition("-")[0],
+        "steps": row["steps"],
+        "training images": row["train_images"],
+        "teraFLOPs": 1e3 * row["petaflops"],
+        "changed": kind,
+        "value": value,
+        "pooling": POOLINGS.get(changes.get("pooling")),
+        "optimizer": row["optimizer"],
+        "learning rate": row["learning_rate"],
+        "accuracy": row["accuracy"],
+        "few-shot": row["few_shot"],
+    }
 
 
-def by_teraflops(config, data, output, rows):
-    columns = ("model", "steps", "teraFLOPs")
-    report = by_columns(*columns, line="family", x="teraFLOPs")
-    return report(config, data, output, sorted(rows, key=teraflops))
+def by_columns(study, config, rows):
+    """Returns a table of columns and scores, and a panel for each score."""
+    *_, columns, line, x, scores = REPORTS[study]
+    names, rows = (*columns, *BOTH), [described(row) for row in rows]
+    if study == "compute":
+        rows.sort(key=lambda row: row["teraFLOPs"])
+    # Counts are numbers, in results.json too.
+    table = [
+        [format(row[n], FORMATS[n]) if n in FORMATS else row[n] for n in names]
+        for row in rows
+    ]
+    panels = []
+    for name in scores:
+        lines = {}
+        for row in rows:
+            lines.setdefault(row[line], []).append((row[x], row[name]))
+        # What all lines begin with, as nothing is changed.
+        base = lines.pop("none", [])
+        lines = {key: [*base, *points] for key, points in lines.items()}
+        what = "test" if name == "accuracy" else f"{config.shots}-shot"
+        panels.append((f"{what} accuracy", lines))
+    return [list(names), *table], panels
 
 
 def trained(output, row):
@@ -452,55 +451,49 @@ def trained(output, row):
 
 
 def by_test_size(config, data, output, rows):
-    lines = {}
     # Whole patches: `GRID` of them are a side of the training images.
     sizes = [round(GRID * n) * (config.image_size // GRID) for n in SIZES]
+    table, lines = [["test image", *(row["folder"] for row in rows)]], {}
+    table += [[f"{size} px"] for size in sizes]
     for row in rows:
         model = keras_vit.models.with_any_size(trained(output, row))
         name = f"trained on {config.image_size} px"
         if row["pretrained"]:
             name += f", fine-tuned on {int(config.image_size * row['size'])} px"
-        configs = [dataclasses.replace(config, image_size=n) for n in sizes]
-        lines[name] = [
-            (at.image_size, score(model, *test_images(at, data)))
-            for at in configs
-        ]
-    table = [["test image", *(row["folder"] for row in rows)]]
-    for i, size in enumerate(sizes):
-        found = [f"{line[i][1]:.4f}" for line in lines.values()]
-        table.append([f"{size} px", *found])
+        lines[name] = []
+        for size, cells in zip(sizes, table[1:], strict=True):
+            at = dataclasses.replace(config, image_size=size)
+            accuracy = score(model, *test_images(at, data))
+            lines[name].append((size, accuracy))
+            cells.append(f"{accuracy:.4f}")
     return table, [("test accuracy", lines)]
 
 
 def by_damage(config, data, output, rows):
     images, labels = test_images(config, data)
     models = {row["model"]: trained(output, row) for row in rows}
-    table, panels = [["test images", *models]], []
-    for title, text, change, amounts, amount_of in (
-        (
-            "patches removed",
-            "{:.1%} of the patches removed",
-            remove_patches,
-            REMOVED,
-            lambda fraction: fraction,
-        ),
-        (
-            "parts shuffled",
-            "{0} x {0} parts shuffled",
-            shuffle_patches,
-            SHUFFLES,
-            lambda grid: grid**2,
-        ),
-    ):
-        lines = {name: [] for name in models}
-        for amount in amounts:
-            damaged = change(images, amount, seed=config.seed)
-            found = [score(x, damaged, labels) for x in models.values()]
-            for line, accuracy in zip(lines.values(), found, strict=True):
-                line.append((amount_of(amount), accuracy))
-            table.append([text.format(amount), *(f"{x:.4f}" for x in found)])
-        panels.append((f"test accuracy, {title}", lines))
-    return table, panels
+    removed, shuffled = {x: [] for x in models}, {x: [] for x in models}
+    table = [["test images", *models]]
+
+    def add(lines, x, text, damaged):
+        table.append([text])
+        for name, model in models.items():
+            accuracy = score(model, damaged, labels)
+            lines[name].append((x, accuracy))
+            table[-1].append(f"{accuracy:.4f}")
+
+    for fraction in REMOVED:
+        damaged = remove_patches(images, fraction, seed=config.seed)
+        add(
+            removed, fraction, f"{fraction:.1%} of the patches removed", damaged
+        )
+    for grid in SHUFFLES:
+        damaged = shuffle_patches(images, grid, config.seed)
+        add(shuffled, grid**2, f"{grid} x {grid} parts shuffled", damaged)
+    return table, [
+        ("test accuracy, patches removed", removed),
+        ("test accuracy, parts shuffled", shuffled),
+    ]
 
 
 def remove_patches(images, fraction, grid=2 * GRID, seed=0):
@@ -508,73 +501,27 @@ def remove_patches(images, fraction, grid=2 * GRID, seed=0):
     count = round(fraction * grid**2)
     order = np.random.default_rng(seed).random((len(images), grid**2))
     kept = order.argsort(-1).argsort(-1) >= count
-    kept = kept.reshape(-1, grid, grid, 1)
-    for axis, size in ((1, images.shape[1]), (2, images.shape[2])):
-        kept = kept.repeat(size // grid, axis)
-    return images * kept
+    sides = {"p": images.shape[1] // grid, "q": images.shape[2] // grid}
+    pattern = "n (h w) -> n (h p) (w q) 1"
+    return images * repeat(kept, pattern, h=grid, **sides)
 
 
 def shuffle_patches(images, grid, seed):
     """Permutes the `grid` x `grid` parts of each image at random."""
-    count, height, width, channels = images.shape
-    p, q = height // grid, width // grid
-    parts = images.reshape(count, grid, p, grid, q, channels)
-    parts = parts.transpose(0, 1, 3, 2, 4, 5).reshape(count, grid**2, -1)
-    order = np.random.default_rng(seed).random((count, grid**2)).argsort(-1)
-    parts = np.take_along_axis(parts, order[:, :, None], 1)
-    parts = parts.reshape(count, grid, grid, p, q, channels)
-    return parts.transpose(0, 1, 3, 2, 4, 5).reshape(images.shape)
+    whole, parts = "n (h p) (w q) c", "n (h w) (p q c)"
+    sides = {"h": grid, "w": grid, "p": images.shape[1] // grid}
+    sides["q"] = images.shape[2] // grid
+    found = rearrange(images, f"{whole} -> {parts}", **sides)
+    order = np.random.default_rng(seed).random((len(images), grid**2))
+    order = order.argsort(-1)[:, :, None]
+    found = np.take_along_axis(found, order, 1)
+    return rearrange(found, f"{parts} -> {whole}", **sides)
 
 
-by_learning_rate = functools.partial(
-    by_columns, x="learning rate", scores=("accuracy",)
-)
-# By study: its title, its report and the label of the plots' axis.
-REPORTS = {
-    "compute": (
-        "Computation (Figure 5)",
-        by_teraflops,
-        "teraFLOPs of training",
-    ),
-    "data": (
-        "Data (Figures 3 and 4)",
-        by_columns(
-            "model", "training images", line="model", x="training images"
-        ),
-        "training images",
-    ),
-    "shape": (
-        "Shape (Figure 8)",
-        by_columns(
-            *("changed", "value", "teraFLOPs"),
-            line="changed",
-            x="teraFLOPs",
-            scores=("few-shot",),
-        ),
-        "teraFLOPs of training",
-    ),
-    "pooling": (
-        "Class token and mean (Figure 9)",
-        by_learning_rate("pooling", "learning rate", line="pooling"),
-        "peak learning rate",
-    ),
-    "optimizer": (
-        "Adam and SGD for a ResNet (Table 7)",
-        by_learning_rate("optimizer", "learning rate", line="optimizer"),
-        "peak learning rate",
-    ),
-    "resolution": ("Resolution (FixRes)", by_test_size, "test image, px"),
-    "robustness": (
-        "Occlusion and shuffling (Naseer et al.)",
-        by_damage,
-        "fraction removed / number of parts",
-    ),
-}
-
-
-def plot(path, panels, label, logarithmic, frontier):
-    """Plots panels next to each other; with `frontier`, a line is the best
-    value so far."""
+def plot(study, panels):
+    """Plots panels next to each other; of "compute", a line is the best value
+    so far."""
+    frontier = study == "compute"
     figure = cli.require("matplotlib.figure").Figure(
         figsize=(5 * len(panels), 3.8), dpi=120, layout="constrained"
     )
@@ -593,41 +540,35 @@ def plot(path, panels, label, logarithmic, frontier):
                     color=points.get_color(),
                     linewidth=1,
                 )
-        if logarithmic:
+        if study not in ("resolution", "robustness"):
             ticker = cli.require("matplotlib.ticker")
             axes.set_xscale("log")
             axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter(ticker.NullFormatter())
         axes.set_title(title)
-        axes.set_xlabel(label)
+        axes.set_xlabel(REPORTS[study][1])
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, fontsize=8)
-    figure.savefig(path)
+    return figure
 
 
 def write_report(output, results, data):
     """Writes the plots, report.md and results.json; returns the tables."""
     sections = {}
-    for study, (title, table, panels, axis) in results.items():
+    for study, (table, panels) in results.items():
         head, *rows = [" | ".join(map(str, row)) for row in table]
         ruler = "|".join(["---"] * len(table[0]))
         lines = [f"| {head} |", f"|{ruler}|", *(f"| {r} |" for r in rows)]
-        sections[study] = f"## {title}\n\n" + "\n".join(lines)
-        plot(
-            output / f"{study}.png",
-            panels,
-            axis,
-            logarithmic=study not in ("resolution", "robustness"),
-            frontier=study == "compute",
-        )
+        sections[study] = f"## {REPORTS[study][0]}\n\n" + "\n".join(lines)
+        plot(study, panels).savefig(output / f"{study}.png")
     report = f"# Studies on {data.name}\n\n" + "\n\n".join(
         f"{section}\n\n![{name}.png]({name}.png)"
         for name, section in sections.items()
     )
     (output / "report.md").write_text(report + "\n")
     training.save_json(
-        {study: table for study, (_, table, *_) in results.items()},
+        {study: table for study, (table, _) in results.items()},
         output / "results.json",
     )
     return "\n\n".join(sections.values())

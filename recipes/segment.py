@@ -222,20 +222,25 @@ def test_batches(config, data, strategy):
 
 
 def build_model(config, data):
-    encoder = training.build_model(
-        config.model,
-        config.weights,
-        config.patch_size,
-        config.seed,
-        input_shape=config.input_shape(data.channels),
-        classes=2,  # of a head that is not used
-        remat=config.remat,
-        **(HYBRID if config.model == "compact-hybrid" else {}),
-    )
+    # Of two classes, of a head that is not used.
+    encoder = build_encoder(config, config.input_shape(data.channels), 2)
     if config.train != "all":
         training.freeze_weights(encoder)
     classes = len(data.class_names)
     return LinearSegmenter(encoder, classes, config.blocks, config.dropout)
+
+
+def build_encoder(config, input_shape, classes):
+    return training.build_model(
+        config.model,
+        config.weights,
+        config.patch_size,
+        config.seed,
+        input_shape=input_shape,
+        classes=classes,
+        remat=config.remat,
+        **(HYBRID if config.model == "compact-hybrid" else {}),
+    )
 
 
 def write_segmentation(data, config, output):
@@ -294,8 +299,17 @@ def compare(config, data, strategy, output):
             shutil.rmtree(folder, ignore_errors=True)
         strategy.gather(0)  # waits until it is removed
         config = dataclasses.replace(config, overwrite=False)
-    done = train_encoder(encoder, strategy, folder / "encoder")
-    found = {}
+    # Images of single digits, without masks.
+    (images, labels), test = keras_vit.data.single_digits()
+    accuracy = training.train_classifier(
+        encoder,
+        keras_vit.data.from_arrays(images, labels, test, name="single-digits"),
+        strategy,
+        folder / "encoder",
+        lambda: build_encoder(encoder, images.shape[1:], classes=10),
+        "a classifier",
+    )["test_accuracy"]
+    scores = {"encoder": {"test_accuracy": accuracy}}
     for name, (from_encoder, what) in WAYS.items():
         with cli.user_errors():
             one = dataclasses.replace(
@@ -311,50 +325,24 @@ def compare(config, data, strategy, output):
             if strategy.is_main:
                 cli.logger.info(f"\n{name}")
             results = train(one, data, strategy, folder / name)
-        found[name] = results
-    if not strategy.is_main:
-        return
-    cli.logger.info(
-        f"\ndigits    a classifier of single digits has an accuracy of "
-        f"{done['test_accuracy']:.4f}. Segmenters of {data.num_test} test "
-        "images:\nencoder     mean IoU  seconds"
-    )
-    for name, results in found.items():
-        cli.logger.info(
-            f"{name:<10}  {results['test_mean_iou']:<8.4f}  "
-            f"{results['seconds']:.0f}"
-        )
-    scores = {"encoder": {"test_accuracy": done["test_accuracy"]}}
-    for name, results in found.items():
         keys = ("test_mean_iou", "seconds")
         scores[name] = {key: results[key] for key in keys}
-    training.save_json(scores, output / "config.json")
-    for name in found:
+    if strategy.is_main:
+        training.save_json(scores, output / "config.json")
+        log_scores(scores, data.num_test, folder)
+
+
+def log_scores(scores, num_test, folder):
+    cli.logger.info(
+        f"\ndigits    a classifier of single digits has an accuracy of "
+        f"{scores['encoder']['test_accuracy']:.4f}. Segmenters of {num_test} "
+        "test images:\nencoder     mean IoU  seconds"
+    )
+    for name in WAYS:
+        iou, seconds = scores[name].values()
+        cli.logger.info(f"{name:<10}  {iou:<8.4f}  {seconds:.0f}")
+    for name in WAYS:
         cli.logger.info(f"  {folder / name / 'segmentation.png'}")
-
-
-def train_encoder(config, strategy, output):
-    """Trains a classifier of single digits, which never sees a mask, unless it
-    is trained already."""
-    (images, labels), test = keras_vit.data.single_digits()
-    data = keras_vit.data.from_arrays(
-        images, labels, test, name="single-digits"
-    )
-
-    def build_model():
-        return training.build_model(
-            config.model,
-            config.weights,
-            config.patch_size,
-            config.seed,
-            input_shape=images.shape[1:],
-            classes=10,
-            **HYBRID,
-        )
-
-    return training.train_classifier(
-        config, data, strategy, output, build_model, "a classifier"
-    )
 
 
 def check_blocks(config, count):

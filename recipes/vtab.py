@@ -51,6 +51,7 @@ from keras_vit.training import run_folder
 from keras_vit.training.checkpoint import check_same_run
 
 RESULTS = "results.json"
+GROUPS = (*keras_vit.data.VTAB_GROUPS, "all")
 # Flags that may differ when a run resumes.
 FREE = ("tasks", "output", "overwrite")
 
@@ -218,43 +219,33 @@ def fine_tune(config, name, data):
 
 
 def means_of(done):
-    """Returns the mean accuracies of the groups of tasks and of all tasks.
-
-    Groups with missing results are left out.
-    """
-    tasks = keras_vit.data.VTAB_TASKS
-    groups = {
-        group: [name for name, task in tasks.items() if task.group == group]
-        for group in keras_vit.data.VTAB_GROUPS
-    }
-    return {
-        group: float(np.mean([done[name]["accuracy"] for name in names]))
-        for group, names in {**groups, "all": list(tasks)}.items()
-        if all(name in done for name in names)
-    }
+    """Returns the mean accuracies of the groups of tasks and of all tasks;
+    groups with missing results are left out."""
+    tasks, means = keras_vit.data.VTAB_TASKS, {}
+    for group in GROUPS:
+        names = [x for x in tasks if group in ("all", tasks[x].group)]
+        if all(name in done for name in names):
+            found = [done[name]["accuracy"] for name in names]
+            means[group] = float(np.mean(found))
+    return means
 
 
 def save(config, output, done):
-    run_folder.save_json(
-        {
-            "tasks": done,
-            "means": means_of(done),
-            **run_folder.program_info(config),
-        },
-        output / RESULTS,
-    )
+    results = {"tasks": done, "means": means_of(done)}
+    results |= run_folder.program_info(config)
+    run_folder.save_json(results, output / RESULTS)
 
 
 def show(done):
-    means = means_of(done)
+    tasks, means = keras_vit.data.VTAB_TASKS, means_of(done)
+    rows = [
+        (x, y.group, done.get(x, {}).get("accuracy")) for x, y in tasks.items()
+    ]
+    rows += [("mean", group, means.get(group)) for group in GROUPS]
     print(f"\n{'task':24}{'group':14}{'accuracy':>9}")
-    for name, task in keras_vit.data.VTAB_TASKS.items():
-        found = done.get(name)
-        shown = f"{found['accuracy']:9.4f}" if found else f"{'-':>9}"
-        print(f"{name:24}{task.group:14}{shown}")
-    for group in (*keras_vit.data.VTAB_GROUPS, "all"):
-        shown = f"{means[group]:9.4f}" if group in means else f"{'-':>9}"
-        print(f"{'mean':24}{group:14}{shown}")
+    for name, group, accuracy in rows:
+        shown = "-" if accuracy is None else f"{accuracy:.4f}"
+        print(f"{name:24}{group:14}{shown:>9}")
 
 
 if __name__ == "__main__":
