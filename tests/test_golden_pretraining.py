@@ -91,6 +91,7 @@ def test_decoder_is_refused_by_other_layouts(case, tmp_path):
         assert not any("decoder" in key for key in read(target))
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", CASES)
 def test_load_reads_the_encoder(case):
     given = {k: v for k, v in arguments(case).items() if k == "num_heads"}

@@ -47,17 +47,6 @@ def test_every_array_matches_the_original(case, record_error):
         record_error(case, "-inf pool", error, RESNET_TOLERANCE)
 
 
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize("case", RESNETS)
-def test_layout_and_variant_are_detected(case):
-    layout, variant, _ = RESNETS[case]
-    checkpoint = open_checkpoint(golden_data.weights_path(case), num_heads=3)
-    assert (checkpoint.layout, checkpoint.weight_map.variant) == (
-        layout,
-        variant,
-    )
-
-
 # The layouts that hold each case, but its own.
 HELD = {
     "bit_paper": "timm:bit bit:bit_paper",
@@ -77,6 +66,9 @@ def test_round_trips(case, tmp_path, record_error):
     layout, variant, settings = RESNETS[case]
     golden = golden_data.io(case)
     path, middle = golden_data.weights_path(case), tmp_path / "model.keras"
+    checkpoint = open_checkpoint(path, num_heads=3)
+    assert checkpoint.layout == layout
+    assert checkpoint.weight_map.variant == variant
     settings = {**settings, "input_shape": golden["image"].shape[1:]}
     _cli.convert(path, middle, settings=settings)
     found = load(middle).predict(golden["image"], verbose=0)

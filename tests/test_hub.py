@@ -133,6 +133,7 @@ def test_class_names_are_kept(tmp_path):
     assert list(config["id2label"].values()) == NAMES
 
 
+@pytest.mark.backends("torch")
 def test_model_card_and_config(tmp_path):
     yaml = pytest.importorskip("yaml")
     run = make_run(tmp_path / "run")

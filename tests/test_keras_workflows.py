@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-import keras_vit
 from tests.small import images
 from tests.small import tiny
 
@@ -47,36 +46,6 @@ def assert_equal(model, other):
         other.predict(images, verbose=0),
         atol=1e-6,
     )
-
-
-@pytest.mark.usefixtures("eager")
-def test_backup_and_restore(tmp_path):
-    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
-
-    class Interrupt(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            if epoch == 1:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fit(compiled(vit()), *data(), epochs=2, callbacks=[backup, Interrupt()])
-    model = compiled(vit())
-    assert len(fit(model, *data(), epochs=2, callbacks=[backup])["loss"]) == 1
-    assert int(model.optimizer.iterations) == 4
-
-
-def test_train_step():
-    class Custom(keras_vit.models.Model):
-        def train_step(self, *arguments):
-            result = super().train_step(*arguments)
-            if keras.config.backend() != "jax":
-                return {**result, "extra": 2 * result["loss"]}
-            logs, state = result
-            return {**logs, "extra": 2 * logs["loss"]}, state
-
-    whole = vit()
-    model = compiled(Custom(whole.input, whole.output))
-    assert "extra" in fit(model, *data())
 
 
 class Batches(keras.utils.PyDataset):
@@ -157,13 +126,3 @@ def test_dtype_policies(policy, tmp_path):
     loaded = keras.models.load_model(path)
     assert loaded.get_layer("block_0").dtype_policy.name == policy
     assert_equal(model, loaded)
-
-
-@pytest.mark.backends("torch")
-def test_time_distributed_video_frames():
-    model = vit(include_top=False, pooling="token", classes=None)
-    frames = keras.Input((2, 8, 12, 3))
-    video = keras.Model(frames, keras.layers.TimeDistributed(model)(frames))
-    found = video.predict(images(2, 2, 8, 12, 3), verbose=0)
-    expected = model.predict(images(4, 8, 12, 3), verbose=0)
-    np.testing.assert_allclose(found, expected.reshape(2, 2, 24), atol=1e-5)

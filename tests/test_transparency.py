@@ -21,6 +21,7 @@ from keras import ops
 
 from tests import small
 from tests.harness import numpy
+from tests.markers import on_all
 from tests.small import bit
 from tests.small import hybrid
 
@@ -95,7 +96,7 @@ def test_replaced_method_runs_in_every_layer(make, method):
     assert called == {layer.path for layer in inner_layers(model)}
 
 
-@pytest.mark.parametrize("make", [vit, hybrid])
+@pytest.mark.parametrize("make", on_all([vit, hybrid], [vit]))
 def test_concurrent_calls(make):
     """Eight threads call one model concurrently, with different images."""
     count = 8
@@ -120,7 +121,11 @@ def test_concurrent_calls(make):
     "make, way",
     [
         (vit_all_tokens, copy.deepcopy),
-        (hybrid, lambda model: pickle.loads(pickle.dumps(model))),
+        pytest.param(
+            hybrid,
+            lambda model: pickle.loads(pickle.dumps(model)),
+            marks=pytest.mark.backends("torch"),
+        ),
     ],
 )
 def test_copied_models_match_and_share_nothing(make, way):

@@ -1,6 +1,5 @@
 """tools/convert.py: converted files, refused arguments, `--inspect`."""
 
-import json
 import os
 import pathlib
 import subprocess
@@ -17,40 +16,6 @@ from tests import golden_data
 pytestmark = pytest.mark.backends("torch")
 
 TOOL = pathlib.Path(__file__).parents[2] / "tools" / "convert.py"
-
-
-def test_run_folder_is_converted(tmp_path):
-    run, weights = tmp_path / "run", tmp_path / "weights.npz"
-    run.mkdir()
-    model = keras_vit.converters.load(golden_data.weights_path("vit_jax_token"))
-    model.save(run / "model.keras")
-    (run / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match="run' is.*which has no layout.*--to"):
-        _cli.convert(run, weights)
-    _cli.convert(run, weights, to="vit_jax")
-    assert keras_vit.converters.load(weights).count_params() == (
-        model.count_params()
-    )
-
-
-def test_transformers_folder_is_written(tmp_path):
-    case = "vit_jax_token"
-    folder = tmp_path / "hub"
-    _cli.convert(golden_data.weights_path(case), folder, to="huggingface")
-    assert {p.name for p in folder.iterdir()} == {
-        "config.json",
-        "model.safetensors",
-        "preprocessor_config.json",
-    }
-    config = json.loads((folder / "config.json").read_text())
-    assert config["hidden_act"] == "gelu_pytorch_tanh"
-    assert config["layer_norm_eps"] == 1e-6
-    golden = golden_data.io(case)
-    model = keras_vit.converters.load(folder)
-    found = model.predict(golden["image"], verbose=0)
-    np.testing.assert_allclose(found, golden["logits"], atol=3e-5)
-    with pytest.raises(FileExistsError, match="already has model.safetensors"):
-        _cli.convert(golden_data.weights_path(case), folder, to="huggingface")
 
 
 def run(*arguments, **environment):

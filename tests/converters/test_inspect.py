@@ -24,8 +24,11 @@ def inspected(capsys, *arguments):
     return out, metadata
 
 
-@pytest.mark.parametrize("case", golden_data.LOADED)
-def test_inspect_reports_every_golden_case(case, capsys):
+# One of each code base.
+@pytest.mark.parametrize(
+    "case", {x: c for c, x in golden_data.LOADED.items()}.values()
+)
+def test_inspect_reports_golden_cases(case, capsys):
     path = golden_data.load_path(case)
     out, metadata = inspected(capsys, path)
     arrays = golden_data.arrays(case)

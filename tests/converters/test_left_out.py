@@ -105,13 +105,20 @@ def test_activation_that_is_not_stored_is_named(
         assert config.get("problem_type") == several[activation]
 
 
-def test_folder_of_transformers_keeps_that_a_model_is_multi_label(tmp_path):
+def test_folders_keep_that_a_model_is_multi_label(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     build().save(run / "model.keras")
-    config = {"config": {"loss": "sigmoid"}, "data": {"multi_label": True}}
+    config = {
+        "config": {"loss": "sigmoid", "mode": "tf"},
+        "data": {"class_names": ["cat", "dog", "owl"], "multi_label": True},
+    }
     (run / "config.json").write_text(json.dumps(config))
     _cli.convert(run, tmp_path / "first", to="huggingface")
     _cli.convert(tmp_path / "first", tmp_path / "second", to="huggingface")
-    config = json.loads((tmp_path / "second" / "config.json").read_text())
-    assert config["problem_type"] == "multi_label_classification"
+    keras_vit.hub.save(run, tmp_path / "hub")
+    for name in ("second", "hub"):
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        assert config["problem_type"] == "multi_label_classification"
+    found = keras_vit.evaluation.load_classifier(str(tmp_path / "hub"))
+    assert (found.loss, found.multi_label) == ("sigmoid", True)

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.backends("torch")
 CASES = [
     ("timm_base", "a.npz", "vit_jax", {"num_heads": 3}, "timm"),
     ("timm_map", "a.keras", None, {"num_heads": 3}, "timm"),
-    ("timm_pre_norm", "a.weights.h5", None, {"num_heads": 3}, "timm"),
     ("timm_reg_ls_qknorm", "a.pth", "timm", {}, "timm timm"),
     ("vit_jax_token", "a.safetensors", "timm", {}, "timm"),
     (
@@ -36,7 +35,6 @@ CASES = [
         "timm timm",
     ),
     ("hf_vit", "a.safetensors", None, {}, "transformers transformers"),
-    ("hf_vit_model_pooler", "folder", None, {}, "transformers transformers"),
     (
         "torchvision_vit_old_names",
         "a.pth",
@@ -58,7 +56,6 @@ CASES = [
 # keras-hub takes 10 seconds to import: `test_keras_hub.py` runs it.
 OTHERS = {
     "hf_vit": ["timm", "torchvision"],
-    "hf_vit_model_pooler": ["torchvision"],
     "timm_base": ["transformers", "torchvision"],
     "torchvision_vit_old_names": ["timm", "transformers"],
     "vit_jax_token": ["transformers", "torchvision"],

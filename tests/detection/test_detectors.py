@@ -10,6 +10,7 @@ from keras_vit.detection import YOLOS
 from keras_vit.detection import decode
 from keras_vit.detection import fcos_loss
 from keras_vit.detection import set_loss
+from tests.markers import on_all
 from tests.small import tiny
 
 ON_TORCH = pytest.mark.backends("torch")
@@ -39,7 +40,7 @@ def task():
 
 
 @pytest.mark.slow
-@of_heads
+@pytest.mark.parametrize("head", on_all(HEADS, ["yolos"]))
 def test_it_learns_is_saved_and_trains_on(head, tmp_path):
     options = {"class_names": ("red", "green")}
     if head == "yolos":
@@ -77,6 +78,7 @@ def test_it_learns_is_saved_and_trains_on(head, tmp_path):
     assert loss == pytest.approx(float(expected), rel=1e-3)
 
 
+@ON_TORCH
 @of_heads
 def test_lora_int8_and_mixed_precision(head, tmp_path):
     x = task()[0]

@@ -99,6 +99,7 @@ def test_batches_of_several_sizes_and_the_plot(model, photos):
     assert (np.asarray(drawn)[dark] < 0.1).all()
 
 
+@ON_TORCH
 def test_components_of_each_image(model, photos):
     """Each image has the components and colors that it has alone."""
     found = inspection.feature_pca(model, photos, joint=False)

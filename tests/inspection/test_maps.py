@@ -182,6 +182,7 @@ def test_attention_maps_after_training_and_loading(tmp_path):
     np.testing.assert_allclose(found, after, atol=1e-6)
 
 
+@pytest.mark.backends("torch")
 def test_half_precision_scores_are_float32():
     model = small()
     full = inspection.attention_maps(model, images())
@@ -195,6 +196,7 @@ def test_half_precision_scores_are_float32():
     assert 1e-5 < np.abs(half - full).max() < 0.1
 
 
+@pytest.mark.backends("torch")
 def test_attention_maps_of_a_quantized_model():
     model = small(num_layers=1)
     full = inspection.attention_maps(model, images())
@@ -205,15 +207,6 @@ def test_attention_maps_of_a_quantized_model():
 
 
 @pytest.mark.backends("torch")
-def test_token_norms_match_the_l2_norm():
-    model = small(num_registers=2)
-    tokens = numpy(keras_vit.feature_extractor(model, "block_1")(images()))
-    found = inspection.token_norms(model, images())
-    assert found.shape == (2, 2, 9)
-    expected = np.sqrt((tokens**2).sum(-1))
-    np.testing.assert_allclose(found[1], expected, rtol=1e-5)
-
-
 def test_outliers_are_the_patches_of_large_norm():
     """Blocks without weights return the position embeddings of the tokens."""
     model = models.looking_at(None, num_registers=1)

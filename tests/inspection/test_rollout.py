@@ -85,6 +85,7 @@ def test_pooling_weights_of_each_pooling(arguments, expected):
     assert np.ptp(read[first:]) < 1e-6
 
 
+@pytest.mark.backends("torch")
 def test_pooling_weights_of_attention_pooling():
     """The probe attends to one patch, the blocks attend uniformly."""
     model = models.looking_at(None, pooling="map")

@@ -9,7 +9,6 @@ from keras import ops
 
 from keras_vit import layers
 from tests import reference
-from tests.harness import copies
 from tests.harness import numpy
 from tests.markers import on_all
 
@@ -232,46 +231,6 @@ def test_masks_of_earlier_layers_are_refused():
                 layers.MultiHeadAttention(2)(embedding(x))
             passed = layers.LayerNormalization()(embedding(x))
             assert passed._keras_mask is not None
-
-
-@keras.saving.register_keras_serializable("test_blocks")
-class RMSNormBlock(layers.TransformerBlock):
-    """The example in `TransformerBlock`'s docstring."""
-
-    def make_norm(self, name):
-        return keras.layers.RMSNormalization(
-            epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name
-        )
-
-    def make_attention(self, name):
-        return keras.layers.GroupQueryAttention(
-            head_dim=4,
-            num_query_heads=self.num_heads,
-            num_key_value_heads=self.num_heads // 2,
-            dtype=self.dtype_policy,
-            name=name,
-        )
-
-
-@pytest.mark.suite("jax", "torch")
-def test_block_with_custom_norm_and_attention(tmp_path):
-    inputs = keras.Input((None, 12))
-    block = RMSNormBlock(2, 24, norm_epsilon=1e-3, remat=True, name="block")
-    model = keras.Model(inputs, block(inputs, num_queries=1))
-    weights_of(model)
-    x = tokens(2, 5, 12).astype("float32")
-    before = model.predict(x, verbose=0)
-    assert before.shape == (2, 1, 12)
-    names = {w.path.split("/")[1] for w in model.weights}
-    assert names == {"norm_1", "attention", "norm_2", "mlp"}
-    assert not any("beta" in w.path for w in model.weights)
-    for other in copies(model, tmp_path).values():
-        assert type(other.get_layer("block")) is RMSNormBlock
-        np.testing.assert_array_equal(other.predict(x, verbose=0), before)
-    other.compile("sgd", "mse")
-    other.fit(x, before + 1, verbose=0)
-    moved = numpy(other.get_layer("block").mlp.dense_1.kernel)
-    assert np.abs(moved - numpy(block.mlp.dense_1.kernel)).max() > 1e-6
 
 
 @pytest.mark.backends("torch")

@@ -153,6 +153,7 @@ def test_preprocessing_scales_and_does_not_resize(size):
                 np.testing.assert_allclose(a, b, atol=2e-5)
 
 
+@ON_TORCH
 def test_saved_loaded_and_trained(tmp_path):
     model = tiny()
     randomize(model)

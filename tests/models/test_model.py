@@ -162,6 +162,7 @@ def test_models_on_other_layers(monkeypatch):
     assert inference_model(sequential) is sequential
 
 
+@pytest.mark.backends("torch")
 def test_class_names_are_saved(tmp_path):
     model = keras_vit.ViTTi16(input_shape=(16, 16, 3), num_layers=1, classes=2)
     assert "class_names" not in model.get_config()

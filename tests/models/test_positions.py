@@ -14,7 +14,6 @@ from keras_vit.converters import open_checkpoint
 from keras_vit.converters import save
 from tests.harness import numpy
 from tests.markers import on_all
-from tests.small import hybrid
 from tests.small import images
 from tests.small import randomize
 from tests.small import tiny
@@ -103,25 +102,3 @@ def test_relative_positions_are_of_every_layer():
     assert {"position_embedding_0", "position_embedding_1"} <= {
         layer.name for layer in model.layers
     }
-
-
-@pytest.mark.backends("torch")
-def test_shared_positions_have_one_table():
-    count = {p: build("learned", p).count_params() for p in POSITION_PLACEMENTS}
-    assert count["stem"] == count["every_layer_shared"]
-    table = 7 * 24
-    assert count["every_layer"] == count["stem"] + table
-
-
-@pytest.mark.backends("torch")
-def test_hybrid_with_shared_relative_positions(tmp_path):
-    model = hybrid(
-        input_shape=(64, 32, 3),
-        position_embedding="relative",
-        position_placement="every_layer_shared",
-    )
-    assert model.get_layer("position_embedding_shared").built_grid == (8, 4)
-    save(model, tmp_path / "model.keras")
-    again = load(tmp_path / "model.keras", name="rebuilt")
-    x = images(2, 64, 32, 3)
-    np.testing.assert_array_equal(numpy(again(x)), numpy(model(x)))

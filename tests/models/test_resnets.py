@@ -38,10 +38,13 @@ def test_move_stage_4_gives_four_times_the_tokens():
 
 @pytest.mark.parametrize(
     "layers,patch,size,grid",
-    [
-        ((1,), 2, (13, 5), (2, 1)),  # feature maps are rounded up
-        ((1, 1, 1), (1, 2), (16, 32), (1, 1)),
-    ],
+    on_all(
+        [
+            ((1,), 2, (13, 5), (2, 1)),  # feature maps are rounded up
+            ((1, 1, 1), (1, 2), (16, 32), (1, 1)),
+        ],
+        [((1,), 2, (13, 5), (2, 1))],
+    ),
 )
 @pytest.mark.usefixtures("eager")
 def test_image_sizes_divisible_by_patch_and_stride(layers, patch, size, grid):

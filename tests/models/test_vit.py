@@ -152,6 +152,7 @@ def test_any_image_size_matches_a_fixed_model(pooling, position):
     assert "position_embedding/embedding" in weights or position != "learned"
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_indivisible_image_of_unknown_size_raises():
     """TensorFlow relaxes shapes after a few calls; no pixel may be cut off."""
     model = tiny(input_shape=(None, None, 3))
@@ -256,24 +257,6 @@ def test_feature_extractor():
         keras_vit.feature_extractor(model, ["block_0", "block_9"])
     with pytest.raises(ValueError, match="names"):
         keras_vit.feature_extractor(model, [])
-
-
-@pytest.mark.usefixtures("eager")
-def test_every_weight_is_trained():
-    model = tiny(
-        representation_size=10,
-        num_registers=2,
-        qk_norm=True,
-        layer_scale=0.1,
-        pre_norm=True,
-    )
-    before = randomize(model)
-    model.compile(keras.optimizers.SGD(1.0), "mse")
-    model.fit(images(), np.ones((2, 5)), verbose=0)
-    for weight in model.weights:
-        moved = np.abs(numpy(weight) - before[weight.path]).max()
-        still = ("key/bias", "key_norm/beta")
-        assert weight.path.endswith(still) or moved > 1e-7, weight.path
 
 
 @pytest.mark.backends("torch")

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-from tests.small import hybrid
 from tests.small import tiny
 
 
@@ -47,9 +46,14 @@ def test_wrong_batch_does_not_affect_later_batches():
     "shape, message",
     [
         (RGBA, r"None, 3\). Received.*\(\w+, 16, 16, 4\)"),
-        (FIRST, r"Received: images of shape \(\w+, 3, 16, 16\)"),
-        (PIXEL, "8 x 8 pixels does not divide an image of 1 x 1"),
-        ((2, 17, 16, 3), "17 is not a multiple of 8"),
+        *(
+            pytest.param(*case, marks=pytest.mark.backends("torch"))
+            for case in (
+                (FIRST, r"Received: images of shape \(\w+, 3, 16, 16\)"),
+                (PIXEL, "8 x 8 pixels does not divide an image of 1 x 1"),
+                ((2, 17, 16, 3), "17 is not a multiple of 8"),
+            )
+        ),
     ],
 )
 def test_wrong_image_shapes_raise(shape, message):
@@ -99,15 +103,3 @@ def test_images_for_a_model_of_one_size():
         with pytest.raises(ValueError, match=message):
             call()
     assert_works(model, 2, 16, 16, 3)
-
-
-def test_hybrids_check_channels():
-    model = hybrid(
-        resnet_layers=(),
-        input_shape=(None, None, 3),
-        patch_size=4,
-        classes=2,
-    )
-    with pytest.raises(ValueError, match=r"None, 3\). Received"):
-        model.predict(zeros(*RGBA), verbose=0)
-    assert_works(model, 2, 16, 32, 3)

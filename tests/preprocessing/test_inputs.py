@@ -97,6 +97,7 @@ def test_backend_tensors(dtype):
         check(model.predict(PIXELS.astype(dtype), verbose=0))
 
 
+@ON_TORCH
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_tensors_of_every_library(library):
     images, kind = tensor_of(library, PIXELS)
@@ -113,6 +114,7 @@ def test_tensors_of_every_library(library):
         preprocess_input(tensor_of(library, array * 2 - 1)[0])
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_tf_data(dtype):
     tf = pytest.importorskip("tensorflow")

@@ -61,6 +61,7 @@ def test_random_masks_are_uniform_over_positions():
     assert low < statistic < high
 
 
+@ON_TORCH
 def test_block_masks_are_contiguous():
     def joined(kind):
         mask = sample_mask(kind, 200, (14, 14), 0.4, 1).reshape(-1, 14, 14)
@@ -131,6 +132,7 @@ def test_masked_patches_do_not_reach_the_encoder():
     assert model.encode(images, noise)[0].shape == (2, 1 + 4, 16)
 
 
+@ON_TORCH
 def test_positions_match_mae():
     """Columns come first, with the frequencies 10000 ** (-4 i / width)."""
     expected = np.zeros((17, 16))
@@ -171,6 +173,7 @@ def test_positions_follow_the_tokens_of_the_encoder(options, count):
     assert np.isfinite(prediction).all() and prediction.shape == (2, 16, 48)
 
 
+@ON_TORCH
 def test_learned_positions_are_unchanged():
     encoder = small.encoder()
     before = numpy(encoder.get_layer("position_embedding").embedding).copy()
@@ -183,6 +186,7 @@ def test_learned_positions_are_unchanged():
         pretraining.MaskedAutoencoder(fixed, **small.DECODER)
 
 
+@ON_TORCH
 def test_target_is_the_normalized_patch():
     """The variance is that of a sample (`ddof=1`)."""
     model = small.MODELS["mae"](small.encoder())
@@ -229,6 +233,7 @@ def test_corruption_is_80_10_10_of_masked_patches():
     assert counts[1:].min() > 0.6 * counts[1:].mean()
 
 
+@ON_TORCH
 def test_color_classes_of_a_known_image():
     """3 bits per channel, red first; 4 x 4 pixels of a downsized patch row by
     row."""
@@ -255,6 +260,7 @@ def test_color_classes_of_a_known_image():
     assert np.abs(numpy(shown) - image).max() <= 1 / 8
 
 
+@ON_TORCH
 def test_downsized_target_of_patches_not_divisible_by_4():
     encoder = small.encoder(patch_size=14, input_shape=(28, 28, 1))
     model = pretraining.MaskedPatchPrediction(encoder, target="downsized")
@@ -265,6 +271,7 @@ def test_downsized_target_of_patches_not_divisible_by_4():
     assert (numpy(model.color_classes(model.stages.patchify(flat))) == 5).all()
 
 
+@ON_TORCH
 def test_value_range_per_channel():
     encoder = small.encoder()
     model = pretraining.MaskedPatchPrediction(

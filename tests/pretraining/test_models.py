@@ -137,6 +137,7 @@ def test_regularization_losses_are_part_of_the_loss(kind):
     np.testing.assert_allclose(fitted, with_activity, rtol=1e-5)
 
 
+@ON_TORCH
 def test_encoder_is_a_vision_transformer(tmp_path):
     """Without masks, the encoder alone gives the same outputs as in the
     model."""

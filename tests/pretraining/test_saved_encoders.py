@@ -22,7 +22,7 @@ MODELS = {
     "kind, frozen",
     [
         ("mocov3", {"patch_embedding", "position_embedding"}),
-        ("mae", {"position_embedding"}),
+        pytest.param("mae", {"position_embedding"}, marks=ON_TORCH),
         pytest.param("dino", set(), marks=ON_TORCH),
     ],
 )

@@ -11,6 +11,7 @@ from keras_vit.segmentation import matching
 from keras_vit.segmentation.eomt import QueryMask
 from tests import originals
 from tests.harness import numpy
+from tests.markers import on_all
 from tests.small import tiny
 
 TOLERANCE = 3e-5
@@ -271,7 +272,7 @@ def test_query_masks_are_independent():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epochs", [1, 5])
+@pytest.mark.parametrize("epochs", on_all([1, 5], [5]))
 def test_masks_are_annealed_by_the_end_of_the_last_step(epochs):
     encoder = tiny(num_layers=2, pooling=None, include_top=False, classes=None)
     options = {"num_points": 4}

@@ -70,14 +70,6 @@ def edited(arrays, tmp_path, **changes):
     return path
 
 
-def test_other_classes_give_a_zero_head(arrays):
-    model = build(TOKEN, classes=10)
-    assert model.output_shape == (None, 10)
-    assert_same_body(model, arrays)
-    assert not weights_of(model)["head/kernel"].any()
-    assert not weights_of(model)["head/bias"].any()
-
-
 @pytest.mark.parametrize(
     ("pooling", "name"),
     [
