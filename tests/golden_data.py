@@ -26,78 +26,18 @@ if not FOLDERS[0].is_dir():
 # The README of the golden data: float32 ports of models without a ResNet.
 TOLERANCE = 3e-5
 
-_SIZES = {
-    "hidden_size": 48,
-    "num_layers": 3,
-    "num_heads": 3,
-    "mlp_dim": 96,
-    "patch_size": 8,
+# Cases of which every named array is compared, by layout.
+_COMPARED = {
+    "vit_jax": "token token_linen token_prelogits gap",
+    "big_vision": "gap map tok siglip_img",
+    "timm": ("base avg deit_distilled dynamic map pre_norm reg_ls_qknorm"),
+    "hf": "vit vit_interpolate vit_model_pooler",
+    "torchvision": "vit",
 }
-_TIMM = {"activation": "gelu", "resampling": "bicubic_antialias"}
-_HF = {"activation": "gelu", "norm_epsilon": 1e-12, "resampling": "bicubic"}
-
-# case: (layout, arguments of VisionTransformer beyond the common sizes)
 MODELS = {
-    "vit_jax_token": ("vit_jax", {}),
-    "vit_jax_token_linen": ("vit_jax", {}),
-    "vit_jax_token_prelogits": (
-        "vit_jax",
-        {"patch_size": 16, "representation_size": 40},
-    ),
-    "vit_jax_gap": ("vit_jax", {"pooling": "gap"}),
-    "big_vision_gap": (
-        "big_vision",
-        {
-            "pooling": "gap",
-            "representation_size": 40,
-            "position_embedding": "sincos2d",
-        },
-    ),
-    "big_vision_map": ("big_vision", {"pooling": "map"}),
-    "big_vision_tok": ("big_vision", {"position_prefix": "none"}),
-    "big_vision_siglip_img": (
-        "big_vision",
-        {"pooling": "map", "include_top": False},
-    ),
-    "timm_base": ("timm", _TIMM),
-    "timm_avg": (
-        "timm",
-        {
-            **_TIMM,
-            "pooling": "gap",
-            "class_token": True,
-            "final_norm": "after_pooling",
-        },
-    ),
-    "timm_deit_distilled": ("timm", {**_TIMM, "distillation": True}),
-    "timm_dynamic": (
-        "timm",
-        {**_TIMM, "grid_size": 4, "input_shape": (None, None, 3)},
-    ),
-    "timm_map": ("timm", {**_TIMM, "pooling": "map"}),
-    "timm_pre_norm": ("timm", {**_TIMM, "pre_norm": True, "patch_bias": False}),
-    "timm_reg_ls_qknorm": (
-        "timm",
-        {
-            **_TIMM,
-            "num_registers": 4,
-            "layer_scale": 1e-5,
-            "qk_norm": True,
-            "position_prefix": "none",
-        },
-    ),
-    "hf_vit": ("huggingface", _HF),
-    "hf_vit_interpolate": ("huggingface", {**_HF, "grid_size": 4}),
-    "hf_vit_model_pooler": (
-        "huggingface",
-        {
-            **_HF,
-            "include_top": False,
-            "pooling": "token",
-            "representation_size": 48,
-        },
-    ),
-    "torchvision_vit": ("torchvision", {"activation": "gelu"}),
+    f"{start}_{name}": {"hf": "huggingface"}.get(start, start)
+    for start, names in _COMPARED.items()
+    for name in names.split()
 }
 
 # Cases that `converters.load` must read alone, and the layout it must find.
@@ -115,7 +55,7 @@ LOADED = {
     "hf_dinov2_reg_cls": "huggingface",
     "timm_base_pth": "timm",
     "torchvision_vit_old_names": "torchvision",
-    **{case: layout for case, (layout, _) in MODELS.items()},
+    **MODELS,
 }
 # vit_jax's current names with their class row are old big_vision names too.
 SAME = {"vit_jax", "big_vision"}
@@ -295,16 +235,6 @@ def load_arguments(case):
     if case.startswith(("timm", "torchvision", "facebook")):
         arguments["num_heads"] = 3
     return arguments
-
-
-def arguments(case):
-    image = io(case)["image"]
-    return {
-        **_SIZES,
-        "classes": 7,
-        "input_shape": image.shape[1:],
-        **MODELS[case][1],
-    }
 
 
 def normalized(case):

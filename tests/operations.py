@@ -76,9 +76,27 @@ def _jax(what):
     return found["flops"], found["bytes accessed"]
 
 
+def flop_counter():
+    """PyTorch's counter, in whose own table the CPU's attention is missing."""
+    import torch
+    from torch.utils import flop_counter as counter
+
+    aten = torch.ops.aten
+    table = {
+        aten._scaled_dot_product_flash_attention_for_cpu: (
+            lambda q, k, v, *_, **__: counter.sdpa_flop_count(q, k, v)
+        ),
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+            lambda dx, q, k, v, *_, **__: counter.sdpa_backward_flop_count(
+                dx, q, k, v
+            )
+        ),
+    }
+    return counter.FlopCounterMode(display=False, custom_mapping=table)
+
+
 def _torch(what):
     import torch
-    from torch.utils import flop_counter
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
@@ -94,22 +112,9 @@ def _torch(what):
                         self.total += x.numel() * x.element_size()
             return results
 
-    # The CPU's attention is missing in the counter's own table.
-    aten = torch.ops.aten
-    table = {
-        aten._scaled_dot_product_flash_attention_for_cpu: (
-            lambda q, k, v, *_, **__: flop_counter.sdpa_flop_count(q, k, v)
-        ),
-        aten._scaled_dot_product_flash_attention_for_cpu_backward: (
-            lambda dx, q, k, v, *_, **__: flop_counter.sdpa_backward_flop_count(
-                dx, q, k, v
-            )
-        ),
-    }
     model = _model()
     images, labels = map(torch.tensor, _data())
-    counter = flop_counter.FlopCounterMode(display=False, custom_mapping=table)
-    with Bytes() as read_and_written, counter:
+    with Bytes() as read_and_written, flop_counter() as counter:
         if what == "inference":
             with torch.no_grad():
                 model(images, training=False)

@@ -197,7 +197,7 @@ def _build_huggingface(kind, options):
     transformers = pytest.importorskip("transformers")
     cls = getattr(transformers, kind)
     options = {**_VISION, "num_labels": 5, **options}
-    if kind.startswith("Dinov2"):
+    if kind.startswith(("Dinov2", "Eomt")):
         del options["intermediate_size"]
     if cls.config_class.model_type in ("siglip", "clip"):
         text = {**_TEXT, "vocab_size": 10, "max_position_embeddings": 8}
@@ -288,3 +288,21 @@ def output(case, model, images):
         return found
     with torch.no_grad(), torch.device("cpu"):
         return model.visual_projection(torch.from_numpy(found)).numpy()
+
+
+def reload(original, theirs, ours):
+    """Their model from a folder that we wrote, which has the bits of theirs
+    and all that transformers expects."""
+    before, after = (
+        {key: x for key, x in read(path).items() if x.numel()}
+        for path in (theirs / "model.safetensors", ours / "model.safetensors")
+    )
+    assert after.keys() == before.keys()
+    for key, array in before.items():
+        assert after[key].numpy().tobytes() == array.numpy().tobytes(), key
+        assert after[key].shape == array.shape
+    again, report = type(original).from_pretrained(
+        ours, output_loading_info=True
+    )
+    assert not any(report.values()), report
+    return again.cpu().eval()

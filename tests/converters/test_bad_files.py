@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import safetensors
 
-import keras_vit
 from keras_vit import convert as _cli
 from keras_vit.converters import load
 from keras_vit.converters import save
@@ -22,6 +21,7 @@ from tests.containers import FLAX
 from tests.containers import KEYS
 from tests.containers import put
 from tests.containers import to_arrays
+from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -30,17 +30,9 @@ pytestmark = pytest.mark.backends("torch")
 def whole(tmp_path_factory):
     """One small model in every container."""
     folder = tmp_path_factory.mktemp("whole")
-    model = keras_vit.VisionTransformer(
-        patch_size=8,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        input_shape=(16, 16, 3),
-        classes=3,
-    )
     for name in KEYS:
         if not name.endswith(".json"):
-            save(model, folder / name)
+            save(vit(), folder / name)
     return folder
 
 

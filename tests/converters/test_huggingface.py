@@ -6,28 +6,18 @@ import keras
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit import convert as _cli
 from keras_vit.converters import load
 from keras_vit.converters import save
 from tests import golden_data
 from tests.small import randomize
+from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
 
-SIZES = {
-    "patch_size": 4,
-    "hidden_size": 16,
-    "num_layers": 2,
-    "num_heads": 2,
-    "mlp_dim": 24,
-    "input_shape": (12, 12, 3),
-    "classes": 3,
-}
-
 
 def build(**arguments):
-    model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
+    model = vit(input_shape=(12, 12, 3), mlp_dim=24, **arguments)
     randomize(model, 0.2)
     return model
 

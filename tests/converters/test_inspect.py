@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit import convert as _cli
 from keras_vit.converters import save
 from keras_vit.weights.files import track
 from keras_vit.weights.files import write
 from tests import golden_data
+from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -88,15 +88,7 @@ def test_ambiguous_positions_are_reported(capsys, tmp_path):
 
 
 def test_inspect_reads_keras_files(capsys, tmp_path):
-    model = keras_vit.VisionTransformer(
-        patch_size=8,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        input_shape=(16, 32, 3),
-        activation="gelu",
-        classes=3,
-    )
+    model = vit(input_shape=(8, 16, 3), activation="gelu")
     for ending in (".keras", ".weights.h5"):
         path = tmp_path / f"model{ending}"
         save(model, path)

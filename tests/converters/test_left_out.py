@@ -14,17 +14,10 @@ from keras_vit.weights.files import read
 from keras_vit.weights.formats import FORMATS
 from tests import golden_data
 from tests.small import randomize
+from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
 
-SIZES = {
-    "input_shape": (16, 16, 3),
-    "patch_size": 8,
-    "hidden_size": 64,
-    "num_layers": 1,
-    "num_heads": 1,
-    "classes": 3,
-}
 DINOV2 = {
     "layer_scale": 0.3,
     "position_prefix": "class",
@@ -37,7 +30,7 @@ DINOV2 = {
 
 
 def build(**arguments):
-    model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
+    model = vit(hidden_size=64, num_heads=1, **arguments)
     randomize(model, 0.2)
     return model
 
@@ -92,7 +85,7 @@ def test_activation_that_is_not_stored_is_named(
     with pytest.warns(UserWarning, match=f"The {activation} of the head is"):
         save(model, tmp_path / name, layout)
     options = {"num_heads": 1, "classifier_activation": activation}
-    image = np.random.default_rng(1).uniform(-1, 1, (1, 16, 16, 3))
+    image = np.random.default_rng(1).uniform(-1, 1, (1, 8, 8, 3))
     # As the warning says.
     options["activation"], options["norm_epsilon"] = "gelu_tanh", 1e-6
     found = load(tmp_path / name, **options).predict(image, verbose=0)

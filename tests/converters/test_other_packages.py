@@ -16,6 +16,7 @@ import pytest
 import keras_vit
 from keras_vit.weights.files import read
 from tests import golden_data
+from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "migrate.md"
@@ -83,15 +84,7 @@ def test_their_variables_become_a_file(package, tmp_path, monkeypatch):
         "vit-keras": ("vit_jax", of_vit_keras, BLOCKS[0]),
         "zeromodels": ("timm", of_zeromodels, BLOCKS[1]),
     }[package]
-    model = keras_vit.VisionTransformer(
-        input_shape=(16, 16, 3),
-        patch_size=8,
-        hidden_size=16,
-        num_layers=2,
-        num_heads=2,
-        classes=3,
-        activation="gelu",
-    )
+    model = vit(num_layers=2, activation="gelu")
     for variable in model.weights:
         variable.assign(keras.random.normal(variable.shape, seed=0))
     keras_vit.converters.save(model, tmp_path / "expected.npz", layout)

@@ -34,20 +34,6 @@ def test_big_vision_resizes_bilinearly():
     )
 
 
-def _timm(patch_size, image_size, dynamic=False):
-    from timm.models.vision_transformer import VisionTransformer
-
-    return VisionTransformer(
-        img_size=image_size,
-        patch_size=patch_size,
-        embed_dim=32,
-        depth=2,
-        num_heads=2,
-        mlp_ratio=2,
-        num_classes=5,
-    ).eval()
-
-
 @pytest.mark.parametrize(
     "size",
     [
@@ -59,19 +45,15 @@ def _timm(patch_size, image_size, dynamic=False):
     ],
 )
 def test_logits_equal_timms(size, tmp_path, record_error):
-    torch = pytest.importorskip("torch")
-    from timm.models.vision_transformer import checkpoint_filter_fn
-
-    torch.manual_seed(0)
-    with torch.device("cpu"):
-        original = _timm(16, 48)
-        originals.shake(original)
-        path = tmp_path / "model.pth"
-        torch.save(original.state_dict(), path)
-        shape = (size[0] * 4, size[1] * 3)
-        resized = _timm(size, shape)
-        state = checkpoint_filter_fn(original.state_dict(), resized)
-        resized.load_state_dict(state, strict=True)
+    timm = pytest.importorskip("timm").models.vision_transformer
+    case = originals.TIMM["token"]
+    original = originals.build(case, patch_size=16, img_size=48)
+    path, _ = originals.save(case, original, tmp_path)
+    shape = (size[0] * 4, size[1] * 3)
+    options = {"patch_size": size, "img_size": shape}
+    resized = originals.build(case, dynamic_img_size=False, **options)
+    state = timm.checkpoint_filter_fn(original.state_dict(), resized)
+    resized.load_state_dict(state, strict=True)
     x = np.random.default_rng(0).normal(size=(2, *shape, 3)).astype("float32")
     with pytest.warns(UserWarning, match=RESIZED):
         model = keras_vit.VisionTransformer(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from tests import operations
 from tests import small
 
 pytestmark = pytest.mark.backends("torch")
@@ -33,17 +34,8 @@ def build(name, options):
 def flops(model, size):
     """Returns what PyTorch counts for one image."""
     import torch
-    from torch.utils import flop_counter
 
-    # The CPU's attention is missing in the counter's own table.
-    aten = torch.ops.aten
-    table = {
-        aten._scaled_dot_product_flash_attention_for_cpu: (
-            lambda q, k, v, *_, **__: flop_counter.sdpa_flop_count(q, k, v)
-        )
-    }
-    counter = flop_counter.FlopCounterMode(display=False, custom_mapping=table)
-    with counter:
+    with operations.flop_counter() as counter:
         model(torch.zeros((2, *size, 3)), training=False)
     return counter.get_total_flops() / 2
 

@@ -43,18 +43,10 @@ READERS = {
 
 def tiny_model(**options):
     """Return the model whose files are damaged."""
-    import keras_vit
+    from tests.small import vit
 
-    return keras_vit.VisionTransformer(
-        patch_size=2,
-        hidden_size=4,
-        num_layers=1,
-        num_heads=1,
-        mlp_dim=4,
-        input_shape=(4, 4, 3),
-        classes=2,
-        **options,
-    )
+    sizes = {"hidden_size": 4, "num_heads": 1, "mlp_dim": 4, "patch_size": 2}
+    return vit(input_shape=(4, 4, 3), classes=2, **sizes, **options)
 
 
 def save_seeds(folder):

@@ -5,30 +5,24 @@ import functools
 import keras
 import numpy as np
 import pytest
-import timm
 import torch
 
 import keras_vit
 from keras_vit import inspection
+from tests import originals
 from tests.markers import on_all
 from tests.small import tiny
-
-SIZE = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 2}
-SIZE |= {"num_heads": 3, "num_classes": 5, "dynamic_img_size": True}
 
 
 def timm_model(tmp_path, **options):
     """Returns a model of timm with random weights, and that of its file."""
-    torch.manual_seed(0)
-    original = timm.models.VisionTransformer(**SIZE, **options).eval()
+    case = originals.Case("VisionTransformer", options, {}, "timm")
+    original = originals.build(case)
     for weight in original.parameters():
         torch.nn.init.normal_(weight, std=0.3)
-    path = tmp_path / "model.safetensors"
-    from safetensors.torch import save_file
-
-    save_file(original.state_dict(), path)
+    path, given = originals.save(case, original, tmp_path)
     model = keras_vit.converters.load(
-        path, input_shape=(None, None, 3), num_heads=3
+        path, input_shape=(None, None, 3), **given
     )
     return original, model
 
@@ -41,7 +35,7 @@ def attention_and_outputs(original, pixels):
     for block in original.blocks:
         attention, y = block.attn, block.norm1(x)
         count, length, width = y.shape
-        qkv = attention.qkv(y).reshape(count, length, 3, 3, width // 3)
+        qkv = attention.qkv(y).reshape(count, length, 3, 2, width // 2)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
         query = attention.q_norm(query) * attention.scale
         scores = query @ attention.k_norm(key).transpose(-2, -1)

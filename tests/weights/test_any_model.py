@@ -6,16 +6,10 @@ import pytest
 import keras_vit
 from keras_vit import models
 from tests import golden_data
+from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
-SIZES = {
-    "input_shape": (16, 16, 3),
-    "patch_size": 4,
-    "hidden_size": 64,
-    "num_layers": 2,
-    "num_heads": 1,
-    "activation": "gelu",
-}
+SIZES = {"hidden_size": 64, "num_heads": 1, "activation": "gelu"}
 
 
 def assert_same_weights(found, expected):
@@ -28,7 +22,7 @@ def assert_same_weights(found, expected):
     [("a.keras", None), ("a.safetensors", "timm"), ("folder", None)],
 )
 def test_classifier(name, format, tmp_path):
-    model = keras_vit.VisionTransformer(**SIZES, classes=3)
+    model = vit(**SIZES)
     keras_vit.save(model, tmp_path / name, format)
     assert_same_weights(keras_vit.load(tmp_path / name), model)
     with pytest.raises(FileExistsError):
@@ -47,9 +41,8 @@ def test_model_of_pretraining():
 
 
 def test_segmentation_model(tmp_path):
-    encoder = keras_vit.VisionTransformer(
-        **SIZES, include_top=False, position_prefix="none", layer_scale=1.0
-    )
+    options = {"position_prefix": "none", "layer_scale": 1.0}
+    encoder = vit(**SIZES, **options, include_top=False)
     model = keras_vit.segmentation.EoMT(encoder, classes=2, queries=3, blocks=1)
     keras_vit.save(model, tmp_path / "folder")
     assert_same_weights(keras_vit.load(tmp_path / "folder"), model)

@@ -15,6 +15,7 @@ from keras_vit.models.loading import adapt_channels
 from keras_vit.weights.weight_map import WeightMap
 from tests import golden_data
 from tests.harness import numpy
+from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -82,15 +83,11 @@ def edited(arrays, tmp_path, **changes):
 )
 def test_classes_give_an_encoder_a_zero_head(pooling, name, tmp_path):
     """Encoders have no head; `classes` once had no effect on them."""
-    sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 1}
-    encoder = keras_vit.VisionTransformer(
-        input_shape=(8, 8, 3),
-        num_heads=2,
+    encoder = vit(
         include_top=False,
         pooling=pooling,
         activation="gelu",
         class_token=pooling != "gap",
-        **sizes,
     )
     layout = {"a.safetensors": "timm", "folder": "huggingface"}.get(name)
     keras_vit.converters.save(encoder, tmp_path / name, layout=layout)
