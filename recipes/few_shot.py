@@ -131,9 +131,24 @@ def main(config):
         np.savez(
             temporary, train=x, train_labels=y, test=test_x, test_labels=test_y
         )
-    results = {"few_shot": rows, "best_l2": best_of(rows)}
+    # The penalty with the highest mean test accuracy over shots.
+    means = {
+        l2: np.mean([row["accuracy"] for row in rows if row["l2"] == l2])
+        for l2 in dict.fromkeys(row["l2"] for row in rows)
+    }
+    results = {"few_shot": rows, "best_l2": max(means, key=means.get)}
     classes = len(data.class_names)
-    results |= on_all_images(x, y, classes, test_x, test_y, config)
+    probe_l2 = probe_l2_of(config, len(x) * classes)
+    if probe_l2:
+        probe = evaluation.linear_probe(x, y, classes, probe_l2)
+        results["linear_probe"] = evaluation.accuracy(
+            probe.scores(test_x), test_y
+        )
+    if config.neighbours:
+        votes = evaluation.nearest_neighbours(
+            x, y, classes, test_x, min(config.neighbours, len(x))
+        )
+        results["nearest_neighbours"] = evaluation.accuracy(votes, test_y)
     show(results, config)
     run_folder.save_json(
         {
@@ -149,24 +164,6 @@ def main(config):
         print(f"  {output / name}")
 
 
-def on_all_images(x, y, classes, test_x, test_y, config):
-    """Returns the test accuracies of the linear probe and of the nearest
-    neighbors, for features and labels."""
-    found = {}
-    probe_l2 = probe_l2_of(config, len(x) * classes)
-    if probe_l2:
-        probe = evaluation.linear_probe(x, y, classes, probe_l2)
-        found["linear_probe"] = evaluation.accuracy(
-            probe.scores(test_x), test_y
-        )
-    if config.neighbours:
-        votes = evaluation.nearest_neighbours(
-            x, y, classes, test_x, min(config.neighbours, len(x))
-        )
-        found["nearest_neighbours"] = evaluation.accuracy(votes, test_y)
-    return found
-
-
 def probe_l2_of(config, scores):
     """Returns the penalty of the linear probe, or 0 for no probe."""
     if config.probe_l2 is not None:
@@ -180,14 +177,6 @@ def probe_l2_of(config, scores):
         flush=True,
     )
     return 0
-
-
-def best_of(rows):
-    """Returns the penalty with the highest mean test accuracy over shots."""
-    means = {}
-    for row in rows:
-        means.setdefault(row["l2"], []).append(row["accuracy"])
-    return max(means, key=lambda l2: np.mean(means[l2]))
 
 
 def show(results, config):

@@ -103,36 +103,31 @@ def composed(
     return image, mask
 
 
-def masked_objects(output: pathlib.Path, stamps: str) -> Iterator[Example]:
-    """Yields the objects, and writes them with masks for segmentation."""
-    labels = [place.split("/")[-1] for place in CLASSES]
-    folder = output / "masks"
-    for i, (split, label, image, mask) in enumerate(
-        objects(pathlib.Path(stamps))
-    ):
-        number = np.uint8(labels.index(label) + 1)
-        mask = Image.fromarray(np.asarray(mask) * number)
-        for kind, picture in (("images", image), ("masks", mask)):
-            (folder / split / kind).mkdir(parents=True, exist_ok=True)
-            picture.save(folder / split / kind / f"{i}.png")
-        yield split, label, image
-    (folder / "classes.txt").write_text("\n".join(["background", *labels]))
+def write(image: Image.Image, *parts: str) -> None:
+    path = pathlib.Path(*parts)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path)
 
 
 def main(output: str, stamps: str) -> None:
+    labels = ["background", *(place.split("/")[-1] for place in CLASSES)]
     sets = {
         "digits": digits(),
         "mnist": mnist(),
-        "objects": masked_objects(pathlib.Path(output), stamps),
+        "objects": objects(pathlib.Path(stamps)),
     }
     for name, examples in sets.items():
         counts = {"train": 0, "test": 0}
-        for split, label, image in examples:
-            folder = pathlib.Path(output, name, split, label)
-            folder.mkdir(parents=True, exist_ok=True)
-            image.save(folder / f"{counts[split]}.png")
+        for i, (split, label, image, *masks) in enumerate(examples):
+            write(image, output, name, split, label, f"{counts[split]}.png")
             counts[split] += 1
+            for mask in masks:
+                number = np.uint8(labels.index(label))
+                mask = Image.fromarray(np.asarray(mask) * number)
+                write(image, output, "masks", split, "images", f"{i}.png")
+                write(mask, output, "masks", split, "masks", f"{i}.png")
         print(f"{output}/{name}: {counts}")
+    pathlib.Path(output, "masks/classes.txt").write_text("\n".join(labels))
 
 
 if __name__ == "__main__":

@@ -32,8 +32,6 @@ SIZES = {
         "Ti16": (192, 12, 3, 768, 16),
         "S16": (384, 12, 6, 1536, 16),
         "B16": (768, 12, 12, 3072, 16),
-        "L16": (1024, 24, 16, 4096, 16),
-        "H14": (1280, 32, 16, 5120, 14),
     }.items()
 }
 
@@ -164,11 +162,13 @@ def run_direct(
 
 
 def run_exported(
-    name: str, int8: bool, size: Size, images: np.ndarray, what: str
+    written: str, size: Size, images: np.ndarray, what: str
 ) -> Run:
-    """Returns a function that runs an exported model without Keras."""
+    """Returns a function that runs an exported model without Keras; `written`
+    is the name of a format, followed by " int8" for such weights."""
     from keras_vit import exporting
 
+    name, _, int8 = written.partition(" ")
     form = exporting.FORMATS[name]
     # The file must stay open: some runtimes read it lazily.
     folder = tempfile.TemporaryDirectory()
@@ -178,7 +178,7 @@ def run_exported(
         path,
         name,
         batch_size=len(images),
-        int8_weights=int8,
+        int8_weights=bool(int8),
         check=False,
     )
     run = form.read(path)
@@ -380,66 +380,67 @@ class Contender:
     of: tuple[str, ...] = WHAT
 
 
+def _keras(
+    build: Callable,
+    library: str = "keras_vit",
+    run: Callable = run_keras,
+    **more: Any,
+) -> Contender:
+    return Contender(partial(run, build), (library,), **more)
+
+
+_COMPILED = partial(run_keras, jit_compile=True)
+_BEFORE = {"option": "before"}
+# Without Keras's trainer.
+_DIRECT = {
+    "run": run_direct,
+    "backends": ("jax", "torch"),
+    "of": ("inference",),
+}
+# Keras compiles with XLA by itself under JAX, not under TensorFlow on a CPU.
+_XLA = {"run": _COMPILED, "backends": ("tensorflow",)}
+_COMPILE = {"backends": ("torch",), "option": "compile"}
 CONTENDERS = {
+    OURS: _keras(keras_vit),
+    BEFORE: _keras(keras_vit, **_BEFORE),
     # As PyTorch's packages compute it: the tanh form is Google's.
-    "keras_vit, exact GELU": Contender(
-        partial(run_keras, partial(keras_vit, activation="gelu"))
-    ),
-    "matrix products": Contender(partial(run_direct, products), ("keras",)),
+    "keras_vit, exact GELU": _keras(partial(keras_vit, activation="gelu")),
+    "keras-hub": _keras(keras_hub, "keras_hub"),
+    "keras_vit, direct call": _keras(keras_vit, **_DIRECT),
+    "keras-hub, direct call": _keras(keras_hub, "keras_hub", **_DIRECT),
+    "keras_vit, XLA": _keras(keras_vit, **_XLA),
+    "keras_vit, before, XLA": _keras(keras_vit, **_XLA, **_BEFORE),
+    "keras-hub, XLA": _keras(keras_hub, "keras_hub", **_XLA),
     "vit_jax (Flax)": Contender(
         run_vit_jax, ("vit_jax.models_vit", "optax"), ("jax",)
     ),
+    "keras_vit, torch.compile": _keras(keras_vit, run=_COMPILED, **_COMPILE),
     "DINO": Contender(
         run_dino, backends=("torch",), option="only", of=("step",)
     ),
     "DINO, lightly": Contender(
         run_lightly, ("lightly", "timm"), ("torch",), "only", ("step",)
     ),
+    "matrix products": _keras(products, "keras", run_direct),
 }
-for name, build, library in (
-    (OURS, keras_vit, "keras_vit"),
-    (BEFORE, keras_vit, "keras_vit"),
-    ("keras-hub", keras_hub, "keras_hub"),
-):
-    option = "before" if name == BEFORE else None
-    compiled = partial(run_keras, build, jit_compile=True)
-    CONTENDERS |= {
-        name: Contender(partial(run_keras, build), (library,), option=option),
-        # Without Keras's trainer.
-        f"{name}, direct call": Contender(
-            partial(run_direct, build),
-            (library,),
-            ("jax", "torch"),
-            option,
-            ("inference",),
-        ),
-        # Keras compiles with XLA by itself under JAX, not here on a CPU.
-        f"{name}, XLA": Contender(
-            compiled, (library,), ("tensorflow",), option
-        ),
-    }
-    if name != BEFORE:
-        CONTENDERS[f"{name}, torch.compile"] = Contender(
-            compiled, (library,), ("torch",), "compile"
-        )
 for name, build in (("timm", timm), ("transformers", transformers)):
     run = partial(run_torch, build)
-    compiled = partial(run, jit_compile=True)
     CONTENDERS[name] = Contender(run, (name,), ("torch",))
     CONTENDERS[f"{name}, torch.compile"] = Contender(
-        compiled, (name,), ("torch",), "compile"
+        partial(run, jit_compile=True), (name,), **_COMPILE
     )
-for name, backends, weights in (
-    ("saved_model", ("jax", "tensorflow"), ("",)),
-    ("onnx", BACKENDS, ("", " int8")),
-    ("openvino", BACKENDS, ("", " int8")),
-    ("litert", ("tensorflow",), ("", " int8")),
-    ("torch", ("torch",), ("",)),
+for name, backends in (
+    ("saved_model", ("jax", "tensorflow")),
+    ("onnx", BACKENDS),
+    ("onnx int8", BACKENDS),
+    ("openvino", BACKENDS),
+    ("openvino int8", BACKENDS),
+    ("litert", ("tensorflow",)),
+    ("litert int8", ("tensorflow",)),
 ):
-    for int8 in weights:
-        CONTENDERS[f"keras_vit, {name}{int8}"] = Contender(
-            partial(run_exported, name, bool(int8)),
-            backends=backends,
-            option="export",
-            of=("inference",),
-        )
+    CONTENDERS[f"keras_vit, {name}"] = Contender(
+        partial(run_exported, name),
+        backends=backends,
+        option="export",
+        of=("inference",),
+    )
