@@ -136,10 +136,7 @@ def main(config):
         l2: np.mean([row["accuracy"] for row in rows if row["l2"] == l2])
         for l2 in dict.fromkeys(row["l2"] for row in rows)
     }
-    results = {
-        "few_shot": rows,
-        "best_l2": max(means, key=lambda l2: means[l2]),
-    }
+    results = {"few_shot": rows, "best_l2": max(means, key=means.get)}
     classes = len(data.class_names)
     probe_l2 = probe_l2_of(config, len(x) * classes)
     if probe_l2:

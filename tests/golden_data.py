@@ -158,10 +158,8 @@ def _derived(case):
 RESNET_TOLERANCE = 1.5e-4
 
 
-def tolerance(case, name):
-    if case not in RESNETS:
-        return TOLERANCE
-    return max(RESNET_TOLERANCE, 1e-5 * np.abs(io(case)[name]).max())
+def resnet_tolerance(golden):
+    return max(RESNET_TOLERANCE, 1e-5 * np.abs(golden).max())
 
 
 # golden array: our layer, where the names differ
@@ -234,8 +232,6 @@ NO_MODEL = (
 def load_arguments(case):
     """Arguments that cannot be inferred from the file: heads, image size."""
     arguments = {"input_shape": io(case)["image"].shape[1:]}
-    if case in RESNETS:
-        return {**arguments, **RESNETS[case][2]}
     if case.startswith(("timm", "torchvision", "facebook")):
         arguments["num_heads"] = 3
     return arguments

@@ -22,6 +22,7 @@ from keras import ops
 from tests import small
 from tests.harness import numpy
 from tests.markers import on_all
+from tests.small import bit
 from tests.small import hybrid
 
 backend = keras.config.backend()
@@ -73,9 +74,7 @@ def inner_layers(model):
     "method",
     ["call", pytest.param("forward", marks=pytest.mark.backends("torch"))],
 )
-@pytest.mark.parametrize(
-    "make", on_all([vit_all_tokens, hybrid], [vit_all_tokens])
-)
+@models
 def test_replaced_method_runs_in_every_layer(make, method):
     """accelerate's `add_hook_to_module` and similar tools replace
     PyTorch's `forward`."""
@@ -197,7 +196,7 @@ def pure(model):
 
 
 @on_jax
-@pytest.mark.parametrize("make", [vit, hybrid])
+@pytest.mark.parametrize("make", [vit, hybrid, bit])
 def test_jax_transformations(make):
     model = random(make)
     call, expected = pure(model), model(IMAGES)
@@ -221,8 +220,7 @@ def test_jax_transformations(make):
 SHARDED = """
 import jax, keras, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from tests.small import bit
-from tests.test_transparency import hybrid, pure, vit
+from tests.test_transparency import bit, hybrid, pure, vit
 
 assert jax.device_count() == 4
 mesh = Mesh(np.array(jax.devices()), ("batch",))

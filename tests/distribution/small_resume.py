@@ -1,8 +1,8 @@
 r"""A program for the tests: runs a recipe's job on some of this machine's
-logical devices, once without and once with a crash, for each strategy.
+logical devices, once without and once with a crash.
 
     LOGICAL_DEVICES=4 KERAS_BACKEND=tensorflow python -m \
-        tests.distribution.small_resume FOLDER mirrored:0 ...
+        tests.distribution.small_resume FOLDER mirrored:0
 
 JAX's devices are made by XLA_FLAGS=--xla_force_host_platform_device_count=4.
 """
@@ -18,6 +18,7 @@ from keras_vit import _logging
 from keras_vit import training
 from keras_vit.training import command_line
 from tests.recipes import programs
+from tests.recipes import runs
 from tests.small import vit
 
 
@@ -57,7 +58,7 @@ def train(config, data, strategy, output):
         run.save(model)
 
 
-def main(folder, *names):
+def main(folder, which):
     _logging.show()
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
@@ -67,11 +68,7 @@ def main(folder, *names):
             [tf.config.LogicalDeviceConfiguration()]
             * int(os.environ["LOGICAL_DEVICES"]),
         )
-    for name in names:
-        run(pathlib.Path(folder) / name, *name.split(":"))
-
-
-def run(folder, name, model_devices):
+    name, model_devices = which.split(":")
     chosen = keras_vit.distribution.get_strategy(
         name, model_devices=int(model_devices) or None
     )
@@ -83,12 +80,13 @@ def run(folder, name, model_devices):
         evaluate_every=4,
         checkpoint_every=1,
     )
-    data = keras_vit.data.load_dataset("digits")
-    train(config, data, chosen, folder / "straight")
-    with programs.interrupted(6):
+    folder, data = pathlib.Path(folder), keras_vit.data.load_dataset("digits")
+    with runs.few_files():
+        train(config, data, chosen, folder / "straight")
+        with programs.interrupted(6):
+            train(config, data, chosen, folder / "crashed")
+        print("It crashed.")
         train(config, data, chosen, folder / "crashed")
-    print("It crashed.")
-    train(config, data, chosen, folder / "crashed")
 
 
 if __name__ == "__main__":

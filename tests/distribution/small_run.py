@@ -25,8 +25,6 @@ STEPS, BATCH, CLASSES = 5, 16, 8
 
 def optimizer(kind):
     rate = keras_vit.schedules.warmup_cosine(0.05, STEPS, warmup=0.4)
-    if kind == "keras-sgd":  # clips what each device has
-        return keras.optimizers.SGD(rate, 0.9, global_clipnorm=1.0)
     if kind == "adamw":
         rate = keras_vit.schedules.warmup_cosine(0.003, STEPS, warmup=0.4)
         return keras_vit.optimizers.PublishedAdamW(

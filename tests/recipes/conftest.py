@@ -1,3 +1,4 @@
+import functools
 import json
 
 import keras
@@ -7,12 +8,38 @@ import keras_vit
 from keras_vit import evaluation
 from keras_vit.training import models
 from tests.recipes import programs
+from tests.recipes import runs
+from tests.small import vit
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session", autouse=True)
 def small_model():
+    """Makes compact-vit small: most of the time is compiling."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(models.COMPACT, "compact-vit", programs.SMALL)
+        yield
+
+
+@pytest.fixture(scope="session")
+def data_folders(tmp_path_factory):
+    return runs.folders(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="session")
+def finished(data_folders, tmp_path_factory):
+    """Returns a function that returns the folder of a run of `runs.RUNS`."""
+    root = tmp_path_factory.mktemp("finished")
+
+    @functools.cache
+    def folder(name):
+        return runs.train(name, data_folders, root / name)
+
+    return folder
+
+
+@pytest.fixture
+def few_files():
+    with runs.few_files():
         yield
 
 
@@ -23,16 +50,8 @@ def trained_run(tmp_path_factory):
     keras.utils.set_random_seed(0)
     folder = tmp_path_factory.mktemp("runs") / "digits"
     folder.mkdir()
-    model = keras_vit.VisionTransformer(
-        patch_size=2,
-        hidden_size=64,
-        num_layers=1,
-        num_heads=2,
-        mlp_dim=64,
-        pooling="gap",
-        input_shape=(8, 8, 1),
-        classes=10,
-    )
+    sizes = {"patch_size": 2, "hidden_size": 64, "mlp_dim": 64}
+    model = vit(**sizes, pooling="gap", input_shape=(8, 8, 1), classes=10)
     positions = model.get_layer("position_embedding").embedding
     positions.assign(keras.random.normal(positions.shape, seed=0))
     data = keras_vit.data.load_dataset("digits")
@@ -52,3 +71,10 @@ def trained_run(tmp_path_factory):
     metadata = {"config": {**config, "image_size": 8}, "data": data.metadata()}
     (folder / "config.json").write_text(json.dumps(metadata))
     return folder
+
+
+@pytest.fixture
+def three_blocks(monkeypatch):
+    """Gives ViT-Ti/16 three blocks instead of twelve."""
+    shallow = functools.partial(keras_vit.ViTTi16, num_layers=3)
+    monkeypatch.setattr(keras_vit.models, "ViTTi16", shallow)

@@ -109,7 +109,6 @@ def plan(recipe, config, data):
         steps=completed.steps,
         build=build,
         optimizer=optimizer,
-        loss=getattr(completed, "loss", None),
         batches=completed.batches(),
         split=data.evaluation_split,
         summary=summary(config, completed),

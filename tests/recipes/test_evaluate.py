@@ -1,4 +1,5 @@
 import csv
+import itertools
 import json
 
 import keras
@@ -6,9 +7,12 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit import evaluation
 from keras_vit.evaluation import command_line
 from tests.recipes import programs
+from tests.small import vit
 from tests.training.mocked import mocked
+from tests.training.pictures import write_folder
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -58,49 +62,23 @@ def test_output_files(evaluated):
         assert (evaluated / name).read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
-def test_other_weights_size_and_split(trained_run, tmp_path, capsys):
-    programs.run(
-        "evaluate", "--weights", trained_run / "model.npz", "--image-size", 16,
-        "--split", "all", "--bins", 7, "--output", tmp_path / "out",
-    )  # fmt: skip
-    results = results_of(tmp_path / "out")
-    assert results["images"] == 1797 and results["calibration_bins"] == 7
-    assert results["reading"]["image_size"] == 16
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "config.json, unless flags say otherwise" in printed
-
-
-def image(path, value):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    keras.utils.array_to_img(
-        np.full((9, 12, 3), value), data_format="channels_last", scale=False
-    ).save(path)
-
-
 def real_folder(root, classes):
     """Gray levels; the model below knows 0, 100 and 200 by their classes."""
-    number = 0
-    for name, value in classes.items():
-        for part, count in (("train", 1), ("test", 2)):
-            for _ in range(count):
-                number += 1
-                file = f"ILSVRC2012_val_{number:08}.png"
-                image(root / part / name / file, value)
-    return root
+    number = itertools.count(1)
+    images = {
+        f"{part}/{name}/ILSVRC2012_val_{next(number):08}.png": np.full(
+            (9, 12, 3), value, "uint8"
+        )
+        for name, value in classes.items()
+        for part in ("train", "test", "test")
+    }
+    return write_folder(root, images)
 
 
 @pytest.fixture
 def shades(tmp_path):
     """A run's folder: a model that classifies dark, gray and light."""
-    model = keras_vit.VisionTransformer(
-        patch_size=4,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        input_shape=(8, 8, 3),
-        classes=3,
-    )
+    model = vit()
     folder = tmp_path / "run"
     folder.mkdir()
     rng = np.random.default_rng(0)
@@ -141,23 +119,17 @@ def test_folder_with_fewer_classes_in_another_order(shades, tmp_path):
     assert "top_5_accuracy" not in results
 
 
-def test_unknown_classes_are_refused(shades, tmp_path, capsys, trained_run):
+def test_unknown_classes_are_refused(shades, tmp_path, capsys):
+    """tests/training/test_load_classifier.py has the other cases."""
     pytest.importorskip("tensorflow")
     _, run = shades
     folder = real_folder(tmp_path / "set", {"grey": 100, "pink": 200})
-    line = programs.refused(
-        capsys, "evaluate", "--weights", run, "--dataset", folder,
-        "--output", tmp_path / "out",
-    )  # fmt: skip
+    given = ("evaluate", "--weights", run, "--output", tmp_path / "out")
+    line = programs.refused(capsys, *given, "--dataset", folder)
     assert "1 of the 2 classes of 'set' are not among them: 'pink'" in line
     assert "train a head: recipes/finetune_cifar" in line
     (run / "config.json").unlink()  # then the names are unknown
-    line = programs.refused(
-        capsys, "evaluate", "--weights", run, "--dataset", folder,
-        "--output", tmp_path / "out",
-    )  # fmt: skip
-    assert "The model has 3 classes with no names, and 'set' has 2." in line
-    line = programs.refused(capsys, "evaluate", "--weights", run)
+    line = programs.refused(capsys, *given)
     assert "is unknown: give" in line and "--dataset" in line
     assert not (tmp_path / "out").exists()
 
@@ -176,13 +148,7 @@ def test_real_labels_need_imagenet_file_names(shades, tmp_path, capsys):
 @pytest.mark.slow
 def test_real_labels_of_tfds(tmp_path, monkeypatch):
     pytest.importorskip("tensorflow_datasets")
-    model = keras_vit.VisionTransformer(
-        patch_size=4,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        input_shape=(8, 8, 3),
-    )
+    model = vit(classes=1000)
     head = model.get_layer("head")
     # The class of the highest bias is predicted, whatever the image.
     weights, name = tmp_path / "model.npz", "imagenet2012_real"
@@ -218,14 +184,7 @@ def test_real_labels_of_tfds(tmp_path, monkeypatch):
 def test_data_default_to_those_of_the_run(
     flags, expected, tmp_path, monkeypatch, capsys
 ):
-    model = keras_vit.VisionTransformer(
-        patch_size=4,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        input_shape=(8, 8, 3),
-        classes=10,
-    )
+    model = vit(classes=10)
     model.save(tmp_path / "model.keras")
     config = {
         "dataset": "cifar10",
@@ -246,25 +205,58 @@ def test_data_default_to_those_of_the_run(
     assert asked == [expected]
 
 
-def test_wrong_flags_are_refused(trained_run, capsys, tmp_path):
-    assert "Give --weights" in programs.refused(capsys, "evaluate")
-    weights = ("--weights", trained_run)
-    line = programs.refused(capsys, "evaluate", *weights, "--split", "dev")
-    assert "--split must be one of ('test', 'train', 'all')" in line
-    line = programs.refused(
-        capsys, "evaluate", *weights, "--real", tmp_path / "none.json"
+@pytest.mark.backends("jax", "tensorflow", "torch")
+def test_ten_shots_are_better_than_one(trained_run, tmp_path, capsys):
+    output = tmp_path / "out"
+    programs.run(
+        "few_shot", "--weights", trained_run, "--shots", 1, 10,
+        "--l2", 32, 1024, "--output", output,
+    )  # fmt: skip
+    results = json.loads((output / "results.json").read_text())
+    rows = {(r["shots"], r["l2"]): r for r in results["few_shot"]}
+    assert list(rows) == [(1, 32), (1, 1024), (10, 32), (10, 1024)]
+    for l2 in (32, 1024):
+        assert rows[10, l2]["accuracy"] > rows[1, l2]["accuracy"]
+    with np.load(output / "features.npz") as stored:
+        x, y, test_x, test_y = (
+            stored[name]
+            for name in ("train", "train_labels", "test", "test_labels")
+        )
+    assert x.shape == (1438, 64) and test_x.shape == (359, 64)
+    expected = evaluation.few_shot(
+        x, y, (1, 10), test_features=test_x, test_labels=test_y, l2=(32, 1024)
     )
-    assert "No such file" in line and "none.json" in line
-    (tmp_path / "real.json").write_text("[[1]]")
-    line = programs.refused(
-        capsys, "evaluate", *weights, "--real", tmp_path / "real.json"
-    )
-    assert "The images of 'digits' have no names" in line
-    line = programs.refused(capsys, "evaluate", "--weights", tmp_path / "x.npz")
-    assert "There is no file" in line
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine.txt").touch()
-    line = programs.refused(
-        capsys, "evaluate", *weights, "--output", tmp_path / "out"
-    )
-    assert "--overwrite" in line
+    assert expected == results["few_shot"]
+    assert results["linear_probe"] > rows[1, 1024]["accuracy"]
+    assert results["nearest_neighbours"] > 0.5
+    assert results["best_l2"] in (32, 1024)
+    assert f"{rows[10, 32]['accuracy']:.4f}" in capsys.readouterr().out
+
+
+@pytest.mark.backends("torch")
+def test_linear_probe_is_skipped_for_large_datasets(capsys):
+    recipe = programs.load("few_shot")
+    imagenet = 1_281_167 * 1000
+    config = recipe.Config(weights="x")
+    assert recipe.probe_l2_of(config, imagenet) == 0
+    printed = capsys.readouterr().out
+    assert "1,281,167,000" in printed and "--probe-l2 0.001" in printed
+    cifar100 = 50_000 * 100
+    assert recipe.probe_l2_of(config, cifar100) == 0.001
+    config = recipe.Config(weights="x", probe_l2=0.5)
+    assert recipe.probe_l2_of(config, imagenet) == 0.5
+    config = recipe.Config(weights="x", probe_l2=0.0)
+    assert recipe.probe_l2_of(config, cifar100) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_fewer_images_than_shots(trained_run, tmp_path):
+    with pytest.warns(UserWarning, match="fewer than 5 images"):
+        programs.run(
+            "few_shot", "--weights", trained_run, "--max-train", 30,
+            "--shots", 5, "--neighbours", 0, "--probe-l2", 0,
+            "--output", tmp_path / "out",
+        )  # fmt: skip
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert "linear_probe" not in results
+    assert results["few_shot"][0]["images"] <= 30

@@ -2,22 +2,19 @@ import csv
 import dataclasses
 import json
 import re
-import shutil
 
 import keras
 import numpy as np
 import pytest
-from PIL import Image
 
 import keras_vit
 from keras_vit import training
 from keras_vit.training import command_line
 from keras_vit.training import models
 from tests.recipes import programs
+from tests.training.pictures import write_folder
 
-pytestmark = pytest.mark.usefixtures("small_model")
-
-
+pytestmark = pytest.mark.usefixtures("few_files")
 recipe = programs.load("finetune_cifar")
 main = recipe.main
 read_metadata, rows_of = programs.read_metadata, programs.rows_of
@@ -34,7 +31,7 @@ def refused(match, **settings):
 
 
 @pytest.fixture(scope="module")
-def digits(small_model, tmp_path_factory):
+def digits(tmp_path_factory):
     """A short run from scratch; the other tests look at what it left."""
     output = tmp_path_factory.mktemp("runs") / "digits"
     settings = {"learning_rate": 0.01, "batch_size": 32, "seed": 1}
@@ -99,87 +96,28 @@ def test_results_of_a_run(digits):
         assert accuracy_of(model) == pytest.approx(accuracy, abs=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.suite("torch")
-@pytest.mark.usefixtures("eager")
-def test_fine_tuning_at_twice_the_image_size(digits, tmp_path):
-    output = tmp_path / "digits-16"
-    run(
-        mixup=0.2,
-        weights=str(digits / "model.npz"),
-        image_size=16,
-        steps=2,
-        batch_size=64,
-        output=str(output),
-    )
-    config = read_metadata(output)["config"]
-    assert config["image_size"] == 16 and config["patch_size"] == 2
-    assert config["learning_rate"] == pytest.approx(7e-4 * 2**0.5)
-    model = keras.models.load_model(output / "model.keras")
-    assert model.input_shape == (None, 16, 16, 1)
-    assert accuracy_of(model, 16) == pytest.approx(
-        read_metadata(output)["test_accuracy"], abs=1e-6
-    )
-    # The body came from the file: two small steps change it little.
-    old = keras.models.load_model(digits / "model.keras")
-    for name in ("patch_embedding", "block_1"):
-        for before, after in zip(
-            old.get_layer(name).get_weights(),
-            model.get_layer(name).get_weights(),
-            strict=True,
-        ):
-            assert np.abs(before - after).max() < 0.05
-
-
-@pytest.mark.backends("torch")
-def test_fine_tuning_loads_the_file_with_a_zero_head(digits):
-    data = keras_vit.data.load_dataset("digits")
-    config = recipe.Config(weights=str(digits / "model.npz"))
-    assert recipe.resolve_config(config, data).image_size == 8  # of the file
-    model = programs.plan(recipe, config, data).build()
-    old = keras.models.load_model(digits / "model.keras")
-    images = data.test(image_size=8, batch_size=4)[0][0]
-    bodies = [
-        keras_vit.feature_extractor(m, "pre_logits").predict(images, verbose=0)
-        for m in (old, model)
-    ]
-    np.testing.assert_allclose(*bodies, atol=1e-5)
-    assert np.abs(model.predict(images, verbose=0)).max() == 0
-    config = dataclasses.replace(config, dropout=0.25)
-    block = programs.plan(recipe, config, data).build().get_layer("block_0")
-    assert block.dropout == block.mlp.dropout == 0.25
-
-
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize(
-    ("num_train", "settings", "expected"),
+    ("num_train", "weights", "settings", "expected"),
     [
-        (1438, {"steps": 7}, (7, 1)),
-        (1438, {"steps": 1000}, (1000, 100)),
-        (1438, {"epochs": 3, "batch_size": 100}, (45, 15)),
-        (1438, {}, (2400, 240)),
-        (60, {}, (300, 30)),
-        (1438, {"weights": "x.npz"}, (500, 50)),
+        (1438, None, {"steps": 7}, (7, 1)),
+        (1438, None, {"steps": 1000}, (1000, 100)),
+        (1438, None, {"epochs": 3, "batch_size": 100}, (45, 15)),
+        (1438, None, {}, (2400, 240)),
+        (60, None, {}, (300, 30)),
+        (1438, "x", {}, (500, 50)),
         # 30 epochs, and 100 steps or more
-        (1438, {"weights": "x.npz", "batch_size": 360}, (120, 12)),
-        (1438, {"weights": "x.npz", "batch_size": 720}, (100, 10)),
-        (
-            1438,
-            {
-                "weights": "x.npz",
-                "batch_size": 720,
-                "preset": "bit-hyperrule",
-            },
-            (500, 50),
-        ),
-        (49_000, {"weights": "x.npz"}, (10_000, 1000)),
-        (1_281_167, {"weights": "x.npz"}, (20_000, 2000)),
+        (1438, "x", {"batch_size": 360}, (120, 12)),
+        (1438, "x", {"batch_size": 720}, (100, 10)),
+        (1438, "x", {"batch_size": 720, "preset": "bit-hyperrule"}, (500, 50)),
+        (49_000, "x", {}, (10_000, 1000)),
+        (1_281_167, "x", {}, (20_000, 2000)),
     ],
 )
-def test_steps_and_epochs(num_train, settings, expected):
+def test_steps_and_epochs(num_train, weights, settings, expected):
     data = keras_vit.data.load_dataset("digits")
     data = dataclasses.replace(data, num_train=num_train)
-    config = recipe.Config(**settings)
+    config = recipe.Config(weights=weights, **settings)
     found = recipe.count_steps(config, config.batch_size or 64, data)
     assert found == expected
 
@@ -206,37 +144,33 @@ def test_the_best_step_of_a_validation_split_is_kept(settings, kept):
 def test_training_on_a_folder_of_images(tmp_path, capsys):
     pytest.importorskip("tensorflow")
     rng = np.random.default_rng(0)
-    for name in ("dark", "bright"):
-        folder = tmp_path / "shades" / name
-        folder.mkdir(parents=True)
-        for i, ending in enumerate(("jpeg", "png", "png", "png", "JPG")):
-            pixels = rng.integers(0, 120, (10 + i, 12 - i, 3), np.uint8)
-            pixels += np.uint8(130 * (name == "bright"))
-            Image.fromarray(pixels).save(folder / f"photo{i}.{ending}")
-    output = tmp_path / "out"
-    settings = {
-        "dataset": str(tmp_path / "shades"),
-        "image_size": 8,
-        "epochs": 2,
-        "batch_size": 64,  # more than there are images
-        "output": str(output),
+    endings = ("jpeg", "png", "png", "png", "JPG")
+    photos = {
+        f"{name}/photo{i}.{ending}": rng.integers(
+            least, least + 120, (10 + i, 12 - i, 3), np.uint8
+        )
+        for name, least in (("dark", 0), ("bright", 130))
+        for i, ending in enumerate(endings)
     }
-    run(**settings)
+    folder = write_folder(tmp_path / "shades", photos)
+    settings = {"dataset": str(folder), "image_size": 8, "epochs": 2}
+    settings["batch_size"] = 64  # more than there are images
+    run(**settings, output=str(tmp_path / "out"))
     assert "files are not decoded yet" in capsys.readouterr().out
-    metadata = read_metadata(output)
+    metadata = read_metadata(tmp_path / "out")
     assert metadata["data"]["class_names"] == ["bright", "dark"]
     assert metadata["data"]["num_test"] == 2
     assert metadata["config"]["batch_size"] == 8
-    assert [row["step"] for row in rows_of(output)] == ["1", "2"]
-    model = keras.models.load_model(output / "model.keras")
+    assert [row["step"] for row in rows_of(tmp_path / "out")] == ["1", "2"]
+    model = keras.models.load_model(tmp_path / "out" / "model.keras")
     assert model.output_shape == (None, 2)
     # Images that are damaged behind their headers are found before training.
-    for path in folder.iterdir():
+    for path in folder.glob("bright/*"):
         path.write_bytes(path.read_bytes()[:300])
-    refused(
-        r"photo\d.\w+' cannot be read: .*\w. Remove it or convert it, or use",
-        **{**settings, "output": str(tmp_path / "other")},
+    words = (
+        r"photo\d.\w+' cannot be read: .*\w. Remove it or convert it, or use"
     )
+    refused(words, **settings, output=str(tmp_path / "other"))
     assert not (tmp_path / "other").exists()
 
 
@@ -262,31 +196,6 @@ def test_a_log_begins_with_its_run(tmp_path, monkeypatch):
         log = (output / "log.txt").read_text()
         found = re.findall(r" (\d/\d) |(downloading)", log)
         assert found == [(f"{i}/{steps}", "") for i in range(1, steps + 1)]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("eager")
-def test_interrupted_run_resumes_bit_for_bit(tmp_path):
-    """The run uses micro-batches and averaged weights."""
-    settings = {
-        "steps": 3,
-        "batch_size": 64,
-        "accumulate": 2,
-        "average": 0.5,
-        "checkpoint_every": 1,
-    }
-    run(**settings, output=str(tmp_path / "straight"))
-    with programs.interrupted(2):
-        run(**settings, output=str(tmp_path / "crashed"))
-    refused(
-        "is of another run: batch_size was 64 and is 32",
-        **{**settings, "batch_size": 32, "output": str(tmp_path / "crashed")},
-    )
-    run(**settings, output=str(tmp_path / "crashed"))
-    programs.assert_same_runs(tmp_path / "crashed", tmp_path / "straight")
-    rows = rows_of(tmp_path / "crashed")
-    assert [row["step"] for row in rows] == ["1", "2", "3"]
-    assert not (tmp_path / "crashed" / "checkpoints").exists()
 
 
 BIT = ("BiT", {"resnet_layers": (1,), "width_factor": 0.5}, 32)
@@ -319,20 +228,14 @@ def test_finished_run_is_trained_further(digits, tmp_path):
     before, after = read_metadata(digits), read_metadata(tmp_path / "a")
     assert after["test_accuracy"] == pytest.approx(before["test_accuracy"])
     # Of other classes.
-    other = tmp_path / "other"
-    shutil.copytree(digits, other)
     facts = {**before, "data": {**before["data"], "class_names": list("abc")}}
-    (other / "config.json").write_text(json.dumps(facts))
-    settings["weights"] = str(other)
-    refused("others, such as '0'", **settings, output=str(tmp_path / "b"))
-    (other / "config.json").unlink()
-    model = keras_vit.converters.load(other / "model.npz", classes=3)
-    keras_vit.converters.save(model, other / "model.npz", overwrite=True)
-    refused(
-        "10 classes.*a head of 3 classes",
-        **settings,
-        output=str(tmp_path / "b"),
-    )
+    (tmp_path / "config.json").write_text(json.dumps(facts))
+    model = keras_vit.converters.load(digits / "model.npz", classes=3)
+    keras_vit.converters.save(model, tmp_path / "model.npz")
+    settings |= {"weights": str(tmp_path), "output": str(tmp_path / "b")}
+    refused("others, such as '0'", **settings)
+    (tmp_path / "config.json").unlink()
+    refused("10 classes.*a head of 3 classes", **settings)
 
 
 @pytest.mark.slow
@@ -383,18 +286,14 @@ BIT_SPEC = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
         (VIT, {"sweep": "paper"}, ("sgd", 0.1, None)),
         (VIT, {"sweep": "0.1,0.2"}, ("adamw", 0.1, 0.5)),
         # The preset says which optimizer.
-        (
-            VIT,
-            {"preset": "vit_jax-augreg", "image_size": 56},
-            ("sgd", 0.03, None),
-        ),
+        (VIT, {"preset": "vit_jax-augreg"}, ("sgd", 0.03, None)),
         (None, {}, ("adamw", 0.003, None)),
         (None, {"batch_size": 8}, ("adamw", 0.003, None)),
     ],
 )
 def test_own_defaults_of_fine_tuning(spec, settings, expected, monkeypatch):
     if spec:
-        settings = {"weights": "x.npz", **settings}
+        settings = {"weights": "x.npz", "image_size": 112, **settings}
         monkeypatch.setattr(training, "resolve_model_spec", lambda *_: spec)
     data = keras_vit.data.load_dataset("digits")
     config = recipe.Config(**settings)
@@ -538,55 +437,6 @@ def test_given_flags_are_used():
     assert (block.drop_path, block.dropout) == (0.25, 0.5)
     assert job.batches["one_hot"]
     assert type(job.optimizer()[0]) is keras_vit.optimizers.PublishedSGD
-
-
-WRONG_FLAGS = {
-    "give --weights": {"preset": "vit_jax"},
-    "--keep-head is for fine-tuning": {"keep_head": True},
-    "--pooling is for fine-tuning": {"pooling": "gap"},
-    "--train is for fine-tuning": {"train": "head"},
-    "learning rates of sgd.*--optimizer adamw": {
-        "weights": "x.npz",
-        "preset": "vit_jax",
-        "optimizer": "adamw",
-    },
-    "--layer-decay must be 1 or less. Received: 1.5": {"layer_decay": 1.5},
-    "--preset must be one of .*vit_jax.*: bit": {"preset": "bit"},
-    "--steps or --epochs, not both": {"steps": 1, "epochs": 1},
-    "--average or --average-from": {"average": 0.9, "average_from": 0.5},
-    "--accumulate 3 must divide --batch-size 64": {
-        "batch_size": 64,
-        "accumulate": 3,
-    },
-}
-
-
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize("match", WRONG_FLAGS)
-def test_wrong_flags_are_refused(match):
-    with pytest.raises(ValueError, match=match):
-        recipe.Config(**WRONG_FLAGS[match])
-
-
-@pytest.mark.backends("torch")
-def test_wrong_settings_give_a_one_line_error(tmp_path, digits):
-    output = {"output": str(tmp_path / "out")}
-    refused("There is no model 'ViTB61'", model="ViTB61", **output)
-    refused("Received: 31", image_size=31, **output)
-    refused("do not divide", image_size=8, patch_size=3, **output)
-    refused("There is no file", weights=str(tmp_path / "x.npz"), **output)
-    for name in ("remat", "dropout"):
-        refused(
-            f"--{name} is for Vision",
-            model="compact-bit",
-            **{name: 0.5},
-            **output,
-        )
-    refused("a finished run.*--overwrite", output=str(digits))
-    (tmp_path / "empty").mkdir()
-    refused("two classes", dataset=str(tmp_path / "empty"), **output)
-    # Nothing was made before a mistake was found.
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.backends("torch")

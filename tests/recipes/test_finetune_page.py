@@ -11,9 +11,10 @@ import pytest
 from keras_vit import training
 from keras_vit.models import Model
 from tests.recipes import programs
-from tests.training.pictures import encode
 from tests.training.pictures import noise
+from tests.training.pictures import write_folder
 
+pytestmark = pytest.mark.usefixtures("few_files")
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "finetune.md"
 PAGE = PAGE.read_text()
 # The name, the number of added lines and the text of each diff.
@@ -46,7 +47,7 @@ def changed(*names):
 
 
 @pytest.fixture
-def recipe(tmp_path, small_model):
+def recipe(tmp_path):
     """Returns a function that runs the recipe with diffs applied."""
 
     def run(*names, output="run", **settings):
@@ -73,67 +74,46 @@ def test_stated_number_of_lines_matches_the_diff():
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_diff_for_another_loss(recipe, monkeypatch):
-    calls, compile_model = [], Model.compile
+def test_diffs_for_another_loss_and_an_augmentation(
+    recipe, tmp_path, monkeypatch
+):
+    """tests/training/test_accumulation.py has the numbers of its steps."""
+    import tensorflow as tf
 
-    def record(model, **arguments):
-        calls.append(arguments)
+    images = {f"{i % 2}/{i}.png": noise(16, 16, seed=i) for i in range(12)}
+    losses, compile_model = [], Model.compile
+    calls, uniform = [], tf.random.stateless_uniform
+
+    def compiled(model, **arguments):
+        losses.append(arguments["loss"])
         return compile_model(model, **arguments)
 
-    monkeypatch.setattr(Model, "compile", record)
-    recipe("Another loss")
-    loss = calls[0]["loss"]
-    assert isinstance(loss, keras.losses.CategoricalFocalCrossentropy)
+    def drawn(*arguments):
+        calls.append(arguments[2:])
+        return uniform(*arguments)
+
+    monkeypatch.setattr(Model, "compile", compiled)
+    monkeypatch.setattr(tf.random, "stateless_uniform", drawn)
+    photos = str(write_folder(tmp_path / "photos", images))
+    settings = {"dataset": photos, "image_size": 8, "batch_size": 4}
+    recipe("Another loss", "An augmentation", **settings)
+    assert isinstance(losses[0], keras.losses.CategoricalFocalCrossentropy)
+    assert (0.8, 1.2) in calls
 
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_diffs_for_another_metric_and_a_callback(recipe, capsys):
+def test_diffs_for_another_metric_and_a_callback(recipe):
     """Training stops three evaluations after the best one."""
     # At this learning rate the loss rises soon.
     settings = {"steps": 15, "evaluate_every": 1, "learning_rate": 3.0}
     output = recipe("Another metric", "A callback", **settings)
     rows = programs.rows_of(output)
     assert float(rows[0]["test_top_5"]) >= float(rows[0]["test_accuracy"])
-    assert capsys.readouterr().out.count("  top 5") == 2  # train and test
     losses = [float(row["test_loss"]) for row in rows]
     assert len(losses) < 15
     assert len(losses) == losses.index(min(losses)) + 1 + 3
     assert (output / "model.keras").exists()
-
-
-@pytest.mark.nightly
-@pytest.mark.backends("torch")
-def test_diff_for_an_augmentation_resumes(recipe, tmp_path, monkeypatch):
-    """An interrupted run ends with the weights of an uninterrupted one."""
-    import tensorflow as tf
-
-    for name in ("red", "blue"):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for i in range(8):
-            path = tmp_path / "photos" / name / f"{i}.png"
-            image = noise(16, 16, seed=8 * (name == "red") + i)
-            path.write_bytes(encode(image))
-    settings = {
-        "dataset": str(tmp_path / "photos"),
-        "batch_size": 4,
-        "steps": 4,
-        "evaluate_every": 2,
-    }
-    calls, uniform = [], tf.random.stateless_uniform
-    monkeypatch.setattr(
-        tf.random,
-        "stateless_uniform",
-        lambda *arguments: calls.append(arguments) or uniform(*arguments),
-    )
-    whole = recipe("An augmentation", output="whole", **settings)
-    assert (0.8, 1.2) in [arguments[2:] for arguments in calls]
-    interrupt_after(monkeypatch, 3)
-    with pytest.raises(KeyboardInterrupt):
-        recipe("An augmentation", output="resumed", **settings)
-    monkeypatch.undo()
-    resumed = recipe("An augmentation", output="resumed", **settings)
-    programs.assert_same_runs(resumed, whole)
 
 
 def interrupt_after(monkeypatch, steps):

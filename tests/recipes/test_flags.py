@@ -1,17 +1,170 @@
-"""Every flag that a recipe once had is still accepted.
-
-flags.json has the flags by the number of their values, of 2026-11-24.
-"""
+"""Mistakes in command lines end with one line, before anything is written, and
+every flag that a recipe once had is still accepted."""
 
 import json
 import pathlib
+import re
 
 import pytest
 
 from keras_vit.training import command_line
 from tests.recipes import programs
+from tests.training.pictures import encode
+from tests.training.pictures import noise
+from tests.training.pictures import write_folder
 
 pytestmark = pytest.mark.backends("torch")
+
+# The words of the error, by the recipe and its flags. {run} is the folder of a
+# model of digits, and {data} one of datasets.
+REFUSED = {
+    "finetune_cifar": {
+        "--preset vit_jax": "give --weights",
+        "--keep-head": "--keep-head is for fine-tuning",
+        "--pooling gap": "--pooling is for fine-tuning",
+        "--train head": "--train is for fine-tuning",
+        "--weights x.npz --preset vit_jax --optimizer adamw": "rates of sgd"
+        ".*--optimizer adamw",
+        "--layer-decay 1.5": "must be 1 or less. Received: 1.5",
+        "--preset bit": "--preset must be one of .*vit_jax.*: bit",
+        "--steps 1 --epochs 1": "--steps or --epochs, not both",
+        "--average 0.9 --average-from 0.5": "--average or --average-from",
+        "--batch-size 64 --accumulate 3": "3 must divide --batch-size 64",
+        "--model ViTB61": "There is no model 'ViTB61'",
+        "--image-size 31": "Received: 31",
+        "--image-size 8 --patch-size 3": "do not divide",
+        "--weights x.npz": "There is no file",
+        "--model compact-bit --remat": "--remat is for Vision",
+        "--model compact-bit --dropout 0.5": "--dropout is for Vision",
+        "--model compact-bit --patch-sizes 2 4": "--patch-sizes is for Vision",
+        "--model compact-hybrid --max-tokens 9": "--max-tokens is for Vision",
+        "--image-size 12 --patch-size 3 --patch-sizes 3 5": "Received: 5 of "
+        "3, 5, and images of 12 x 12 pixels",
+        "--dataset {data}/empty": "two classes",
+        "--dataset {data}/several.csv --loss sigmoid --image-size 8 "
+        "--class-weights balanced": "class_weights",
+        "--dataset {data}/several.csv": "several.*--loss sigmoid",
+        "--output {run}": "a finished run.*--overwrite",
+        "--alpha 0.1": "--alpha is for training with",
+        "--distill token": "--distill is for training with",
+        "--holdout much": "--holdout must be .*'much'",
+        "--sweep paper --holdout 0": "--holdout a fraction above 0",
+    },
+    "pretrain": {
+        "--steps 9 --warmup-steps 9": "must be shorter",
+        "--model compact-bit --position-embedding sincos2d": "--position-"
+        "embedding is for Vision.*a BiT has no encoder",
+        "--model compact-vit --preset augreg-imagenet": "settings for ViTTi16"
+        ".* For compact-vit, give --augment too",
+        "--pooling mean": "`pooling` must be",
+        "--accumulate 2000": "--accumulate 2000 divides each",
+    },
+    "pretrain_contrastive": {
+        "--mixup 0.2": "--mixup.*Received: 0.2",
+        "--augment light1": "--augment.*Received: light1",
+        "--accumulate 2 --batch-size 4": "--accumulate.*Received: 2",
+        "--average 0.9": "--average.*Received: 0.9",
+        "--average-from 0.75": "--average.*Received: 0.75",
+    },
+    "pretrain_masked": {
+        "--method beit": "--method must be one of",
+        "--mixup 0.2": "labels, which are not read",
+        "--cutmix 1": "labels, which are not read",
+        "--erase 0.25": "labels, which are not read",
+        "--model BiT_R50x1": "is no Vision Transformer",
+        "--model R50ViTB16": "is no Vision Transformer",
+        "--method mim --model ViTH14": "--mask-patch-size",
+        "--method mim --mask-patch-size 3": "--mask-patch-size",
+        "--method mpp --target downsized": "4 x 4",
+    },
+    "segment": {
+        "--mixup 0.2": "--mixup is for classifiers",
+        "--holdout 0.1": "--holdout is for classifiers",
+        "--test-split test": "--test-split is for classifiers",
+        "--train head": "give --weights",
+        "--accumulate 2": "--accumulate splits a batch",
+        "--average 0.9": "give --train head. Received: 0.9",
+        "--average-from 0.5": "give --train head. Received: 0.5",
+        "--scale 0.5": "--scale must be 1 or more",
+        "--model compact-bit": "Transformer blocks",
+        "--blocks 0 4": "Received: 0, 4",
+        "--dataset digits --ignore-value 7": "Received: ignore=7",
+    },
+    "detect": {
+        "--accumulate 2": "--accumulate is not for detectors",
+        "--augment light1": "--augment is not for detectors",
+        "--mixup 0.2": "--mixup is not for detectors",
+        "--protocol vit_jax": "--protocol is not for detectors",
+        "--average-from 0": "Received: 0.0, 0.0",
+        "--train head": "give --weights",
+        "--stamps x --dataset {data}/squares": "Give --stamps or --dataset",
+        "--model compact-bit": "Transformer blocks",
+        "--average 0.9": "Received: 0.9, None",
+        "--scale 0.5": "--scale must be 1 or more",
+        "--queries 0": "--queries must be 1 or more",
+        "--dataset nothing": "Received: 'nothing'",
+    },
+    "evaluate": {
+        "": "Give --weights",
+        "--weights {run} --split dev": "one of .'test', 'train', 'all'.",
+        "--weights {run} --real {data}/none.json": "No such file.*none.json",
+        "--weights {run} --real {data}/real.json": "of 'digits' have no names",
+        "--weights x.npz": "There is no file",
+        "--weights {run} --output {run}": "--overwrite",
+        "--weights {run} --patch-size 3": "not divide an image of 8 x 8",
+    },
+    "few_shot": {
+        "": "Give --weights",
+        "--weights {run} --shots 0": "--shots must be 1",
+        "--weights {run} --seeds 0": "--seeds must be 1",
+        "--weights {run} --dataset digit": "'digits'",
+    },
+    "predict": {
+        "--weights {run}": "Give --images",
+        "--weights {run} --images no.png": "There is no file or folder",
+        "--weights {run} --images {data}/empty": "There is no image in",
+    },
+    "scale": {
+        "--study colour": "colour",
+        "--image-size 30": "30",
+        "--keep best": "keep best",
+        "--shots 0": "shots",
+    },
+    "ablate_position_embedding": {
+        "--pooling map": "Received: map",
+        "--keep best": "leave out --keep best",
+        "--settings relative/stem": "no 'relative/stem'.*relative/every",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def data(data_folders):
+    (data_folders / "empty").mkdir()
+    (data_folders / "real.json").write_text("[[1]]")
+    pictures = {f"{i}.png": encode(noise(9, 9, seed=i)) for i in range(12)}
+    write_folder(data_folders, pictures)
+    rows = [f"{i}.png,{('a', 'b', 'a;b')[i % 3]}" for i in range(12)]
+    table = "\n".join(["image,label", *rows])
+    (data_folders / "several.csv").write_text(table)
+    return data_folders
+
+
+@pytest.mark.parametrize(
+    "name, flags",
+    [(name, flags) for name in REFUSED for flags in REFUSED[name]],
+)
+def test_refused(name, flags, data, trained_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    given = flags.format(data=data, run=trained_run).split()
+    if "--output" not in given:
+        given += ["--output", "out"]
+    line = programs.refused(capsys, name, *given)
+    assert re.search(REFUSED[name][flags], line), line
+    assert not list(tmp_path.iterdir())
+
+
+# The flags of 2026-11-24, by the number of their values.
 FLAGS = pathlib.Path(__file__).with_name("flags.json")
 FLAGS = json.loads(FLAGS.read_text())
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.training import command_line
 from tests.recipes import programs
+from tests.recipes import runs
 
-pytestmark = pytest.mark.usefixtures("small_model")
 recipe = programs.load("finetune_cifar")
 CLASSES = ("blue", "green", "red")
 FLAGS = {"image_size": 8, "patch_size": 4, "batch_size": 8, "protocol": "whole"}
@@ -38,22 +37,22 @@ def photos(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(photos, small_model, tmp_path_factory):
+def run(photos, tmp_path_factory):
     output = tmp_path_factory.mktemp("runs") / "photos"
-    recipe.main(
-        recipe.Config(
-            dataset=str(photos),
-            loss="sigmoid",
-            steps=40,
-            evaluate_every=20,
-            learning_rate=0.01,
-            keep="best",
-            patience=9,
-            average_from=0.75,
-            output=str(output),
-            **FLAGS,
-        )
+    config = recipe.Config(
+        dataset=str(photos),
+        loss="sigmoid",
+        steps=40,
+        evaluate_every=20,
+        learning_rate=0.01,
+        keep="best",
+        patience=9,
+        average_from=0.75,
+        output=str(output),
+        **FLAGS,
     )
+    with runs.few_files():
+        recipe.main(config)
     return output
 
 
@@ -130,31 +129,3 @@ def test_all_likely_classes_are_predicted(run, photos, tmp_path):
             assert known["probability"] == pytest.approx(probability, abs=1e-4)
     counts = {len(one["classes"]) for one in facts["predictions"]}
     assert len(counts) > 1
-
-
-@pytest.mark.backends("torch")
-def test_class_weights_of_several_classes_are_refused(photos, tmp_path):
-    settings = {**FLAGS, "dataset": str(photos), "output": str(tmp_path / "a")}
-    settings |= {"loss": "sigmoid", "class_weights": "balanced"}
-    with pytest.raises(command_line.UserError, match="class_weights"):
-        recipe.main(recipe.Config(**settings))
-    assert not (tmp_path / "a").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.backends("torch")
-def test_sigmoid_loss_and_class_weights_with_one_class_per_image(tmp_path):
-    output = tmp_path / "digits"
-    recipe.main(
-        recipe.Config(
-            loss="sigmoid",
-            class_weights="balanced",
-            steps=2,
-            average_from=0.5,
-            batch_size=32,
-            output=str(output),
-        )
-    )
-    facts = programs.read_metadata(output)
-    assert 0 <= facts["test_accuracy"] <= 1
-    assert facts["config"]["class_weights"] == "balanced"

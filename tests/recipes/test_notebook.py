@@ -28,8 +28,6 @@ SHORT = {
     "EVALUATE_EVERY": "2",
 }
 
-pytestmark = pytest.mark.usefixtures("small_model")
-
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
@@ -92,6 +90,10 @@ def test_notebook_runs(run, capsys):
 @pytest.mark.backends("torch")
 def test_interrupted_run_resumes_bit_for_bit(run, monkeypatch):
     """All cells run again after the interruption."""
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig",
+        lambda figure, path, **_: pathlib.Path(path).touch(),
+    )
     run("whole")
     batches = []
 

@@ -139,15 +139,3 @@ def test_bad_images_are_reported(pictures, trained_run, tmp_path, capsys):
         programs.run("predict", *arguments, "--skip-bad-images")
     metadata = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert metadata["skipped"] == 1 and len(metadata["predictions"]) == 2
-
-
-def test_wrong_flags_are_refused(trained_run, tmp_path, capsys):
-    for arguments, words in (
-        ((), "Give --images"),
-        (("--images", tmp_path / "none.png"), "There is no file or folder"),
-        (("--images", tmp_path), "There is no image in"),
-    ):
-        line = programs.refused(
-            capsys, "predict", "--weights", trained_run, *arguments
-        )
-        assert words in line

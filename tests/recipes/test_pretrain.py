@@ -6,8 +6,6 @@ import pytest
 
 import keras_vit
 from keras_vit import training
-from keras_vit.training import command_line
-from tests import harness
 from tests.recipes import programs
 from tests.recipes.programs import imagenet
 from tests.recipes.programs import read_metadata
@@ -15,14 +13,6 @@ from tests.recipes.programs import rows_of
 
 recipe = programs.load("pretrain")
 finetune = programs.load("finetune_cifar")
-main = recipe.main
-
-
-pytestmark = pytest.mark.usefixtures("small_model")
-
-
-def run(**settings):
-    main(recipe.Config(**settings))
 
 
 def digits_data():
@@ -111,6 +101,7 @@ def test_augmentation_sets_mixup():
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.usefixtures("three_blocks")
 def test_dropout_and_drop_path_placement():
     """Dropout follows the positions, the attention and both dense layers of an
     MLP, but not the attention probabilities; drop path grows linearly from
@@ -122,39 +113,17 @@ def test_dropout_and_drop_path_placement():
     names = [layer.name for layer in model.layers]
     before = names.index("position_embedding")
     assert names.index("embedding_dropout") == before + 1
-    for i in range(12):
+    for i in range(3):
         block = model.get_layer(f"block_{i}")
-        assert block.drop_path == pytest.approx(0.3 * i / 11)
+        assert block.drop_path == pytest.approx(0.3 * i / 2)
         assert (block.dropout, block.attention_dropout) == (0.1, 0.0)
         assert block.mlp.dropout == 0.1
     # The paper's tanh layer, of the hidden size.
     assert model.get_layer("pre_logits").units == 192
 
 
-# The paper's ImageNet-21k settings, on digits, with every random operation and
-# a momentum in bfloat16.
-SETTINGS = {
-    "preset": "paper-imagenet21k",
-    "model": "compact-vit",
-    "steps": 6,
-    "batch_size": 64,
-    "learning_rate": 0.01,
-    "checkpoint_every": 1,
-    "drop_path": 0.1,
-    "mixup": 0.2,
-    "momentum_dtype": "bfloat16",
-}
-
-
-@pytest.fixture(scope="module")
-def pretrained(small_model, tmp_path_factory):
-    output = tmp_path_factory.mktemp("runs") / "digits"
-    with harness.eager():
-        run(**SETTINGS, output=str(output))
-    return output
-
-
-def test_files_of_a_run(pretrained):
+def test_files_of_a_run(finished):
+    pretrained = finished("pretrain")
     found = sorted(path.name for path in pretrained.iterdir())
     assert found == sorted([*training.FILES, "log.txt"])
     config = read_metadata(pretrained)["config"]
@@ -172,19 +141,11 @@ def test_files_of_a_run(pretrained):
     assert model.get_layer("head").get_weights()[1].max() < -9
 
 
-# test_finetune_cifar.py resumes a run on each backend.
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_interrupted_run_resumes_bit_for_bit(pretrained, tmp_path):
-    with programs.interrupted(3):
-        run(**SETTINGS, output=str(tmp_path))
-    run(**SETTINGS, output=str(tmp_path))
-    programs.assert_same_runs(tmp_path, pretrained)
-
-
-@pytest.mark.slow
-@pytest.mark.backends("torch")
-def test_fine_tuning_drops_the_representation_layer(pretrained, tmp_path):
+@pytest.mark.usefixtures("few_files")
+def test_fine_tuning_drops_the_representation_layer(finished, tmp_path):
+    pretrained = finished("pretrain")
     before = keras.models.load_model(pretrained / "model.keras")
     assert before.get_layer("pre_logits").weights
     settings = {"steps": 1, "batch_size": 64, "image_size": 16}
@@ -231,32 +192,3 @@ def test_presets_are_for_models_of_another_family(preset, published, compact):
     assert found.preactivation is None
     config = recipe.Config(model=compact, **given)
     programs.plan(recipe, config, digits_data()).build()
-
-
-def refused(match, **settings):
-    with pytest.raises(
-        (command_line.UserError, ValueError), match=match
-    ) as error:
-        run(**settings)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.backends("torch")
-def test_wrong_settings_give_a_one_line_error(tmp_path):
-    output = {"output": str(tmp_path / "out")}
-    refused("must be shorter", steps=9, warmup_steps=9, **output)
-    refused(
-        "--position-embedding is for Vision.*a BiT has no encoder",
-        model="compact-bit",
-        position_embedding="sincos2d",
-        **output,
-    )
-    refused(
-        "settings for ViTTi16.* For compact-vit, give --augment too",
-        model="compact-vit",
-        preset="augreg-imagenet",
-        **output,
-    )
-    refused("`pooling` must be", pooling="mean", **output)
-    refused("--accumulate 2000 divides each", accumulate=2000, **output)
-    assert not (tmp_path / "out").exists()

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.training import models
 from keras_vit.training import presets
 from keras_vit.training import pretraining as masked
 from tests.harness import numpy
@@ -16,24 +15,6 @@ from tests.recipes.programs import rows_of
 
 recipe = programs.load("pretrain_masked")
 finetune = programs.load("finetune_cifar")
-main = recipe.main
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_model():
-    """Of compact-vit one narrow block: most of the time is compiling."""
-    sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2}
-    small = ("VisionTransformer", {**sizes, "pooling": "gap"}, None)
-    decoder = {"decoder_layers": 1, "decoder_width": 16}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(models.COMPACT, "compact-vit", small)
-        small = presets.MASKED["mae"].by_model[None]
-        patch.setitem(
-            presets.MASKED["mae"].by_model, None, {**small, **decoder}
-        )
-        yield
-
-
 # As published, not from the table in the package: batch, steps, learning rate,
 # decay a step, warm-up, second beta, ratio, initial values.
 PUBLISHED = {
@@ -122,6 +103,7 @@ def test_learning_rates_match_the_publications(method, expected, base, batch):
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
+@pytest.mark.usefixtures("three_blocks")
 @pytest.mark.parametrize("method", presets.MASKED)
 def test_encoders_and_decays_match_the_publications(method):
     """ViT-Ti/16 for small images, otherwise as published.
@@ -133,7 +115,7 @@ def test_encoders_and_decays_match_the_publications(method):
     config = recipe.Config(method=method, **small)
     job = programs.plan(recipe, config, imagenet())
     model, (optimizer, rate) = job.build(), job.optimizer()
-    block = model.encoder.get_layer("block_11")
+    block = model.encoder.get_layer("block_2")
     assert ENCODERS[method] == (
         job.batches["protocol"],
         job.batches["mode"],
@@ -185,10 +167,8 @@ def test_encoders_and_decays_match_the_publications(method):
         ),
     ],
 )
-def test_pre_training_resumes_and_is_fine_tuned(method, tmp_path):
-    output = tmp_path / "run"
-    given = dict(method=method, steps=6, picture_every=3, checkpoint_every=2)
-    main(recipe.Config(output=str(output), **given))
+def test_files_of_a_run_are_fine_tuned(method, finished):
+    output = finished(method)
     assert {"test_loss"} < read_metadata(output).keys()
     rows = rows_of(output)
     names = ["step", "train_loss", "test_loss", "learning_rate"]
@@ -196,14 +176,6 @@ def test_pre_training_resumes_and_is_fine_tuned(method, tmp_path):
     assert int(rows[-1]["step"]) == 6
     pictures = sorted(p.name for p in (output / "reconstructions").iterdir())
     assert {"step-00000003.png", "step-00000006.png"} <= set(pictures)
-    if method == "mae":
-        stopped = recipe.Config(output=str(tmp_path / "stopped"), **given)
-        with programs.interrupted(5):
-            main(stopped)
-        main(stopped)
-        files = "encoder.keras", "model.keras"
-        programs.assert_same_runs(tmp_path / "stopped", output, *files)
-
     # The folder, the encoder and the whole model are the same to fine-tune.
     whole = keras_vit.pretraining.load(output / "model.keras")
     kernel = numpy(whole.encoder.get_layer("block_0").mlp.dense_1.kernel)
@@ -218,24 +190,6 @@ def test_pre_training_resumes_and_is_fine_tuned(method, tmp_path):
         assert model.output_shape == (None, 10)
         # What was fixed in pre-training learns here.
         assert model.get_layer("position_embedding").trainable_variables
-
-
-@pytest.mark.backends("torch")
-def test_wrong_settings_are_refused_before_training(tmp_path):
-    for message, settings in (
-        ("--method must be one of", {"method": "beit"}),
-        ("labels, which are not read", {"mixup": 0.2}),
-        ("labels, which are not read", {"cutmix": 1.0}),
-        ("labels, which are not read", {"erase": 0.25}),
-        ("is no Vision Transformer", {"model": "BiT_R50x1"}),
-        ("is no Vision Transformer", {"model": "R50ViTB16"}),
-        ("--mask-patch-size", {"method": "mim", "model": "ViTH14"}),
-        ("--mask-patch-size", {"method": "mim", "mask_patch_size": 3}),
-        ("4 x 4", {"method": "mpp", "target": "downsized"}),
-    ):
-        with pytest.raises(ValueError, match=message):
-            main(recipe.Config(output=str(tmp_path / "out"), **settings))
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.backends("torch")

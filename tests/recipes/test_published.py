@@ -16,6 +16,7 @@ from keras_vit.models import BIT_VARIANTS
 from keras_vit.models import VARIANTS
 from keras_vit.training import command_line
 from keras_vit.training import setup
+from tests import small
 from tests.recipes import programs
 from tests.recipes import published
 from tests.training.mocked import mocked
@@ -84,25 +85,14 @@ def settings_of(program, config, data):
     job = programs.plan(program, config, data)
     config, (optimizer, rate) = job.config, job.optimizer()
     kernel = keras.Variable(np.ones((2, 2), "float32"), name="kernel")
-    found = {
-        name: getattr(config, name, None) or 0
-        for name in (
-            *("dropout", "mixup", "cutmix", "erase", "label_smoothing"),
-            *("drop_path", "average", "head_bias", "representation_size"),
-        )
-    }
-    for name in ("batch_size", "image_size", "protocol", "mode", "model"):
-        found[name] = getattr(config, name)
+    found = {name: value or 0 for name, value in vars(config).items()}
     for name in ("momentum", "beta_1", "beta_2", "epsilon"):
         found[name] = getattr(optimizer, name, None)
     found |= {
         "num_train": data.num_train,
         "num_test": data.num_test,
         "split": job.split,
-        "steps": job.steps,
-        "loss": job.loss,
         "augment": AUGREG[config.augment][:2],
-        "pooling": getattr(config, "pooling", None),
         "optimizer": type(optimizer).__name__,
         "clip": optimizer.global_clipnorm,
         "weight_decay": optimizer.weight_decay or 0,
@@ -217,13 +207,8 @@ def test_preset_settings_depend_on_the_model(datasets):
 
 def test_mae_head_reads_the_mean_of_the_patches(tmp_path):
     """models_vit.py: `fc_norm(x[:, 1:].mean(dim=1))`, of the last block."""
-    arguments = {"patch_size": 4, "hidden_size": 16, "num_layers": 2}
-    model = keras_vit.VisionTransformer(
-        **arguments, input_shape=(8, 8, 3), num_heads=2, include_top=False
-    )
-    for variable in model.variables:
-        noise = keras.random.normal(variable.shape, stddev=0.3, seed=1)
-        variable.assign(variable + noise)
+    model = small.vit(num_layers=2, include_top=False)
+    small.randomize(model)
     path = tmp_path / "mae.npz"
     keras_vit.converters.save(model, path)
     tuned = training.build_model(
@@ -285,26 +270,26 @@ def built(preset, **settings):
     return programs.plan(pretrain, config, digits).build()
 
 
-@pytest.mark.parametrize("name", ["augreg-imagenet", "augreg-imagenet21k"])
-def test_augreg_positions_match_big_vision(name):
-    """big_vision/models/vit.py: get_posemb, and _Model.__call__."""
+@pytest.mark.parametrize(
+    "name, length, deviation",
+    [
+        # big_vision/models/vit.py: get_posemb, and _Model.__call__: the class
+        # token has no position.
+        ("augreg-imagenet", 4, 192**-0.5),
+        ("augreg-imagenet21k", 4, 192**-0.5),
+        ("paper-imagenet", 5, 0.02),
+    ],
+)
+def test_initial_positions_match_the_publications(name, length, deviation):
     model = built(name, model="ViTTi16", augment="none")
     layer = model.get_layer("position_embedding")
-    assert layer.num_prefix_tokens == 0  # the class token has no position
-    assert layer.embedding.shape == (1, 4, 192)
+    assert layer.num_prefix_tokens == length - 4
+    assert layer.embedding.shape == (1, length, 192)
     values = keras.ops.convert_to_numpy(layer.embedding)
-    assert values.std() == pytest.approx(192**-0.5, rel=0.1)
+    assert values.std() == pytest.approx(deviation, rel=0.1)
     assert values.mean() == pytest.approx(0, abs=0.01)
     (token,) = model.get_layer("class_token").get_weights()
     assert not token.any()
-
-
-def test_paper_positions_match_vit_jax():
-    model = built("paper-imagenet", model="ViTTi16")
-    layer = model.get_layer("position_embedding")
-    assert layer.embedding.shape == (1, 5, 192)
-    values = keras.ops.convert_to_numpy(layer.embedding)
-    assert values.std() == pytest.approx(0.02, rel=0.1)
 
 
 @pytest.mark.slow
@@ -312,11 +297,7 @@ def test_paper_positions_match_vit_jax():
 def test_bit_networks_match_big_vision(name, before):
     """big_vision/models/bit.py and bit_paper.py"""
     model = built(name, model="compact-bit")
-    full = keras_vit.BiT_R50x1(
-        preactivation=before, input_shape=(32, 32, 3), classes=10
-    )
-    for one in (model, full):
-        assert ("final_norm" in {x.name for x in one.layers}) == before
+    assert ("final_norm" in {x.name for x in model.layers}) == before
     unit = model.get_layer("stage_1_unit_1")
     assert unit.preactivation == before
     gamma = keras.ops.convert_to_numpy(unit.norm_3.gamma)

@@ -15,8 +15,8 @@ from tests.recipes.test_finetune_cifar import rows_of
 from tests.recipes.test_finetune_cifar import run
 
 pytestmark = [
-    pytest.mark.usefixtures("small_model"),
     pytest.mark.backends("torch"),
+    pytest.mark.usefixtures("few_files"),
 ]
 
 
@@ -35,13 +35,6 @@ def test_learning_rates_are_parsed(given, expected):
             recipe.Config(sweep=given[0])
     else:
         assert command_line.parse_learning_rates(*given) == expected
-
-
-def test_conflicting_flags_are_refused():
-    with pytest.raises(ValueError, match="--holdout must be .*'much'"):
-        recipe.Config(holdout="much")
-    with pytest.raises(ValueError, match="--holdout a fraction above 0"):
-        recipe.Config(sweep="paper", holdout=0.0)
 
 
 @pytest.fixture

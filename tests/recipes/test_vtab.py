@@ -5,6 +5,7 @@ import pytest
 
 import keras_vit
 from tests.recipes import programs
+from tests.small import vit
 from tests.training.mocked import mocked
 
 pytest.importorskip("tensorflow_datasets")
@@ -19,16 +20,8 @@ def prepared(tmp_path, monkeypatch):
     """All datasets with three random images per split, and small weights."""
     counts = {"train": 100, "validation": 8, "test": 8}
     sets = {task.tfds: counts for task in TASKS.values()}
-    model = keras_vit.VisionTransformer(
-        patch_size=4,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        input_shape=(8, 8, 3),
-        classes=3,
-    )
     weights = tmp_path / "weights.npz"
-    keras_vit.converters.save(model, weights)
+    keras_vit.converters.save(vit(), weights)
     with mocked(tmp_path / "tfds", sets):
         yield (
             # One batch holds every split, of which only three images are read.

@@ -28,6 +28,17 @@ def encode(pixels, kind="PNG", **options):
     return file.getvalue()
 
 
+def write_folder(root, images):
+    """Writes images, or what they are encoded to, by their paths."""
+    for name, image in images.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kind = "JPEG" if path.suffix.lower() in (".jpg", ".jpeg") else "PNG"
+        is_encoded = isinstance(image, (bytes, bytearray))
+        path.write_bytes(image if is_encoded else encode(image, kind))
+    return root
+
+
 def bilinear(image, size):
     """Resizes without antialiasing, with half-pixel centers."""
     for axis in (0, 1):

@@ -1,17 +1,13 @@
 """A small run to interrupt."""
 
-import dataclasses
 import json
-import os
 import pathlib
-import time
 
 import keras
 import numpy as np
 
 import keras_vit
 from keras_vit import training
-from keras_vit.training import command_line
 from keras_vit.training import run_folder
 from tests.training.fitting import fit
 
@@ -33,11 +29,6 @@ class Stream(keras.utils.PyDataset):
         labels = rng.integers(0, 3, BATCH)
         images = rng.normal(labels[:, None, None, None], 1, (BATCH, 8, 8, 1))
         return images.astype("float32"), labels
-
-
-@dataclasses.dataclass
-class Config:
-    """No flags."""
 
 
 def build(average_from=None):
@@ -100,32 +91,16 @@ def main(
 
 
 class CountSteps(keras.callbacks.Callback):
-    """Counts the steps in shared memory, and waits after one of them.
+    """Counts the steps in shared memory.
 
     Args:
         counter: `multiprocessing.RawValue` of an integer. It has no lock,
             which a killed process might hold.
-        stop: Number of steps after which it waits.
-        resume: `multiprocessing.RawValue` that it waits for to be 1.
     """
 
-    def __init__(self, counter, stop=None, resume=None):
+    def __init__(self, counter):
         super().__init__()
-        self.counter, self.stop, self.resume = counter, stop, resume
+        self.counter = counter
 
     def on_train_batch_end(self, batch, logs=None):
         self.counter.value += 1
-        if self.counter.value == self.stop:
-            while not self.resume.value:
-                time.sleep(0.01)
-
-
-def in_process(folder, *arguments):
-    """Runs in a process of its own, as a recipe does."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    command_line.run(
-        lambda config: main(folder, [CountSteps(*arguments)]),
-        Config,
-        "A run.",
-        [],
-    )

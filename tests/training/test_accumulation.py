@@ -56,6 +56,18 @@ def test_accumulated_gradients_match_the_full_batch(name, scaled, record_error):
     record_error("gradient accumulation", name, error, 1e-6)
 
 
+MIXED = {"mixup": 1.0, "cutmix": 1.0}
+
+
+def train_of(kind):
+    """Returns a dataset's function of batches, and one that casts."""
+    if kind == "digits":
+        return keras_vit.data.load_dataset("digits").train, np.asarray
+    images = [pictures.noise(12, 16, seed=i) for i in range(12)]
+    data = keras_vit.data.from_arrays(np.stack(images), np.arange(12) % 2)
+    return data.train, keras.ops.cast
+
+
 def rows(train, count, **options):
     """Images and labels of two batches of 8, as micro-batches."""
     batches = train(
@@ -73,47 +85,23 @@ def rows(train, count, **options):
         pytest.param(kind, options, marks=pytest.mark.backends(backend))
         for kind, backend, options in (
             ("digits", "torch", {}),
-            ("digits", "torch", {"mixup": 1.0, "cutmix": 1.0, "start": 5}),
-            (
-                "arrays",
-                "tensorflow",
-                {"mixup": 1.0, "cutmix": 1.0, "shard": (1, 2)},
-            ),
+            ("digits", "torch", {**MIXED, "start": 5}),
+            ("arrays", "tensorflow", {**MIXED, "shard": (1, 2)}),
         )
     ],
 )
 def test_micro_batches_equal_the_full_batch(kind, options):
-    """Distortion, lambda and partners are those of the full batch."""
-    train = train_of(kind)
+    """Distortion, lambda and partners are those of the full batch, and a
+    transform takes the number of that batch."""
+    train, cast = train_of(kind)
+    plain = rows(train, 1, **options)
+    options = {**options, "transform": lambda k, x: x * cast(k + 1, "float32")}
     whole = rows(train, 1, **options)
+    numbers = np.repeat(options.get("start", 0) + np.array([1, 2]), 8)
+    factors = numbers[:: 16 // len(plain[0])].reshape(-1, 1, 1, 1)
+    np.testing.assert_allclose(whole[0], plain[0] * factors, rtol=1e-6)
     for count in (2, 4) if kind == "digits" else (2,):
         for found, expected in zip(
             rows(train, count, **options), whole, strict=True
         ):
             np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param("digits", marks=pytest.mark.backends("torch")),
-        pytest.param("arrays", marks=pytest.mark.backends("tensorflow")),
-    ],
-)
-def test_transform_takes_the_number_of_the_batch(kind):
-    count, options = 4, {"start": 5, "mixup": 0.5}
-    before = rows(train_of(kind), count, **options)
-    cast = np.asarray if kind == "digits" else keras.ops.cast
-    options["transform"] = lambda number, x: x * cast(number, "float32")
-    found = rows(train_of(kind), count, **options)
-    factors = np.repeat([5, 6], 8).reshape(-1, 1, 1, 1)
-    np.testing.assert_allclose(found[0], before[0] * factors, rtol=1e-6)
-    np.testing.assert_array_equal(found[1], before[1])
-
-
-def train_of(kind):
-    if kind == "digits":
-        return keras_vit.data.load_dataset("digits").train
-    images = [pictures.noise(12, 16, seed=i) for i in range(12)]
-    labels = np.arange(12) % 2
-    return keras_vit.data.from_arrays(np.stack(images), labels).train

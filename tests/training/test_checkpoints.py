@@ -19,6 +19,7 @@ from keras_vit import _logging
 from keras_vit import training
 from keras_vit.training import callbacks
 from keras_vit.training import checkpoint
+from keras_vit.training.callbacks import completed_steps
 from tests.harness import numpy
 from tests.recipes.programs import Crash
 from tests.recipes.programs import rows_of
@@ -143,24 +144,22 @@ def test_killed_run_resumes_bit_for_bit_with_a_wrong_clock(straight, tmp_path):
     assert all(float(x["images_per_second"]) > 0 for x in rows_of(tmp_path))
 
 
+class Terminate(keras.callbacks.Callback):
+    """Sends SIGTERM, as schedulers do, within a step."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if completed_steps(self.model) == 6:
+            assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+            signal.raise_signal(signal.SIGTERM)
+
+
 @pytest.mark.backends("torch")
-@pytest.mark.slow
-def test_sigterm_saves_a_checkpoint_and_exits_with_143(straight, tmp_path):
-    """Schedulers restart a run by its exit status, 128 plus the signal."""
-    counter, resume = PROCESSES.RawValue("i", 0), PROCESSES.RawValue("i", 0)
-    process = PROCESSES.Process(
-        target=run_small.in_process, args=(tmp_path, counter, 7, resume)
-    )
-    process.start()
-    while process.is_alive() and counter.value < 7:
-        time.sleep(0.01)
-    assert counter.value == 7, "it ended before"
-    process.terminate()
-    resume.value = 1
-    process.join()
-    assert process.exitcode == 143
-    steps = sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*"))
-    assert steps[-1] > "step-00000006.npz"
+def test_sigterm_saves_a_checkpoint_at_the_end_of_the_step(straight, tmp_path):
+    """test_flags.py has the exit status."""
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(training.Preempted, match="Saved step 7 in"):
+        run_small.main(tmp_path, [Terminate()])
+    assert signal.getsignal(signal.SIGTERM) == before
     run_small.main(tmp_path)
     assert_same_end(tmp_path, straight.folder)
 

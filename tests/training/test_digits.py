@@ -130,17 +130,6 @@ def test_resize_matches_keras_bilinear(size):
     np.testing.assert_allclose(digits.resize(images, size), expected, atol=1e-5)
 
 
-def test_rectangles(data):
-    options = {"image_size": (8, 40), "batch_size": 16}
-    images, _ = take(data.train(**options), 4)
-    assert images.shape == (4, 16, 8, 40, 1)
-    assert -1 <= images.min() and images.max() <= 1
-    square = data.test(image_size=8, batch_size=16)[0][0]
-    np.testing.assert_array_equal(
-        data.test(**options)[0][0], digits.resize(square, (8, 40))
-    )
-
-
 @pytest.mark.parametrize("size", [(8, 8), (8, 64), (64, 8)])
 def test_random_affine_keeps_shape_and_value_range(size, monkeypatch):
     rng = np.random.default_rng(0)

@@ -1,13 +1,22 @@
+"""Models that runs begin with, what they train, and what is saved."""
+
 import json
 import shutil
 
+import keras
 import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit import converters
 from keras_vit import training
+from keras_vit.segmentation import LinearSegmenter
 from keras_vit.training import command_line
 from keras_vit.training import models
+from keras_vit.training.models import freeze_weights
+from keras_vit.training.models import set_trainable
+from keras_vit.training.training_run import save_model
+from keras_vit.training.training_run import write_model
 from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
@@ -103,9 +112,10 @@ def test_zero_init_head_and_pooling_of_a_kept_head(weights, tmp_path):
     model = keras_vit.converters.load(weights)
     images = np.ones((1, 12, 12, 3), "float32")
     assert np.abs(model.predict(images, verbose=0)).max() > 0
-    models.zero_init_head(model)
+    options = {"input_shape": (12, 12, 3), "classes": 3}
+    model = models.build_model(None, weights, None, **options)
     assert np.abs(model.predict(images, verbose=0)).max() == 0
-    options = {"input_shape": (12, 12, 3), "classes": 3, "keep_head": True}
+    options["keep_head"] = True
     with pytest.raises(ValueError, match="Received: pooling='token'"):
         models.build_model(None, weights, None, mean_pooling=True, **options)
     path = str(tmp_path / "mean.npz")
@@ -154,3 +164,59 @@ def test_image_size_flag_is_parsed(value, size):
     if size:
         text = models.size_text(size)
         assert command_line.parse_image_size(text) == size
+
+
+HEAD = {"head/kernel", "head/bias"}
+LORA = {
+    f"block_0/attention/{name}/lora_kernel_{x}"
+    for name in ("query", "value")
+    for x in "ab"
+}
+
+
+def paths(model):
+    return {variable.path for variable in model.trainable_variables}
+
+
+@pytest.mark.backends("jax", "tensorflow", "torch")
+@pytest.mark.parametrize(
+    "train, options, expected",
+    [
+        ("head", {}, HEAD),
+        ("lora", {"pooling": "map"}, HEAD | LORA),  # of the blocks alone
+    ],
+)
+def test_all_weights_of_a_saved_classifier_are_trainable(
+    train, options, expected, tmp_path
+):
+    model = vit(**options)
+    names = paths(model)
+    set_trainable(model, train)
+    assert paths(model) == expected
+    save_model(model, tmp_path)
+    assert paths(model) == expected
+    file = tmp_path / "model.keras"
+    for loaded in (keras.models.load_model(file), converters.load(file)):
+        assert paths(loaded) == names
+        assert all(layer.trainable for layer in loaded.layers)
+
+
+@pytest.mark.backends("torch")
+def test_all_weights_of_a_saved_segmenter_are_trainable(tmp_path):
+    encoder = vit()
+    freeze_weights(encoder)
+    model = LinearSegmenter(encoder, 3)
+    assert len(model.trainable_weights) == 4  # batch norm and convolution
+    write_model(model, tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    statistics = 2  # of the batch norm
+    assert len(loaded.trainable_weights) == len(loaded.weights) - statistics
+
+
+@pytest.mark.backends("torch")
+def test_an_unused_mask_token_stays_frozen(tmp_path):
+    model = vit(mask_token=True)
+    names = paths(model)
+    set_trainable(model, "head")
+    write_model(model, tmp_path / "model.keras")
+    assert paths(keras.models.load_model(tmp_path / "model.keras")) == names

@@ -341,11 +341,8 @@ def test_the_step_of_a_subclass_is_taken(optimizer):
         def update_step(self, gradient, variable, learning_rate):
             super().update_step(gradient, variable, learning_rate / 2)
 
-    grads = [{"a": np.float32([1.0, -2.0, 3.0])}]
-    both = (
-        trajectory(x, {"a": np.ones(3)}, grads)
-        for x in (optimizer(0.1), Halved(0.2))
-    )
+    given = {"a": np.ones(3)}, [{"a": np.float32([1.0, -2.0, 3.0])}]
+    both = (trajectory(x, *given) for x in (optimizer(0.1), Halved(0.2)))
     np.testing.assert_allclose(*both, rtol=1e-6)
 
 

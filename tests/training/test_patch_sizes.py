@@ -9,6 +9,7 @@ from keras_vit.data import RandomPatchSizes
 from keras_vit.layers.resampling import resample_embedding
 from keras_vit.layers.resampling import resample_patch_kernel
 from keras_vit.models.loading import weights_by_path
+from tests.markers import on_all
 from tests.small import vit
 
 BASE, IMAGE = 6, 24
@@ -34,7 +35,7 @@ def _gradients(model, images):
     return dict(zip(weights, updates, strict=True))
 
 
-@pytest.mark.parametrize("size", [4, 12])
+@pytest.mark.parametrize("size", on_all([4, 12], [4]))
 def test_outputs_and_gradients_are_those_of_a_resized_kernel(
     size, tmp_path, record_error
 ):

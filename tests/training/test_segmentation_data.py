@@ -2,6 +2,7 @@
 
 import functools
 import io
+import shutil
 import struct
 import types
 import zlib
@@ -82,81 +83,73 @@ def test_an_image_of_too_many_pixels_is_named(kind, tmp_path):
         load_segmentation(str(tmp_path))
 
 
+def pixels(of=np.uint8, value=None):
+    """An image of 12 x 16 pixels."""
+    array = np.arange(192).reshape(12, 16) % 3 if value is None else value
+    return Image.fromarray(np.array(array).astype(of))
+
+
 # What is done to the files of image a, and the error.
-def no_mask(image, mask):
-    mask.unlink()
+WRONG = {
+    "no mask": (
+        lambda _, m: m.unlink(),
+        "PNG files.* an image or a mask of a$",
+    ),
+    "no image": (lambda x, _: x.unlink(), "an image or a mask of a$"),
+    "size": (
+        lambda _, m: pixels(value=np.zeros((8, 16))).save(m),
+        "a.png is of 8 x 16 .* a.jpg of 12 x 16: resize",
+    ),
+    "colors": (
+        lambda _, m: pixels().convert("RGB").save(m),
+        r"masks/a.png: its pixels are colors \(mode 'RGB'\)",
+    ),
+    "class": (
+        lambda _, m: pixels(value=[[0] * 16] + [[7] * 16] * 11).save(m),
+        "a.png has the class 7, and classes.txt names 3: 0 to",
+    ),
+    "text": (
+        lambda _, m: m.write_bytes(b"none"),
+        "masks/a.png: cannot identify",
+    ),
+    "JPEG": (
+        lambda _, m: pixels().save(m, "JPEG"),
+        "a.png: it is a file of JPEG",
+    ),
+    "truncated": (
+        lambda x, _: x.write_bytes(x.read_bytes()[:-60]),
+        "images/a.jpg: image file is truncated",
+    ),
+    "two": (
+        lambda x, _: pixels().save(x.with_suffix(".png")),
+        "images/a.png has the same mask as a.jpg",
+    ),
+    **{
+        kind: (
+            lambda x, _, kind=kind: pixels(kind).save(x.with_suffix(".tif")),
+            "a.tif: its pixels are .*8 bits",
+        )
+        for kind in ("float32", "int32")
+    },
+}
 
 
-def no_image(image, mask):
-    image.unlink()
-
-
-def other_size(image, mask):
-    Image.fromarray(np.zeros((8, 16), "uint8")).save(mask)
-
-
-def colors(image, mask):
-    Image.open(mask).convert("RGB").save(mask)
-
-
-def unknown_class(image, mask):
-    pixels = np.full((12, 16), 7, "uint8")
-    pixels[0] = 0
-    Image.fromarray(pixels).save(mask)
-
-
-def text(image, mask):
-    mask.write_bytes(b"no image")
-
-
-def a_jpeg(image, mask):
-    Image.new("L", (16, 12)).save(mask, "JPEG")
-
-
-def truncated(image, mask):
-    image.write_bytes(image.read_bytes()[:-60])
-
-
-def two_images(image, mask):
-    image.with_suffix(".png").write_bytes(image.read_bytes())
-
-
-def of_unknown_range(dtype):
-    def change(image, mask):
-        image.unlink()
-        pixels = np.arange(192).reshape(12, 16).astype(dtype)
-        Image.fromarray(pixels).save(image.with_suffix(".tif"))
-        with pytest.raises(ValueError, match="its pixels are"):
-            to_pixels(Image.fromarray(pixels), 3)
-
-    return change
-
-
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        (no_mask, "masks, PNG files.* an image or a mask of a$"),
-        (no_image, "an image or a mask of a$"),
-        (other_size, "a.png is of 8 x 16 .* a.jpg of 12 x 16: resize"),
-        (colors, r"masks/a.png: its pixels are colors \(mode 'RGB'\)"),
-        (unknown_class, "a.png has the class 7, and classes.txt names 3: 0 to"),
-        (text, "masks/a.png: cannot identify"),
-        (a_jpeg, "a.png: it is a file of JPEG"),
-        (truncated, "images/a.jpg: image file is truncated"),
-        (two_images, "images/a.png has the same mask as a.jpg"),
-        (of_unknown_range("float32"), "a.tif: its pixels are .*8 bits"),
-        (of_unknown_range("int32"), "a.tif: its pixels are .*8 bits"),
-    ],
-)
-def test_wrong_files_are_named(change, words, tmp_path):
-    for name in "abc":
-        write(tmp_path, name)
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_files_are_named(name, tmp_path):
+    change, words = WRONG[name]
+    for image in "abc":
+        write(tmp_path, image)
     (tmp_path / "classes.txt").write_text("sky\nsea\nland\n")
     (tmp_path / "images" / "._a.png").write_bytes(b"hidden")
-    change(tmp_path / "images" / "a.jpg", tmp_path / "masks" / "a.png")
+    image = tmp_path / "images" / "a.jpg"
+    change(image, tmp_path / "masks" / "a.png")
+    if name in ("float32", "int32"):
+        image.unlink()
+        with pytest.raises(ValueError, match="its pixels are"):
+            to_pixels(pixels(name), 3)
     with pytest.raises(ValueError, match=words):
         load_segmentation(str(tmp_path))
-    if change is unknown_class:  # 7 may be that of pixels without a class
+    if name == "class":  # 7 may be that of pixels without a class
         assert load_segmentation(str(tmp_path), ignore=7).num_test
 
 
@@ -167,20 +160,17 @@ def test_images_and_masks_are_turned_by_exif(orientation, tmp_path):
     upright[:8] = upright[:, :8] = 1
     exif = Image.Exif()
     exif[0x112] = orientation
+    turns = [np.rot90(upright, k) for k in range(4)]
     stored = next(
         array
-        for k in range(4)
-        for array in (np.rot90(upright, k), np.rot90(upright, k)[:, ::-1])
-        if (turned(array, exif).shape == upright.shape)
-        and (turned(array, exif) == upright).all()
+        for array in (*turns, *(x[:, ::-1] for x in turns))
+        if np.array_equal(turned(array, exif), upright)
     )
     for part in ("train", "test"):
         for name, suffix in (("a", ".jpg"), ("b", ".png"), ("c", ".tif")):
-            write(tmp_path / part, name, upright.shape, upright)
-            (tmp_path / part / "images" / f"{name}.jpg").unlink()
-            Image.fromarray(stored * 200).save(
-                tmp_path / part / "images" / f"{name}{suffix}", exif=exif
-            )
+            write(tmp_path / part, name, upright.shape, upright, suffix=suffix)
+            path = tmp_path / part / "images" / f"{name}{suffix}"
+            Image.fromarray(stored * 200).save(path, exif=exif)
         mask = Image.fromarray(stored.astype("uint16"))
         mask.save(tmp_path / part / "masks" / "c.png", exif=exif)
     data = load_segmentation(str(tmp_path))
@@ -218,14 +208,13 @@ def test_grey_masks_of_few_bits(bits, tmp_path):
 
 def test_sub_folders_of_images_and_masks(tmp_path):
     for part in ("train", "test"):
+        folder = tmp_path / part
         for name in ("a", "b"):
-            write(tmp_path / part, name)
+            write(folder, name)
         for kind, suffix in (("images", ".jpg"), ("masks", ".png")):
-            folder = tmp_path / part / kind
-            (folder / "more").mkdir()
-            file = (folder / f"b{suffix}").read_bytes()
-            (folder / "more" / f"b{suffix}").write_bytes(file)
-        (tmp_path / part / "images" / "c.gif").write_bytes(b"GIF")
+            (folder / kind / "more").mkdir()
+            shutil.copy(folder / kind / f"b{suffix}", folder / kind / "more")
+        (folder / "images" / "c.gif").write_bytes(b"GIF")
     with pytest.warns(UserWarning, match="1 files are left out.*c.gif"):
         data = load_segmentation(str(tmp_path))
     assert (data.num_train, data.num_test) == (3, 3)

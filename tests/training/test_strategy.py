@@ -167,9 +167,8 @@ def test_wrong_strategies_are_refused(name, options, words, monkeypatch):
 @pytest.mark.backends("tensorflow")
 def test_multi_worker_tf_config_is_refused(monkeypatch):
     cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
-    task = {"type": "worker", "index": 0}
-    config = json.dumps({"cluster": cluster, "task": task})
-    monkeypatch.setenv("TF_CONFIG", config)
+    config = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
     with pytest.raises(ValueError, match="TF_CONFIG.*20585.*data-parallel"):
         keras_vit.distribution.get_strategy("auto")
 

@@ -1,12 +1,16 @@
 """Images that keep their aspect: sizes, batches, and resuming."""
 
+import keras
 import numpy as np
 import pytest
-from PIL import Image
 
 from keras_vit.data import TokenBudget
 from keras_vit.data import load_dataset
 from keras_vit.data import pack_images
+from tests.training.batches import check_order
+from tests.training.batches import take
+from tests.training.pictures import noise
+from tests.training.pictures import write_folder
 
 pytestmark = pytest.mark.backends("torch")
 SIZES = ((40, 24), (16, 64), (30, 30), (12, 90), (64, 20), (8, 8))
@@ -15,13 +19,12 @@ SIZES = ((40, 24), (16, 64), (30, 30), (12, 90), (64, 20), (8, 8))
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("photos")
-    rng = np.random.default_rng(0)
     for split in ("train", "test"):
-        for i, size in enumerate(SIZES):
-            path = root / split / "ab"[i % 2] / f"{i}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pixels = rng.integers(0, 256, (*size, 3), "uint8")
-            Image.fromarray(pixels).save(path)
+        images = {
+            f"{'ab'[i % 2]}/{i}.png": noise(*size, seed=len(split) + i)
+            for i, size in enumerate(SIZES)
+        }
+        write_folder(root / split, images)
     return root
 
 
@@ -44,15 +47,8 @@ def test_batches_hold_whole_images_of_their_aspect(folder):
     data, budget = load_dataset(str(folder)), TokenBudget(20, (4, 6))
     batches = list(data.test(image_size=budget, batch_size=4, pad=True))
     assert [len(labels) for _, labels, _ in batches] == [4, 4]
-    images, _, weights = (
-        np.concatenate([np.asarray(b[i]) for b in batches])
-        if i
-        else [
-            np.concatenate([np.asarray(b[0][j]) for b in batches])
-            for j in range(3)
-        ]
-        for i in range(3)
-    )
+    columns = zip(*map(keras.tree.flatten, batches), strict=True)
+    *images, _, weights = (np.concatenate(column) for column in columns)
     assert (weights > 0).sum() == len(SIZES)
     assert not images[2][weights == 0].any()
     for i, (patches, coordinates, valid) in enumerate(
@@ -80,27 +76,15 @@ def test_training_depends_on_the_step_alone(folder, protocol):
         "image_size": TokenBudget(12, 8),
         "batch_size": 4,
         "protocol": protocol,
-        "seed": 5,
     }
 
-    def read(start, count, **more):
-        batches = data.train(start=start, **options, **more)
-        return [
-            [*map(np.asarray, (*images, labels))]
-            for images, labels in batches.take(count)
-        ]
+    def train(**more):
+        return data.train(**options, **more)
 
-    straight = read(0, 5)
-    assert len({x[0].tobytes() for x in straight}) == 5
-    for one, other in zip(straight[3:], read(3, 2), strict=True):
-        for x, y in zip(one, other, strict=True):
-            np.testing.assert_array_equal(x, y)
-    halves = read(0, 2, micro_batches=2)
-    np.testing.assert_array_equal(
-        straight[0][0], np.concatenate([x[0] for x in halves])
-    )
-    shards = [read(1, 1, shard=(i, 2))[0][0] for i in range(2)]
-    np.testing.assert_array_equal(straight[1][0], np.concatenate(shards))
+    patches, *_ = check_order(train, 5)
+    assert len({x.tobytes() for x in patches}) == 5
+    halves, *_ = take(train(seed=3, micro_batches=2), 2)
+    np.testing.assert_array_equal(patches[0], np.concatenate(halves))
 
 
 @pytest.mark.parametrize(

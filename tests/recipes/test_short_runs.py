@@ -1,0 +1,137 @@
+"""An interrupted run of a recipe ends as an uninterrupted one, bit for bit,
+and the models of `--patch-sizes` and `--max-tokens` are read as trained.
+
+tests/training/test_distillation.py resumes one with a teacher, test_sweep.py a
+sweep, and test_notebook.py and test_finetune_page.py those programs.
+"""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.evaluation import load_classifier
+from keras_vit.models.loading import weights_by_path
+from keras_vit.training import command_line
+from tests.recipes import programs
+from tests.recipes import runs
+
+ENCODER = ("encoder.keras", "model.keras")
+ON_TORCH = pytest.mark.suite("torch")
+
+
+# The step after which a run is interrupted, before its checkpoint is saved or
+# between two; a flag that must not change, and the words of the error.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, step, changed, words",
+    [
+        # With micro-batches and averaged weights.
+        ("finetune", 2, {"batch_size": 32}, "batch_size was 64 and is 32"),
+        *(
+            pytest.param(*case, marks=ON_TORCH)
+            for case in (
+                (
+                    *("patch sizes", 2, {"patch_sizes": (2, 3)}),
+                    r"patch_sizes was \[2, 3, 6\] and is \[2, 3\]",
+                ),
+                ("max tokens", 3, {"max_tokens": 16}, "max_tokens was 12"),
+                ("pretrain", 3, {}, None),
+                ("dino", 2, {}, None),
+                ("mae", 5, {}, None),
+                ("segment", 9, {}, None),
+                ("fcos", 9, {}, None),
+                ("yolos", 9, {}, None),
+            )
+        ),
+        pytest.param("mocov3", 2, {}, None, marks=pytest.mark.nightly),
+    ],
+)
+def test_interrupted_run_resumes_bit_for_bit(
+    name, step, changed, words, finished, data_folders, tmp_path, capsys
+):
+    given = (name, data_folders, tmp_path / "run")
+    with programs.interrupted(step):
+        runs.train(*given)
+    assert not (tmp_path / "run" / "config.json").exists()
+    if changed:
+        with pytest.raises(command_line.UserError, match=words) as error:
+            runs.train(*given, **changed)
+        assert "\n" not in str(error.value)
+    assert "resuming" not in capsys.readouterr().out
+    folder = runs.train(*given)
+    assert "resuming" in capsys.readouterr().out
+    files = ENCODER if (folder / "encoder.keras").exists() else ()
+    programs.assert_same_runs(folder, finished(name), *files)
+    assert not (folder / "checkpoints").exists()
+
+
+@pytest.mark.suite("torch")
+@pytest.mark.slow
+def test_files_of_a_run_are_read(finished):
+    """It is an ordinary Vision Transformer, and a file of the paper's
+    layout."""
+    run = finished("patch sizes")
+    found = keras.models.load_model(run / "model.keras")
+    kernel = weights_by_path(found)["patch_embedding/kernel"]
+    assert kernel.shape == (3, 3, 1, 16)
+    for size in (2, 6):
+        with pytest.warns(UserWarning, match="pseudo-inverse"):
+            model = keras_vit.converters.load(
+                run / "model.npz",
+                num_heads=2,
+                patch_size=size,
+                input_shape=(12, 12, 1),
+            )
+        assert model.get_layer("patch_embedding").patch_size == (size, size)
+
+
+@pytest.mark.slow
+@pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("ignore:The patch embedding of")
+def test_evaluate_at_another_size(trained_run, tmp_path, capsys):
+    """Of digits of twice the size, patches of twice the size are better."""
+    flags = ("--weights", trained_run / "model.npz", "--image-size", 16)
+    flags += ("--split", "all", "--bins", 7)
+    accuracies = []
+    for i, size in enumerate(((), ("--patch-size", 4))):
+        output = tmp_path / str(i)
+        programs.run("evaluate", *flags, *size, "--output", output)
+        results = json.loads((output / "results.json").read_text())
+        assert results["images"] == 1797 and results["calibration_bins"] == 7
+        assert results["reading"]["image_size"] == 16
+        accuracies.append(results["accuracy"])
+    assert accuracies[1] > accuracies[0]
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "config.json, unless flags say otherwise" in printed
+
+
+@pytest.mark.suite("torch")
+@pytest.mark.slow
+def test_a_run_is_read_as_it_was_trained(finished, data_folders, tmp_path):
+    weights = finished("max tokens")
+    # The saved model is one of images of one size.
+    model = keras.models.load_model(weights / "model.keras")
+    assert model.input_shape == (None, 32, 32, 3)
+    trained = load_classifier(str(weights))
+    assert trained.budget.max_tokens == 12
+    assert len(trained.predictor.inputs) == 3
+    teacher = keras_vit.distillation.load_teacher(str(weights))
+    assert teacher.input_shape == (None, None, None, 3)
+    # An image size that is asked for is not ignored.
+    square = load_classifier(str(weights), image_size=32)
+    assert square.budget is None and len(square.predictor.inputs) == 1
+    images = data_folders / "sizes" / "test" / "a"
+    for name, arguments in (
+        ("evaluate", ()),
+        ("few_shot", ("--shots", 1, "--neighbours", 1, "--probe-l2", 0)),
+        ("predict", ("--images", images, "--explain")),
+    ):
+        output = tmp_path / name
+        programs.run(name, "--weights", weights, *arguments, "--output", output)
+    results = json.loads((tmp_path / "evaluate/results.json").read_text())
+    assert results["reading"]["image_size"]["max_tokens"] == 12
+    summary = json.loads((weights / "config.json").read_text())
+    np.testing.assert_allclose(results["accuracy"], summary["test_accuracy"])
