@@ -27,25 +27,36 @@ def folder(tmp_path, monkeypatch):
 PROGRAMS = [name for name in command.COMMANDS if name != "serve-page"]
 
 
-@pytest.mark.parametrize("name", ["", *PROGRAMS])
-def test_help_does_not_wait_for_keras(name, folder, capsys):
+HELP = """
+import contextlib, sys
+import keras_vit_command as command
+for name in sys.argv[1:]:
+    with contextlib.suppress(SystemExit):
+        command.main([name, "--help"] if name else [])
+    print(end="\f")
+assert not hasattr(sys.modules.get("keras"), "__file__")
+"""
+
+
+def test_help_does_not_wait_for_keras(folder, capsys):
     """It is the same with Keras, which these tests have imported."""
-    code = "import keras_vit_command as c, sys\ntry: c.main(sys.argv[1:])\n"
-    code += "finally: assert not hasattr(sys.modules.get('keras'), '__file__')"
-    values = [name, "--help"] if name else []
     environment = {**os.environ, "PYTHONPATH": str(command.recipes().parent)}
+    names = ["", *PROGRAMS]
     found = subprocess.run(
-        [sys.executable, "-c", code, *values],
+        [sys.executable, "-c", HELP, *names],
         cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
     )
     assert found.returncode == 0, found.stderr
-    assert max(map(len, found.stdout.splitlines())) <= 80
-    with pytest.raises(SystemExit) if name else contextlib.nullcontext():
-        command.main(values)
-    assert capsys.readouterr().out == found.stdout
+    *pages, end = found.stdout.split("\f")
+    assert len(pages) == len(names) and not end
+    for name, page in zip(names, pages, strict=True):
+        assert 0 < max(map(len, page.splitlines())) <= 80
+        with pytest.raises(SystemExit) if name else contextlib.nullcontext():
+            command.main([name, "--help"] if name else [])
+        assert capsys.readouterr().out == page
 
 
 def test_help_names_all_commands(capsys):

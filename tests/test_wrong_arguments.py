@@ -8,48 +8,35 @@ import functools
 import types
 
 import keras
-import ml_dtypes  # noqa: F401
+import ml_dtypes  # noqa: F401  (in the calls below)
 import numpy as np
 import pytest
 from keras.optimizers import SGD
 
 import keras_vit
-from keras_vit import VisionTransformer  # noqa: F401  (in the calls below)
-from keras_vit import cost  # noqa: F401
-from keras_vit import evaluation  # noqa: F401
 from keras_vit.data import load_detection
-from keras_vit.data import pack_images  # noqa: F401
-from keras_vit.detection import FCOS  # noqa: F401
-from keras_vit.detection import YOLOS  # noqa: F401
-from keras_vit.detection import set_loss  # noqa: F401
-from keras_vit.evaluation import CocoMetrics  # noqa: F401
-from keras_vit.evaluation import few_shot  # noqa: F401
-from keras_vit.evaluation import nearest_neighbours as neighbours  # noqa: F401
-from keras_vit.inspection import attention_maps as maps  # noqa: F401
-from keras_vit.inspection import attention_rollout as rollout  # noqa: F401
-from keras_vit.inspection import feature_pca as pca  # noqa: F401
-from keras_vit.inspection import relevance  # noqa: F401
-from keras_vit.inspection import token_layout  # noqa: F401
-from keras_vit.layers import ImagePreprocessing  # noqa: F401
-from keras_vit.layers import TransformerBlock  # noqa: F401
-from keras_vit.preprocessing import decode_predictions as decode  # noqa: F401
-from keras_vit.preprocessing import preprocess_input as scale  # noqa: F401
+from keras_vit.detection import FCOS
+from keras_vit.detection import set_loss
+from keras_vit.layers import TransformerBlock
 from keras_vit.pretraining import DINO
-from keras_vit.pretraining import MaskedAutoencoder as MAE  # noqa: F401
-from keras_vit.pretraining import MaskedImageModeling as MIM  # noqa: F401
 from keras_vit.pretraining import MoCoV3
 from keras_vit.segmentation import EoMT
-from keras_vit.segmentation import LinearSegmenter  # noqa: F401
-from keras_vit.segmentation import sliding_window as slide  # noqa: F401
+from tests import small
 from tests.pretraining.small import encoder
-from tests.small import bit  # noqa: F401
-from tests.small import hybrid  # noqa: F401
-from tests.small import images  # noqa: F401
 from tests.small import tiny
 
 pytestmark = pytest.mark.backends("torch")
 
 dense = keras_vit.dense_features
+maps = keras_vit.inspection.attention_maps
+rollout = keras_vit.inspection.attention_rollout
+pca = keras_vit.inspection.feature_pca
+decode = keras_vit.decode_predictions
+scale = keras_vit.preprocess_input
+slide = keras_vit.segmentation.sliding_window
+neighbours = keras_vit.evaluation.nearest_neighbours
+MAE = keras_vit.pretraining.MaskedAutoencoder
+MIM = keras_vit.pretraining.MaskedImageModeling
 pixels = types.SimpleNamespace(
     name="pixels", predict_on_batch=lambda x: np.zeros((*x.shape[:3], 2))
 )
@@ -325,5 +312,16 @@ ERRORS = MODELS | PRETRAINING | DENSE | INSPECTION | EVALUATION | PREPROCESSING
 @pytest.mark.filterwarnings("ignore:divide by zero")
 @pytest.mark.parametrize("call", ERRORS)
 def test_wrong_arguments_raise(call):
+    names = {}
+    for part in (
+        "data",
+        "detection",
+        "evaluation",
+        "inspection",
+        "layers",
+        "segmentation",
+    ):
+        names |= vars(getattr(keras_vit, part))
+    names |= {**vars(keras_vit), **vars(small), **globals()}
     with pytest.raises(ValueError, match=f"(?s){ERRORS[call]}"):
-        eval(call)
+        eval(call, names)
