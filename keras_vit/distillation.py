@@ -20,6 +20,7 @@ from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
 from keras_vit.models import Model
 from keras_vit.models import mixed_sizes
+from keras_vit.models import one_size
 from keras_vit.training.models import HEADS
 
 # What a student learns from: the losses of `--distill-loss`, the default first.
@@ -120,8 +121,7 @@ class Distillation(keras.Model):
         self.teacher_loss = loss or losses.DistillationLoss(TARGETS[target][0])
         self.alpha, self.projection = alpha, None
         # Layers of a `mixed_sizes` are first called in the model it is made of.
-        one_size = getattr(student, "one_size", None)
-        trained = student if one_size is None else one_size()
+        trained = one_size(student)
         learner = trained.output
         if target != "logits":
             head = trained.get_layer(HEADS[target == "token"])
@@ -131,7 +131,9 @@ class Distillation(keras.Model):
             trained.inputs if len(trained.inputs) > 1 else trained.inputs[0]
         )
         branches = Model(inputs, [labels.output, learner])
-        self.branches = branches if one_size is None else mixed_sizes(branches)
+        self.branches = (
+            branches if trained is student else mixed_sizes(branches)
+        )
         shape, wanted = tuple(learner.shape), tuple(teacher.output_shape)
         if target == "features" and len(wanted) == 2 and shape != wanted:
             # float32 like the heads: the loss is computed from it.

@@ -21,6 +21,7 @@ from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.dataset import PipelineOptions
 from keras_vit.data.dataset import local_evaluation_rows
 from keras_vit.data.labels import warn_missing_classes
+from keras_vit.data.mixed_sizes import pack
 from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.data.randaugment import AUGREG
 from keras_vit.data.randaugment import rand_augment
@@ -261,8 +262,8 @@ def normalize_and_encode(
     size = (None, None) if options.budget else options.image_size
     image = tf.ensure_shape(image, (*size, data.channels))
     image = preprocess_input(tf.clip_by_value(image, 0, 255), mode=options.mode)
-    if options.budget is not None:
-        image = options.budget.pack(image)
+    if (budget := options.budget) is not None:
+        image = pack(tf, image, budget.patch_size, budget.max_tokens)
     if (options.one_hot or options.uses_mixing) and label.shape.rank == 0:
         label = tf.one_hot(label, len(data.class_names))
     return image, label

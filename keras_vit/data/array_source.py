@@ -148,7 +148,8 @@ class TrainBatches(keras.utils.PyDataset):
             images = options.transform(number, images)
         if options.patch_sizes is not None:
             size = options.patch_sizes.choose(options.seed, number)
-            images = options.patch_sizes.resize(images, size)
+            matrix = options.patch_sizes.matrix(size)
+            images = options.patch_sizes.resize(images, matrix)
         return images, *others
 
 

@@ -16,8 +16,7 @@ from keras_vit.data._decode import decode
 from keras_vit.data._decode import sample_crop_window
 from keras_vit.data._decode import tf
 
-# How an image is cropped for training, by the protocol of `ImageDataset`; the
-# whole image is taken for evaluation.
+# Protocols that take the whole image, and those that crop it for training.
 _WHOLE, _RANDOM = ("simple", "whole"), ("vit_jax", "big_vision", "pretrain")
 
 
@@ -32,9 +31,8 @@ class TokenBudget:
     An image is resized, with antialiasing, to the largest size of whole patches
     at about its aspect that has at most `max_tokens` of them, as in NaFlex
     (https://arxiv.org/abs/2502.14786, Section 2.4.2); small images are
-    enlarged. The protocols "simple" and "whole" take the whole image, and
-    "vit_jax", "big_vision" and "pretrain" a random crop of 5% to 100% of its
-    area for training, whose aspect is kept, and else the whole image.
+    enlarged. It is the whole image; of the protocols "vit_jax", "big_vision"
+    and "pretrain", for training, a random crop of 5% to 100% of its area.
 
     Attributes:
         max_tokens: Integer. Number of patches of an image, at most.
@@ -65,8 +63,7 @@ class TokenBudget:
         pixels, multiples of those of a patch.
 
         Args:
-            height: Integer. Height of the image.
-            width: Integer. Width of the image.
+            height, width: Integers. Size of the image, in pixels.
         """
         p, q = self.patch_size
 
@@ -88,15 +85,11 @@ class TokenBudget:
     def cutter(self, protocol: str, training: bool) -> Callable[..., Tensor]:
         """Returns the function that decodes, crops and resizes an image, as
         those of `PROTOCOLS`."""
-        if protocol not in (*_WHOLE, *_RANDOM):
-            raise ValueError(
-                "The --protocol of images that keep their aspect must be one "
-                f"of {', '.join((*_WHOLE, *_RANDOM))}. Received: {protocol}"
-            )
+        _checks.one_of("protocol", protocol, (*_WHOLE, *_RANDOM))
         is_random = training and protocol in _RANDOM
 
-        def size_of(height: Array, width: Array) -> Array:
-            return np.array(self.image_size(int(height), int(width)), "int32")
+        def size_of(height: Any, width: Any) -> Array:
+            return np.array(self.image_size(height, width), "int32")
 
         def cut(encoded: Tensor, seed: Tensor, _: Any, channels: int) -> Tensor:
             window = functools.partial(sample_crop_window, seed=seed)
@@ -107,22 +100,6 @@ class TokenBudget:
             return tf.image.resize(pixels, size, antialias=True)
 
         return cut
-
-    def pack(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        """Returns what `pack_images` makes of one image, in a function that
-        `tf.data` maps."""
-
-        def one(image: Array) -> list[Array]:
-            arrays = pack_images([image], self.patch_size, self.max_tokens)
-            return [array[0] for array in arrays]
-
-        size = math.prod(self.patch_size) * pixels.shape[-1]
-        types = "float32", "int32", "bool"
-        parts = tf.numpy_function(one, [pixels], types)
-        return tuple(
-            tf.ensure_shape(part, (self.max_tokens, *shape))
-            for part, shape in zip(parts, ((size,), (2,), ()), strict=True)
-        )
 
 
 def pack_images(
@@ -158,30 +135,36 @@ def pack_images(
     >>> patches.shape
     (2, 140, 768)
     """
-    p, q = (patch_size,) * 2 if isinstance(patch_size, int) else patch_size
+    p, q = _checks.positive_pair("patch_size", patch_size)
     shapes = [np.shape(image) for image in images]
     counts = [math.prod(shape[:2]) // (p * q) for shape in shapes]
-    length = max(counts, default=0) if length is None else length
+    length = max(counts) if length is None else length
     for shape, count in zip(shapes, counts, strict=True):
-        if (
-            len(shape) != 3
-            or shape[0] % p
-            or shape[1] % q
-            or not 0 < count <= length
-        ):
+        is_whole = len(shape) == 3 and not (shape[0] % p or shape[1] % q)
+        if not is_whole or not 0 < count <= length:
             raise ValueError(
                 "`images` must be of shape (height, width, channels), each of "
                 f"1 to {length} whole patches of {p} x {q} pixels. Received: "
                 f"an image of shape {shape}"
             )
-    area = p * q * (shapes[0][-1] if shapes else 0)
-    patches = np.zeros((len(images), length, area), "float32")
-    coordinates = np.zeros((len(images), length, 2), "int32")
-    valid = np.arange(length) < np.array(counts, int)[:, None]
-    for i, (image, count) in enumerate(zip(images, counts, strict=True)):
-        height, width, channels = image.shape
-        x = np.reshape(image, (height // p, p, width // q, q, channels))
-        patches[i, :count] = x.swapaxes(1, 2).reshape(count, -1)
-        places = np.indices((height // p, width // q))
-        coordinates[i, :count] = places.reshape(2, -1).T
-    return [patches, coordinates, valid]
+    pixels = (np.asarray(image, "float32") for image in images)
+    packed = [pack(np, x, (p, q), length) for x in pixels]
+    return [np.stack(arrays) for arrays in zip(*packed, strict=True)]
+
+
+def pack(
+    xp: Any, pixels: Tensor, patch_size: tuple[int, int], length: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns what `pack_images` makes of one image; `xp` is `numpy`, or
+    `tensorflow` in a function that `tf.data` maps."""
+    p, q = patch_size
+    rows, columns = xp.shape(pixels)[0] // p, xp.shape(pixels)[1] // q
+    x = xp.reshape(pixels, (rows, p, columns, q, pixels.shape[-1]))
+    x = xp.transpose(x, (0, 2, 1, 3, 4))
+    area, count = p * q * pixels.shape[-1], rows * columns
+    x = xp.pad(xp.reshape(x, (count, area)), ((0, length - count), (0, 0)))
+    index = np.arange(length, dtype="int32")
+    valid = index < count
+    places = xp.stack([index // columns, index % columns], axis=-1)
+    places = xp.where(valid[:, None], places, 0)
+    return xp.reshape(x, (length, area)), places, valid

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit import _checks
+from keras_vit._types import Array
 from keras_vit._types import Dataset
 from keras_vit._types import Tensor
 from keras_vit.data._decode import tf
@@ -23,21 +24,18 @@ class RandomPatchSizes:
 
     The resized kernel is a linear map of the stored one, `B w`, and its product
     with a patch, `x . B w`, equals `B' x . w`. Here, the patches of the images
-    are therefore multiplied by B', the transpose of B, and the model has its
-    own patch size in every step: it gets an image of another size, whose grid
-    has as many patches as the sampled patch size gives. Outputs and gradients
-    are those of a resized kernel, up to rounding: the gradient of the stored
-    kernel is B' times that of the resized one. The model has nothing to do
-    with it, but that it must take images of any size. Afterwards, load it with
+    are therefore multiplied by B', the transpose of B: the model, which must
+    take images of any size, keeps its own patch size, and gets an image of as
+    many patches as the sampled size gives. Outputs and gradients are those of a
+    resized kernel, up to rounding. Afterwards, load the model with
     `patch_size=` one of `sizes`.
 
     Pass one as `patch_sizes` to `ImageDataset.train`. The patch size of a batch
-    depends only on the seed and on the number of the batch, so that a run that
-    resumes has the same ones, and all processes and micro-batches of a step.
+    depends only on the seed and on the number of the batch, also in a run that
+    resumes, in all processes and in the micro-batches of a step.
 
-    An image is `(patch_size / size) ** 2` times as large as with patches of
-    `size` pixels, in memory and on its way to the device, and the patch
-    embedding multiplies as many times as often.
+    An image becomes `(patch_size / size) ** 2` times as large, in memory, on
+    its way to the device and in the patch embedding.
 
     Attributes:
         sizes: Integers. The patch sizes, in pixels, each of which must divide
@@ -82,44 +80,40 @@ class RandomPatchSizes:
         rng = np.random.default_rng((seed, 2, number))
         return self.sizes[rng.integers(len(self.sizes))]
 
-    def resize(self, images: Tensor, size: int, xp: Any = np) -> Tensor:
-        """Multiplies the patches, of `size` pixels, of images `(batch, height,
-        width, channels)` by the transpose of the map of their kernel; `images`
-        itself if `size` is the model's patch size."""
+    def matrix(self, size: int) -> Array:
+        """Returns the map of an axis of a patch of `size` pixels, the transpose
+        of that in `resample_patch_kernel`: `(patch_size, size)`."""
         if size == self.patch_size:
-            return images
-        # As `resample_patch_kernel`, whose matrix is the transpose.
+            return np.eye(size, dtype="float32")
         matrix = resampling_matrix(self.patch_size, size, "bicubic_antialias")
-        matrix = np.linalg.pinv(matrix).astype("float32")
+        return np.linalg.pinv(matrix).astype("float32")
+
+    def resize(self, images: Tensor, matrix: Tensor, xp: Any = np) -> Tensor:
+        """Multiplies the patches of images `(batch, height, width, channels)`
+        by a `matrix`; `xp` is `numpy` or `tensorflow`."""
         batch, height, width, channels = images.shape
+        new, size = self.patch_size, xp.shape(matrix)[1]
         rows, columns = height // size, width // size
         # h w rows and columns of the grid, y x pixels, Y X resized pixels
         patches = xp.reshape(
             images, (batch, rows, size, columns, size, channels)
         )
-        patches = xp.einsum("bhywxc,Yy,Xx->bhYwXc", patches, matrix, matrix)
-        resized = (rows * self.patch_size, columns * self.patch_size)
-        return xp.reshape(patches, (batch, *resized, channels))
+        patches = xp.einsum(
+            "bhywxc,Yy,Xx->bhYwXc", patches, matrix, matrix, optimize="greedy"
+        )
+        return xp.reshape(patches, (batch, rows * new, columns * new, channels))
 
     def map(self, batches: Dataset, options: Any) -> Dataset:
         """Resizes the patches of a `tf.data.Dataset` of `(images, ...)`,
         micro-batches of a known size."""
 
-        def choose(number: int) -> np.int32:
-            size = self.choose(options.seed, number)
-            return np.int32(self.sizes.index(size))
+        def matrix(number: int) -> Array:
+            return self.matrix(self.choose(options.seed, number))
 
-        def resize(
-            index: Tensor, batch: tuple[Tensor, ...]
-        ) -> tuple[Tensor, ...]:
-            images = batch[0]
+        def resize(index: Tensor, batch: tuple[Tensor, ...]) -> tuple[Any, ...]:
             number = options.start + index // options.micro_batches
-            chosen = tf.numpy_function(choose, [number], tf.int32)
-            shape = (images.shape[0], None, None, images.shape[-1])
-            images = tf.switch_case(
-                tf.ensure_shape(chosen, ()),
-                [lambda s=s: self.resize(images, s, tf) for s in self.sizes],
-            )
-            return tf.ensure_shape(images, shape), *batch[1:]
+            chosen = tf.numpy_function(matrix, [number], tf.float32)
+            chosen = tf.ensure_shape(chosen, (self.patch_size, None))
+            return self.resize(batch[0], chosen, tf), *batch[1:]
 
         return batches.enumerate().map(resize)

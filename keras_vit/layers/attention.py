@@ -356,9 +356,7 @@ class AttentionPooling(CompositeLayer):
             mlp_dim, activation=activation, dtype=dtype, name="mlp"
         )
 
-    def build(
-        self, inputs_shape: Shape, valid_shape: Shape | None = None
-    ) -> None:
+    def build(self, inputs_shape: Shape, **others: Shape) -> None:
         _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         batch, _, hidden_size = inputs_shape
         self.probe = self.add_weight(
@@ -383,10 +381,8 @@ class AttentionPooling(CompositeLayer):
         x = x + self.mlp(self.norm(x))
         return x[:, 0]
 
-    def compute_output_shape(
-        self, inputs_shape: Shape, valid_shape: Shape | None = None
-    ) -> Shape:
-        return (inputs_shape[0], inputs_shape[2])
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (input_shape[0], input_shape[2])
 
 
 def check_mask(layer: keras.Layer, mask: Tensor | None) -> None:

@@ -93,11 +93,8 @@ class Patches(Layer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class MixedSizes(Layer):
-    """Prepares patches of images of several sizes for the layers of a model.
-
-    Each image is a sequence of its patches, padded to the length of the batch
-    at any place. `keras_vit.mixed_sizes`, which has the sources, builds models
-    with it.
+    """Prepares patches of images of several sizes for the layers of a model of
+    `keras_vit.mixed_sizes`, which has the sources.
 
     Args:
         patch_size: Integer or `(rows, columns)`, in pixels.
@@ -110,8 +107,8 @@ class MixedSizes(Layer):
         coordinates: Integers of shape `(batch, length, 2)`: the row and the
             column of each patch in the grid of its image, from 0. The grid is
             as large as the largest row and column require.
-        valid: Booleans of shape `(batch, length)`, False for padding, whose
-            values and coordinates are ignored.
+        valid: Booleans of shape `(batch, length)`, False for padding, at any
+            place, whose values and coordinates are ignored.
 
     Output shape:
         A tuple: `(batch, length * patch_rows, patch_columns, channels)`, the
@@ -138,23 +135,25 @@ class MixedSizes(Layer):
             "num_prefix_tokens", num_prefix_tokens
         )
 
-    def build(
-        self, patches_shape: Shape, coordinates_shape: Shape, valid_shape: Shape
-    ) -> None:
-        self.compute_output_shape(patches_shape, coordinates_shape, valid_shape)
+    def build(self, patches_shape: Shape, **others: Shape) -> None:
+        p, q = self.patch_size
+        if len(patches_shape) != 3 or patches_shape[-1] % (p * q):
+            raise ValueError(
+                f"MixedSizes expected patches of shape (batch, length, {p} * "
+                f"{q} * channels), as `keras_vit.data.pack_images` makes. "
+                f"Received: shape {tuple(patches_shape)}"
+            )
 
     def call(
         self, patches: Tensor, coordinates: Tensor, valid: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         batch, length, size = ops.shape(patches)
-        rows, columns = self.patch_size
+        p, q = self.patch_size
         valid = ops.cast(valid, "bool")
         # Padding has no effect on outputs and gradients, even if it is NaN.
         images = ops.where(valid[..., None], patches, 0)
-        images = ops.reshape(
-            ops.cast(images, self.compute_dtype),
-            (batch, length * rows, columns, size // (rows * columns)),
-        )
+        images = ops.cast(images, self.compute_dtype)
+        images = ops.reshape(images, (batch, length * p, q, size // (p * q)))
         places = ops.cast(coordinates, "int32")
         places = ops.where(valid[..., None], places, 0)
         sizes = ops.max(places, axis=1, keepdims=True, initial=0) + 1
@@ -163,30 +162,6 @@ class MixedSizes(Layer):
         prefix = ops.ones((batch, self.num_prefix_tokens), "bool")
         mask = ops.concatenate([prefix, valid], axis=1)[:, None]
         return images, places, mask
-
-    def compute_output_shape(
-        self, patches_shape: Shape, coordinates_shape: Shape, valid_shape: Shape
-    ) -> tuple[Shape, ...]:
-        rows, columns = self.patch_size
-        if len(patches_shape) != 3 or patches_shape[-1] % (rows * columns):
-            raise ValueError(
-                f"MixedSizes expected patches of shape (batch, length, {rows} "
-                f"* {columns} * channels). Received: shape "
-                f"{tuple(patches_shape)}. `keras_vit.data.pack_images` makes "
-                "such patches of images."
-            )
-        batch, length, size = patches_shape
-        height = total = None
-        if length is not None:
-            height, total = length * rows, length + self.num_prefix_tokens
-        return (
-            (batch, height, columns, size // (rows * columns)),
-            (batch, length, 4),
-            (batch, 1, total),
-        )
-
-    # Keras would give all outputs the layer's dtype.
-    compute_output_spec = keras.Operation.compute_output_spec
 
 
 @keras.saving.register_keras_serializable("keras_vit")

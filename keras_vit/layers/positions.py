@@ -323,10 +323,8 @@ class AddPositionEmbs(_LearnedPositions):
                 "`grid` if it is not the one the layer was built with."
             )
 
-    def compute_output_shape(
-        self, inputs_shape: Shape, grid_shape: Shape | None = None
-    ) -> Shape:
-        return inputs_shape
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
 
     def resample_arrays(
         self, arrays: Mapping[str, Array], grid: tuple[int, int]

@@ -164,12 +164,7 @@ class Pooling(NumberedLayer):
             "num_prefix_tokens", num_prefix_tokens
         )
 
-    def build(
-        self,
-        inputs_shape: Shape,
-        valid_shape: Shape | None = None,
-        places_shape: Shape | None = None,
-    ) -> None:
+    def build(self, inputs_shape: Shape, **others: Shape) -> None:
         self.compute_output_shape(inputs_shape)
 
     def call(
@@ -183,14 +178,12 @@ class Pooling(NumberedLayer):
             return inputs[:, self.index]
         patches = inputs[:, self.num_prefix_tokens :]
         if self.mode == "first_patch":
-            if valid is None:
+            if places is None:
                 return patches[:, 0]
-            if places is not None:
-                is_corner = ops.all(places[..., :2] == 0, axis=-1)
-                valid = ops.logical_and(valid, is_corner)
-            first = ops.argmax(ops.cast(valid, "int32"), axis=1)
-            first = first[:, None, None]
-            return ops.take_along_axis(patches, first, axis=1)[:, 0]
+            is_corner = ops.all(places[..., :2] == 0, axis=-1)
+            is_corner = ops.logical_and(valid, is_corner)
+            first = ops.argmax(ops.cast(is_corner, "int32"), axis=1)
+            return ops.take_along_axis(patches, first[:, None, None], 1)[:, 0]
         if valid is None:
             mean = ops.mean(patches, axis=1)
         else:
@@ -204,21 +197,16 @@ class Pooling(NumberedLayer):
             return mean
         return ops.concatenate([inputs[:, self.index], mean], axis=-1)
 
-    def compute_output_shape(
-        self,
-        inputs_shape: Shape,
-        valid_shape: Shape | None = None,
-        places_shape: Shape | None = None,
-    ) -> Shape:
-        _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
-        batch, length, hidden_size = inputs_shape
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        _checks.check_rank(self, input_shape, "(batch, length, channels)")
+        batch, length, hidden_size = input_shape
         needed = self.index
         if self.mode in ("gap", "first_patch"):
             needed = self.num_prefix_tokens
         if length is not None and length <= needed:
             raise ValueError(
                 f"Pooling({self.mode!r}) needs more than {needed} tokens. "
-                f"Received: shape {tuple(inputs_shape)}"
+                f"Received: shape {tuple(input_shape)}"
             )
         width = 2 if self.mode == "token_gap" else 1
         return (batch, width * hidden_size)

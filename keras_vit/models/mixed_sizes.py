@@ -42,12 +42,10 @@ def mixed_sizes(model: keras.Model, name: str | None = None) -> Model:
         name: String. Name of the model; None for that of `model`.
 
     Returns:
-        A `keras.Model` of three inputs, `[patches, coordinates, valid]`, which
-        `keras_vit.data.pack_images` makes: patches of shape `(batch, length,
-        patch_rows * patch_columns * channels)`, with the pixel values that
-        `model` takes; their rows and columns, integers of shape `(batch,
-        length, 2)`; and booleans of shape `(batch, length)`, False for padding.
-        Its outputs are those of `model`; those for padding have no meaning.
+        A `keras.Model` of the three inputs that `keras_vit.data.pack_images`
+        makes, `[patches, coordinates, valid]`, of images with the pixel values
+        that `model` takes. Its outputs are those of `model`; those for padding
+        have no meaning.
 
     Raises:
         ValueError: if the model has a ResNet, relative positions or
@@ -60,26 +58,25 @@ def mixed_sizes(model: keras.Model, name: str | None = None) -> Model:
     >>> vectors = mixed.predict(keras_vit.data.pack_images(photos, 16))
     """
     check_takes_images(model)
-    layers = list(model.layers)
-    is_embedding = [isinstance(x, PatchEmbedding) for x in layers]
-    relative = any(isinstance(x, RelativePositionEmbs) for x in layers)
-    if is_embedding[:2] != [False, True] or relative:
+    embedding, *others = model.layers[1:] or [None]
+    relative = any(isinstance(x, RelativePositionEmbs) for x in others)
+    if not isinstance(embedding, PatchEmbedding) or relative:
         raise ValueError(
             "`model` must be a Vision Transformer whose first layer is its "
             "patch embedding, without a ResNet, `preprocessing` and relative "
             f"positions. Received: {model.name!r} with the layers "
-            f"{', '.join(x.name for x in layers[:8])} ..."
+            f"{', '.join(x.name for x in model.layers[:8])} ..."
         )
-    embedding = layers[1]
-    size = math.prod(embedding.patch_size) * model.inputs[0].shape[-1]
+    (images,) = model.inputs
+    size = math.prod(embedding.patch_size) * images.shape[-1]
     inputs = [
-        keras.Input((None, size), dtype=model.inputs[0].dtype, name="patches"),
+        keras.Input((None, size), dtype=images.dtype, name="patches"),
         keras.Input((None, 2), dtype="int32", name="coordinates"),
-        keras.Input((None,), dtype="bool", name="valid"),
+        valid := keras.Input((None,), dtype="bool", name="valid"),
     ]
     images, places, mask = MixedSizes(
         embedding.patch_size,
-        sum(x.num_tokens for x in layers if isinstance(x, ClassToken)),
+        sum(x.num_tokens for x in others if isinstance(x, ClassToken)),
         dtype=embedding.dtype_policy,
         name="mixed_sizes",
     )(*inputs)
@@ -89,7 +86,7 @@ def mixed_sizes(model: keras.Model, name: str | None = None) -> Model:
     def renew(structure: Any) -> Any:
         return keras.tree.map_structure(lambda x: new.get(id(x), x), structure)
 
-    calls, old_outputs = recorded_calls(model)
+    calls, outputs = recorded_calls(model)
     for layer, args, kwargs, output in calls:
         args, kwargs = renew((args, kwargs))
         if isinstance(layer, PatchEmbedding):
@@ -99,14 +96,19 @@ def mixed_sizes(model: keras.Model, name: str | None = None) -> Model:
         elif isinstance(layer, AddPositionEmbs):
             args = (args[0], places)
         elif isinstance(layer, TransformerBlock):
-            kwargs = {**kwargs, "mask": mask}
+            kwargs["mask"] = mask
         elif isinstance(layer, AttentionPooling):
-            args = (args[0], inputs[-1])
+            args = (args[0], valid)
         elif isinstance(layer, Pooling):
-            args = (args[0], inputs[-1], places)
+            args = (args[0], valid, places)
         new[id(output)] = for_another_size(layer)(*args, **kwargs)
-    outputs = renew(old_outputs)
-    built = Model(inputs, outputs, name=name or model.name)
+    built = Model(inputs, renew(outputs), name=name or model.name)
     built.class_names = getattr(model, "class_names", None)
     built.one_size = lambda: model  # Keras would track a model as a layer
     return built
+
+
+def one_size(model: Any) -> keras.Model:
+    """Returns the model that `mixed_sizes` made a model of, or any other model
+    itself."""
+    return getattr(model, "one_size", lambda: model)()

@@ -43,8 +43,8 @@ class Model(keras.Model):
     """
 
     class_names: Sequence[str] | None = None
-    # Returns the model that `mixed_sizes` made this one from.
-    one_size: Callable[[], keras.Model] | None = None
+    # Returns the model that `mixed_sizes` made this one of; no other has it.
+    one_size: Callable[[], keras.Model]
 
     def get_config(self) -> Config:
         config = super().get_config()

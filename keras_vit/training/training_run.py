@@ -28,6 +28,7 @@ from keras_vit.distribution.sharding import to_tf_dataset
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.models import load_keras_file
 from keras_vit.models import mixed_sizes
+from keras_vit.models import one_size
 from keras_vit.training.callbacks import CSVMetrics
 from keras_vit.training.callbacks import EvaluateAverages
 from keras_vit.training.callbacks import EventFiles
@@ -434,7 +435,7 @@ class Run:
             digest = model.teacher_digest()
             self.checkpoints.fingerprint["teacher_digest"] = digest
         done = self._restore(model)
-        logger.info(describe_run(self, _one_size(_trained(model)), done))
+        logger.info(describe_run(self, one_size(_trained(model)), done))
         self.callbacks += self._make_callbacks(schedule, done)
         self._training = True
         interval = config.evaluate_every * config.accumulate
@@ -533,7 +534,7 @@ class Run:
         model = _trained(model)
         summary = run_summary(self, model, row)
         if strategy.is_main and keep:
-            saved = _one_size(model)
+            saved = one_size(model)
             saved.class_names = self.data.class_names
             (write or save_model)(saved, output)
         # What follows needs no other process: one that waits in vain for the
@@ -587,13 +588,6 @@ class Run:
 def _trained(model: Any) -> keras.Model:
     """Returns the student of a `Distillation`, or any other model itself."""
     return getattr(model, "student", model)
-
-
-def _one_size(model: Any) -> keras.Model:
-    """Returns the model of images of one size of a `mixed_sizes`, or any other
-    model itself."""
-    one_size = getattr(model, "one_size", None)
-    return model if one_size is None else one_size()
 
 
 def explain_error(

@@ -21,6 +21,10 @@ def _images(count=4):
     return rng.normal(size=(count, IMAGE, IMAGE, 3)).astype("float32")
 
 
+def with_size(images, size):
+    return SIZES.resize(images, SIZES.matrix(size))
+
+
 def _gradients(model, images):
     """Returns the gradients of all weights by path: minus an update of SGD."""
     model.compile(
@@ -57,7 +61,7 @@ def test_outputs_and_gradients_are_those_of_a_resized_kernel(
             classes=5,
         )
     images = _images()
-    larger = SIZES.resize(images, size)
+    larger = with_size(images, size)
     new_grid = (IMAGE // size,) * 2
     assert larger.shape == (4, *(n * BASE for n in new_grid), 3)
     found, expected = (
@@ -105,7 +109,7 @@ def test_a_batch_depends_on_its_number_only():
         images, labels = batches[number]
         expected, others = plain[number]
         np.testing.assert_array_equal(labels, others)
-        np.testing.assert_array_equal(images, SIZES.resize(expected, size))
+        np.testing.assert_array_equal(images, with_size(expected, size))
         assert (size == BASE) == (images.shape == expected.shape)
     later = data.train(**_options(patch_sizes=SIZES, start=5))
     np.testing.assert_array_equal(later[2][0], batches[7][0])
@@ -129,7 +133,7 @@ def test_batches_of_tf_data_have_the_same_sizes():
     for number, (found, labels) in enumerate(resized.take(5)):
         expected, others = next(plain)
         np.testing.assert_array_equal(labels, others)
-        expected = SIZES.resize(expected.numpy(), SIZES.choose(3, number))
+        expected = with_size(expected.numpy(), SIZES.choose(3, number))
         np.testing.assert_allclose(found, expected, atol=1e-5)
         if number >= 2:
             both = np.concatenate([next(micro)[0], next(micro)[0]])
