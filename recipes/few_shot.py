@@ -136,7 +136,10 @@ def main(config):
         l2: np.mean([row["accuracy"] for row in rows if row["l2"] == l2])
         for l2 in dict.fromkeys(row["l2"] for row in rows)
     }
-    results = {"few_shot": rows, "best_l2": max(means, key=means.get)}
+    results = {
+        "few_shot": rows,
+        "best_l2": max(means, key=lambda l2: means[l2]),
+    }
     classes = len(data.class_names)
     probe_l2 = probe_l2_of(config, len(x) * classes)
     if probe_l2:

@@ -1,12 +1,9 @@
 """Pre-trains a Vision Transformer by DINO or MoCo v3, without labels.
 
-Both compare crops of the same image with a momentum encoder, the moving average
-of the encoder that is trained. With dino, "Emerging Properties in
-Self-Supervised Vision Transformers" (https://arxiv.org/abs/2104.14294), it
-predicts the outputs of the momentum encoder; with mocov3, "An Empirical Study
-of Training Self-Supervised Vision Transformers"
-(https://arxiv.org/abs/2104.02057), it distinguishes them from those for all
-other images of the batch. `pretrain_masked.py` trains on masked images instead.
+"Emerging Properties in Self-Supervised Vision Transformers"
+(https://arxiv.org/abs/2104.14294) and "An Empirical Study of Training
+Self-Supervised Vision Transformers" (https://arxiv.org/abs/2104.02057);
+docs/contrastive.md explains both and has what was measured.
 
   python recipes/pretrain_contrastive.py --method dino --output runs/dino
       trains on handwritten digits, in minutes on 2 CPU cores, without a
@@ -27,10 +24,7 @@ keras_vit/training/presets.py; without it, they are for a small model. The
 output folder contains encoder.keras (to fine-tune with --weights) and
 encoder.npz, model.keras (the whole model), metrics.csv, curves.png, config.json
 and, every --picture-every steps, attention/step-*.png: the attention of the
-class token in the last block. The metrics include knn_accuracy, the accuracy of
-a nearest-neighbor classifier of the encoder's features, and
-teacher_diversity: 0 means that the outputs no longer depend on the image
-(collapse), which is reported. k-NN accuracy and pictures are computed on one
+class token in the last block. k-NN accuracy and pictures are computed on one
 device only. Interrupted runs and KERAS_BACKEND are as for finetune_cifar.py.
 Crops are made by TensorFlow's tf.data, with every backend.
 """

@@ -34,8 +34,7 @@ The computation of a training is `keras_vit.cost(...).training(...)`: 6 x
 multiply-adds x images. Few-shot accuracy is that of ridge regression on the
 features of 5 images per class, sampled from all training images.
 
-docs/scaling.md has the results of all studies on digits, which take 28 minutes
-of one CPU core.
+docs/scaling.md has the results of all studies on digits, and what they took.
 """
 
 import dataclasses
@@ -90,7 +89,6 @@ SHUFFLES = (1, 2, 4)
 ROBUST = ("ViT-64x4", "BiT-2x0.5", "hybrid-64x2")
 
 FIRST = ("compute", "data", "shape")
-STUDIES = (*FIRST, "pooling", "optimizer", "resolution", "robustness")
 GRID = 4
 # Tables and plots: names and formats of what they show of the row of a model.
 POOLINGS = {"token": "class token", "gap": "mean of the patches"}
@@ -100,39 +98,60 @@ FORMATS = {
     "accuracy": ".4f",
     "few-shot": ".4f",
 }
-# By study: its title, the label of the plots' axis, and of the studies that
-# `by_columns` reports: columns before the scores, which column names the lines
-# of a plot and which is their x, and the scores in plots.
 BOTH = ("accuracy", "few-shot")
-TRAINING = "teraFLOPs of training"
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """A table and a plot of a study.
+
+    Columns come before the scores in the table. The first one names the lines
+    of the plot, and the last one is its x. Without columns, a study has a
+    function of its own.
+    """
+
+    title: str
+    axis: str  # the label of the x-axis
+    columns: tuple = ()
+    scores: tuple = BOTH  # of which the plot has a panel each
+
+
 REPORTS = {
-    "compute": (
-        *("Computation (Figure 5)", TRAINING),
-        *(("model", "steps", "teraFLOPs"), "family", "teraFLOPs", BOTH),
+    "compute": Report(
+        "Computation (Figure 5)",
+        "teraFLOPs of training",
+        ("family", "model", "steps", "teraFLOPs"),
     ),
-    "data": (
-        *("Data (Figures 3 and 4)", "training images"),
-        *(("model", "training images"), "model", "training images", BOTH),
+    "data": Report(
+        "Data (Figures 3 and 4)",
+        "training images",
+        ("model", "training images"),
     ),
-    "shape": (
-        *("Shape (Figure 8)", TRAINING, ("changed", "value", "teraFLOPs")),
-        *("changed", "teraFLOPs", BOTH[1:]),
+    "shape": Report(
+        "Shape (Figure 8)",
+        "teraFLOPs of training",
+        ("changed", "value", "teraFLOPs"),
+        ("few-shot",),
     ),
-    "pooling": (
-        *("Class token and mean (Figure 9)", "peak learning rate"),
-        *(("pooling", "learning rate"), "pooling", "learning rate", BOTH[:1]),
+    "pooling": Report(
+        "Class token and mean (Figure 9)",
+        "peak learning rate",
+        ("pooling", "learning rate"),
+        ("accuracy",),
     ),
-    "optimizer": (
-        *("Adam and SGD for a ResNet (Table 7)", "peak learning rate"),
+    "optimizer": Report(
+        "Adam and SGD for a ResNet (Table 7)",
+        "peak learning rate",
         ("optimizer", "learning rate"),
-        *("optimizer", "learning rate", BOTH[:1]),
+        ("accuracy",),
     ),
-    "resolution": ("Resolution (FixRes)", "test image, px"),
-    "robustness": (
+    "resolution": Report("Resolution (FixRes)", "test image, px"),
+    "robustness": Report(
         "Occlusion and shuffling (Naseer et al.)",
         "fraction removed / number of parts",
     ),
 }
+STUDIES = tuple(REPORTS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -423,8 +442,10 @@ def described(row):
 
 def by_columns(study, config, rows):
     """Returns a table of columns and scores, and a panel for each score."""
-    *_, columns, line, x, scores = REPORTS[study]
-    names, rows = (*columns, *BOTH), [described(row) for row in rows]
+    report, rows = REPORTS[study], [described(row) for row in rows]
+    line, x = report.columns[0], report.columns[-1]
+    # A model's name begins with its family.
+    names = [n for n in (*report.columns, *BOTH) if n != "family"]
     if study == "compute":
         rows.sort(key=lambda row: row["teraFLOPs"])
     # Counts are numbers, in results.json too.
@@ -433,7 +454,7 @@ def by_columns(study, config, rows):
         for row in rows
     ]
     panels = []
-    for name in scores:
+    for name in report.scores:
         lines = {}
         for row in rows:
             lines.setdefault(row[line], []).append((row[x], row[name]))
@@ -442,7 +463,7 @@ def by_columns(study, config, rows):
         lines = {key: [*base, *points] for key, points in lines.items()}
         what = "test" if name == "accuracy" else f"{config.shots}-shot"
         panels.append((f"{what} accuracy", lines))
-    return [list(names), *table], panels
+    return [names, *table], panels
 
 
 def trained(output, row):
@@ -547,7 +568,7 @@ def plot(study, panels):
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter(ticker.NullFormatter())
         axes.set_title(title)
-        axes.set_xlabel(REPORTS[study][1])
+        axes.set_xlabel(REPORTS[study].axis)
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, fontsize=8)
     return figure
@@ -560,7 +581,7 @@ def write_report(output, results, data):
         head, *rows = [" | ".join(map(str, row)) for row in table]
         ruler = "|".join(["---"] * len(table[0]))
         lines = [f"| {head} |", f"|{ruler}|", *(f"| {r} |" for r in rows)]
-        sections[study] = f"## {REPORTS[study][0]}\n\n" + "\n".join(lines)
+        sections[study] = f"## {REPORTS[study].title}\n\n" + "\n".join(lines)
         plot(study, panels).savefig(output / f"{study}.png")
     report = f"# Studies on {data.name}\n\n" + "\n\n".join(
         f"{section}\n\n![{name}.png]({name}.png)"

@@ -25,11 +25,6 @@ run again. The data of Resisc45 and Retinopathy must be downloaded manually. If
 the data of a task are missing, the recipe prints how to get them and runs the
 other tasks. The output folder contains results.json. The environment variable
 KERAS_BACKEND selects jax, tensorflow or torch.
-
-Published in the paper's Table 2 (mean of 19 tasks), but not reproduced here:
-ViT-H/14 (JFT) 77.63, ViT-L/16 (JFT) 76.28, ViT-L/16 (ImageNet-21k) 72.72. What
-was tested: all 19 tasks run end to end on random images
-(tests/recipes/test_vtab.py).
 """
 
 import dataclasses

@@ -158,8 +158,10 @@ def _derived(case):
 RESNET_TOLERANCE = 1.5e-4
 
 
-def resnet_tolerance(golden):
-    return max(RESNET_TOLERANCE, 1e-5 * np.abs(golden).max())
+def tolerance(case, name):
+    if case not in RESNETS:
+        return TOLERANCE
+    return max(RESNET_TOLERANCE, 1e-5 * np.abs(io(case)[name]).max())
 
 
 # golden array: our layer, where the names differ
@@ -232,6 +234,8 @@ NO_MODEL = (
 def load_arguments(case):
     """Arguments that cannot be inferred from the file: heads, image size."""
     arguments = {"input_shape": io(case)["image"].shape[1:]}
+    if case in RESNETS:
+        return {**arguments, **RESNETS[case][2]}
     if case.startswith(("timm", "torchvision", "facebook")):
         arguments["num_heads"] = 3
     return arguments

@@ -1,11 +1,10 @@
-"""Hybrids and BiT against outputs of the original implementations."""
+"""Files of hybrids and BiT; `test_golden.py` has their outputs."""
 
 import re
 
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit import convert as _cli
 from keras_vit.converters import load
 from keras_vit.converters import open_checkpoint
@@ -14,38 +13,6 @@ from keras_vit.weights.files import write
 from tests import golden_data
 from tests.golden_data import RESNET_TOLERANCE
 from tests.golden_data import RESNETS
-from tests.golden_data import resnet_tolerance
-
-
-def build(case, **changes):
-    golden = golden_data.io(case)
-    arguments = {"input_shape": golden["image"].shape[1:], **RESNETS[case][2]}
-    model = load(golden_data.weights_path(case), **{**arguments, **changes})
-    return model, golden
-
-
-@pytest.mark.parametrize("case", RESNETS)
-def test_every_array_matches_the_original(case, record_error):
-    model, golden = build(case)
-    layers = {layer.name for layer in model.layers}
-    image = golden.pop("image")
-    other_pooling = golden.pop("logits_big_vision_minus_inf_pool", None)
-    ours = {**golden_data.LAYERS, "logits": "head"}
-    names = {name: ours.get(name, name) for name in golden}
-    assert set(names.values()) <= layers
-    extract = keras_vit.feature_extractor(model, list(names.values()))
-    found = extract.predict(image, verbose=0)
-    for name, expected in golden.items():
-        array = found[names[name]].reshape(expected.shape)
-        error = np.abs(array - expected).max()
-        record_error(case, name, error, resnet_tolerance(expected))
-    if other_pooling is not None:
-        found = build(case, pool_padding="symmetric")[0].predict(
-            image, verbose=0
-        )
-        error = np.abs(found - other_pooling).max()
-        record_error(case, "-inf pool", error, RESNET_TOLERANCE)
-
 
 # The layouts that hold each case, but its own.
 HELD = {
@@ -166,7 +133,9 @@ CHANGES = [
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case,change", CHANGES, ids=str)
 def test_every_constant_affects_the_output(case, change):
-    model, golden = build(case, **change)
+    given = {**golden_data.load_arguments(case), **change}
+    model = load(golden_data.weights_path(case), **given)
+    golden = golden_data.io(case)
     found = model.predict(golden["image"], verbose=0)
     moved = np.abs(found - golden["logits"]).max()
     assert moved > 10 * RESNET_TOLERANCE, moved

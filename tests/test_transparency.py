@@ -22,7 +22,6 @@ from keras import ops
 from tests import small
 from tests.harness import numpy
 from tests.markers import on_all
-from tests.small import bit
 from tests.small import hybrid
 
 backend = keras.config.backend()
@@ -74,7 +73,9 @@ def inner_layers(model):
     "method",
     ["call", pytest.param("forward", marks=pytest.mark.backends("torch"))],
 )
-@models
+@pytest.mark.parametrize(
+    "make", on_all([vit_all_tokens, hybrid], [vit_all_tokens])
+)
 def test_replaced_method_runs_in_every_layer(make, method):
     """accelerate's `add_hook_to_module` and similar tools replace
     PyTorch's `forward`."""
@@ -196,7 +197,7 @@ def pure(model):
 
 
 @on_jax
-@pytest.mark.parametrize("make", [vit, hybrid, bit])
+@pytest.mark.parametrize("make", [vit, hybrid])
 def test_jax_transformations(make):
     model = random(make)
     call, expected = pure(model), model(IMAGES)
@@ -220,7 +221,8 @@ def test_jax_transformations(make):
 SHARDED = """
 import jax, keras, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from tests.test_transparency import bit, hybrid, pure, vit
+from tests.small import bit
+from tests.test_transparency import hybrid, pure, vit
 
 assert jax.device_count() == 4
 mesh = Mesh(np.array(jax.devices()), ("batch",))

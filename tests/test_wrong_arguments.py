@@ -280,6 +280,10 @@ EVALUATION = {
     "evaluation.real_accuracy(np.eye(4), [[]] * 4)": "None of the images",
     "evaluation.real_accuracy(np.eye(4), [[4], [], [], []])": "from 0 to 3",
     "evaluation.real_accuracy(np.eye(4), [[1]])": r"shape \(4, 4\).*shape",
+    "evaluation.confusion_matrix(Y, Y + 255, 4)": "from 0 to 3.*: .*255",
+    "evaluation.confusion_matrix(Y, X, 4)": r"\(10,\) and \(10, 12\)",
+    "evaluation.mean_iou(np.zeros((3, 3)))": "confusion",
+    "evaluation.mean_iou(np.ones((2, 3)))": "confusion",
     "evaluation.per_class(np.eye(4, dtype=int), list('abc'))": "the 3 classes",
 }
 PREPROCESSING = {

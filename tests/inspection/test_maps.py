@@ -168,7 +168,7 @@ def test_attention_maps_of_images_of_any_size():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("eager")
+@pytest.mark.backends("torch")
 def test_attention_maps_after_training_and_loading(tmp_path):
     model = small(dropout=0.1, attention_dropout=0.1, remat=True)
     model.compile("sgd", "mse")

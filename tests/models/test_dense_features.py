@@ -24,7 +24,7 @@ NORMS = {True: tuple(SIZES), False: ("tall",)}
 TOLERANCE = 3e-5
 TIMM = ("token", "registers-positioned", "registers-scale-qknorm", "dinov3")
 DINOV2 = ("dinov2", "dinov2-registers")
-ON_ALL_BACKENDS = ("token", "registers-scale-qknorm", "dinov2-registers")
+ON_ALL_BACKENDS = ("registers-scale-qknorm", "dinov2-registers")
 
 
 def batch(size):

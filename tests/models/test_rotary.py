@@ -6,7 +6,6 @@ import pytest
 import keras_vit
 from keras_vit import inspection
 from keras_vit.converters import load
-from keras_vit.layers.positions import rotate
 from tests import originals
 from tests.harness import numpy
 
@@ -33,23 +32,6 @@ def test_angles_of_a_rectangle():
             table = found[0, 2 + row * 5 + column]
             np.testing.assert_allclose(table[0], np.sin(angles), atol=1e-6)
             np.testing.assert_allclose(table[1], np.cos(angles), atol=1e-6)
-
-
-@ON_TORCH
-def test_products_depend_on_offsets_alone():
-    layer = keras_vit.layers.RotaryPositionEmbs(8)
-    rng = np.random.default_rng(0)
-    query, key = np.repeat(rng.normal(size=(2, 1, 1, 1, 8)), 16, axis=2)
-    table = layer(grid(4, 4))
-    query, key = (
-        numpy(rotate(x.astype("float32"), table))[0, :, 0] for x in (query, key)
-    )
-    products = (query @ key.T).reshape(4, 4, 4, 4)
-    assert np.ptp(products) > 1
-    # Both patches one row down and one column to the right.
-    np.testing.assert_allclose(
-        products[:3, :3, :3, :3], products[1:, 1:, 1:, 1:], atol=1e-5
-    )
 
 
 @ON_TORCH

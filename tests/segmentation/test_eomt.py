@@ -260,7 +260,7 @@ def test_masks_are_annealed_by_the_end_of_the_last_step(epochs):
     encoder = tiny(num_layers=2, pooling=None, include_top=False, classes=None)
     options = {"num_points": 4}
     model = EoMT(encoder, 2, 3, 2, loss_options=options)
-    model.compile("sgd", jit_compile=False)
+    model.compile("sgd", jit_compile=keras.config.backend() == "jax")
     y = {"classes": np.zeros((5, 1), "int32"), "masks": np.ones((5, 1, 8, 12))}
     # `fit` with 5 steps in all, as one epoch or as five.
     model.fit(

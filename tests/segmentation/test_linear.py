@@ -233,31 +233,3 @@ def test_pixels_of_no_class_make_the_metric_nan():
         metric.reset_state()
         metric.update_state(np.array([0, 1, 2, 0]), scores)
         assert float(metric.result()) == 1
-
-
-@ON_TORCH
-def test_mean_iou():
-    rng = np.random.default_rng(0)
-    masks, predicted = rng.integers(0, 4, (2, 3, 5, 6))
-    masks[masks == 2] = 1  # a class that is predicted only
-    masks[0, :2] = 255
-    confusion = sum(
-        evaluation.confusion_matrix(p, m, 5, ignore=255)
-        for p, m in zip(predicted, masks, strict=True)
-    )
-    mean, by_class = evaluation.mean_iou(confusion)
-    counted = masks != 255
-    expected = []
-    for c in range(4):
-        a, b = (masks == c) & counted, (predicted == c) & counted
-        expected.append((a & b).sum() / (a | b).sum())
-    np.testing.assert_allclose(by_class[:4], expected)
-    assert expected[2] == 0 and np.isnan(by_class[4])
-    assert mean == pytest.approx(np.mean(expected))
-    with pytest.raises(ValueError, match="from 0 to 3. Received: .*255"):
-        evaluation.confusion_matrix(predicted[0], masks[0], 4)
-    with pytest.raises(ValueError, match=r"\(5, 6\) and \(3, 5, 6\)"):
-        evaluation.confusion_matrix(predicted[0], masks, 4)
-    for wrong in (np.zeros((3, 3)), np.ones((2, 3))):
-        with pytest.raises(ValueError, match="confusion"):
-            evaluation.mean_iou(wrong)

@@ -94,6 +94,11 @@ def notebook(markdown):
     other = rf"(?!```|{command})^{line}"
     pieces = rf"^```(.*?)^```\n|((?:{command})+)|((?:{other})+)"
     cells = []
+
+    def add(kind, source, **more):
+        cell = {"cell_type": kind, "metadata": {}, "source": source, **more}
+        cells.append(cell)
+
     for fence, indented, text in re.findall(pieces, markdown, re.M | re.S):
         kind, _, code = fence.partition("\n")
         if kind == "text" and cells and cells[-1]["cell_type"] == "code":
@@ -101,21 +106,10 @@ def notebook(markdown):
             cells[-1]["outputs"] = [output]
         elif kind == "python" or indented:
             code = code or re.sub("^    ", "!", indented.rstrip(), flags=re.M)
-            cells.append(
-                {
-                    "cell_type": "code",
-                    "metadata": {},
-                    "source": code,
-                    "execution_count": None,
-                    "outputs": [],
-                }
-            )
+            add("code", code, execution_count=None, outputs=[])
         elif fence or text.strip():
             source = f"```{fence}```" if fence else text.strip("\n")
-            source = re.sub(links, r"\1", source)
-            cells.append(
-                {"cell_type": "markdown", "metadata": {}, "source": source}
-            )
+            add("markdown", re.sub(links, r"\1", source))
     return json.dumps(
         {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4},
         indent=1,
@@ -146,9 +140,9 @@ def on_page_content(html, page, config, files):
 
 def source_of(src_uri):
     """Returns a page's file in the repository, or None if it is generated."""
-    for source, target in PAGES.items():
-        if target == src_uri:
-            return source
+    pages = {target: source for source, target in PAGES.items()}
+    if src_uri in pages:
+        return pages[src_uri]
     path = f"docs/{src_uri}"
     return path if (ROOT / path).exists() else None
 
