@@ -31,8 +31,8 @@ FAMILIES = {
     "dinov2": ("Dinov2Config", "Dinov2Model", "last_hidden_state", DINOV2),
     "dinov2_with_registers": (
         "Dinov2WithRegistersConfig",
-        "Dinov2WithRegistersModel",
-        "last_hidden_state",
+        "Dinov2WithRegistersForImageClassification",
+        "logits",
         DINOV2,
     ),
     "dinov3_vit": (
@@ -80,7 +80,7 @@ FIELDS = {
     "use_swiglu_ffn": [True],
     "use_gated_mlp": [True],
     "use_mask_token": [False],
-    "num_register_tokens": [2],
+    "num_register_tokens": [2, 0],
     "rope_theta": [30.0],
     "vision_use_head": [False],
 }

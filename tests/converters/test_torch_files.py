@@ -10,13 +10,57 @@ from keras_vit.weights.files import read
 pytestmark = pytest.mark.backends("torch")
 
 torch = pytest.importorskip("torch")
+safetensors_torch = pytest.importorskip("safetensors.torch")
 
 
-def test_wrapper_prefixes_are_removed(tmp_path):
-    """torch.compile and DistributedDataParallel add prefixes to the names."""
-    path = tmp_path / "a.pth"
-    torch.save({"_orig_mod.module.head.bias": torch.ones(2)}, path)
-    assert list(read(path)) == ["head.bias"]
+def named(*keys):
+    """Tensors of ones by these keys."""
+    return {key: torch.ones(2) for key in keys}
+
+
+# What a file holds, and the keys that are read.
+WRAPPED = {
+    "compiled, then parallel": (named("module._orig_mod.head.bias"), None),
+    "parallel, then compiled": (named("_orig_mod.module.head.bias"), None),
+    "Lightning": ({"state_dict": named("model.head.bias")}, None),
+    "a module in a module": (named("model.net.backbone.vit.head.bias"), None),
+    "AveragedModel": (
+        {**named("module.head.bias"), "n_averaged": torch.tensor(5)},
+        None,
+    ),
+    "PyTorch's tutorial": (
+        {"epoch": 3, "model_state_dict": named("head.bias")},
+        None,
+    ),
+    "timm's averages": (
+        {"state_dict": named("raw"), "state_dict_ema": named("head.bias")},
+        None,
+    ),
+    "DeiT's averages": (
+        {"model": named("raw"), "model_ema": named("module.head.bias")},
+        None,
+    ),
+    "not of all keys": (
+        named("model.head.bias", "module.head.bias"),
+        ["model.head.bias", "module.head.bias"],
+    ),
+    "transformers": (
+        named("vit.layernorm.bias", "classifier.bias"),
+        ["vit.layernorm.bias", "classifier.bias"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRAPPED)
+def test_weights_are_found_in_what_wraps_them(case, tmp_path):
+    """Also in .safetensors files, which have no nested weights."""
+    content, expected = WRAPPED[case]
+    torch.save(content, tmp_path / "a.pth")
+    assert list(read(tmp_path / "a.pth")) == (expected or ["head.bias"])
+    if all(isinstance(value, torch.Tensor) for value in content.values()):
+        path = tmp_path / "a.safetensors"
+        safetensors_torch.save_file(content, path)
+        assert {*read(path)} == {*(expected or ["head.bias"])}
 
 
 @pytest.mark.parametrize("zipped", [True, False])

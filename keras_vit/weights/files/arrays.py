@@ -7,6 +7,7 @@ by `keras.py`.
 
 import os
 import pathlib
+import re
 from collections.abc import Callable
 from collections.abc import Collection
 
@@ -31,8 +32,14 @@ PRESET_FILES = ("model.weights.h5", "task.weights.h5")
 # NumPy's other float types (longdouble) cannot be stored by all file types.
 FLOAT_TYPES = ("float64", "float32", "float16", "bfloat16")
 MAX_REPORTED = 20  # problems in one error
-# Arrays that may have no values: transformers' DINOv2 without registers.
-MAY_BE_EMPTY = ("embeddings.register_tokens",)
+# Arrays that may have no values: those of models without registers.
+MAY_BE_EMPTY = (
+    "embeddings.register_tokens",
+    "dinov2_with_registers.embeddings.register_tokens",
+)
+# What all keys begin with if torch.compile, DistributedDataParallel or a
+# training program's own module holds the model.
+_WRAPPERS = re.compile(r"((_orig_mod|module|model|net|backbone|vit)\.)*")
 FILE_TYPES = {  # suffix: (reader, writer)
     ".npz": (npz.read_npz, npz.write_npz),
     ".safetensors": (
@@ -52,8 +59,9 @@ def read(
 
     The path is that of a .npz, .safetensors, .pth, .pt or .bin file, of the
     index of a sharded one (.index.json), or of a folder of Hugging Face's or of
-    keras-hub's. All values must be finite if `finite` is True, and only the
-    arrays whose keys are in `empty` may have none.
+    keras-hub's. Prefixes that wrappers give to all keys are removed. All values
+    must be finite if `finite` is True, and only the arrays whose keys are in
+    `empty` may have none.
     """
     path = existing_path(path)
     if path.is_dir():
@@ -64,8 +72,11 @@ def read(
         arrays, problems = _read_preset(path.parent)
     else:
         arrays, problems = _reader(path)(path)
-    ids = safetensors.POSITION_IDS
-    arrays = {key: a for key, a in arrays.items() if not key.endswith(ids)}
+    integers = safetensors.INTEGERS
+    arrays = {k: a for k, a in arrays.items() if not k.endswith(integers)}
+    wrappers = [match[0] for match in map(_WRAPPERS.match, arrays) if match]
+    start = os.path.commonprefix(wrappers).rfind(".") + 1
+    arrays = {key[start:]: array for key, array in arrays.items()}
     check_arrays(path, arrays, problems, finite, empty)
     return arrays
 

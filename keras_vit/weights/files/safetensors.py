@@ -9,8 +9,10 @@ from keras_vit.weights.files import progress
 from keras_vit.weights.files.archives import NamedArrays
 from keras_vit.weights.files.archives import Read
 
-# Old files of transformers contain the numbers of the tokens, as integers.
-POSITION_IDS = ".position_ids"
+# Integers that are no weights: the numbers of the tokens in old files of
+# transformers, and the counters of batch norms and of PyTorch's
+# `AveragedModel`.
+INTEGERS = (".position_ids", ".num_batches_tracked", "n_averaged")
 
 
 def read_safetensors(path: pathlib.Path) -> Read:
@@ -27,7 +29,7 @@ def read_safetensors(path: pathlib.Path) -> Read:
             dtype = file.get_slice(key).get_dtype()
             if dtype in ("F64", "F32", "F16", "BF16"):
                 arrays[key] = file.get_tensor(key)
-            elif not key.endswith(POSITION_IDS):
+            elif not key.endswith(INTEGERS):
                 problems.append(f"{key!s}: type {dtype}, expected floats")
     return arrays, problems
 

@@ -26,6 +26,12 @@ from keras_vit.weights.files import archives
 
 # Those of facebookresearch/dino's training, all of which are read.
 DINO_KEYS = ("student", "teacher", "dino_loss")
+# Training code stores a model's weights under one of these. As in timm's
+# `load_checkpoint`, averages of the weights come first.
+NESTING_KEYS = (
+    *("state_dict_ema", "model_ema"),
+    *("model", "state_dict", "model_state_dict", "teacher"),
+)
 STORAGE_TYPES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -167,11 +173,9 @@ def read_torch(path: pathlib.Path) -> tuple[dict[str, Array], list[str]]:
     """Reads the tensors of a .pth, .pt or .bin file, and describes other
     entries.
 
-    If weights are nested under "model", "state_dict" or "teacher", only these
-    are returned; of a checkpoint of DINO's training, those under "student",
-    "teacher" and "dino_loss", with these prefixes. The prefixes of
-    torch.compile and DistributedDataParallel and the counters of batch norms
-    are removed.
+    If weights are nested under one of `NESTING_KEYS`, only these are returned;
+    of a checkpoint of DINO's training, those under "student", "teacher" and
+    "dino_loss", with these prefixes.
     """
     read = _read_zip if archives.is_archive(path) else _read_legacy
     try:
@@ -195,17 +199,10 @@ def read_torch(path: pathlib.Path) -> tuple[dict[str, Array], list[str]]:
             for key, tensor in nested[name].items()
         }
     else:
-        # Training code stores a model's weights under one of these.
-        names = [x for x in ("model", "state_dict", "teacher") if x in nested]
+        names = [name for name in NESTING_KEYS if name in nested]
         tensors = nested[names[0]] if names else tensors
-    # torch.compile and DistributedDataParallel add these to all keys.
-    for prefix in ("_orig_mod.", "module."):
-        if all(str(key).startswith(prefix) for key in tensors):
-            tensors = {k[len(prefix) :]: x for k, x in tensors.items()}
     arrays, problems = {}, []
     for key, tensor in tensors.items():
-        if str(key).endswith(".num_batches_tracked"):
-            continue  # an integer of a batch norm
         try:
             if not isinstance(key, str):
                 raise ValueError("a key that is not a string")

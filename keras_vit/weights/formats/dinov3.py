@@ -160,13 +160,13 @@ def after_reading(
     weights: dict[str, Array], stored: Config, variant: str
 ) -> tuple[dict[str, Array], Config]:
     """Adds the periods, which timm and transformers compute; removes empty
-    registers."""
+    registers, also DINOv2's."""
     kernel = weights.get("block_0/attention/query/kernel")
     if variant in VARIANTS and kernel is not None and kernel.ndim == 3:
         base = stored.get("rope_base", ARGUMENTS["rope_base"])
         weights = {**weights, PERIODS: rotary_periods(base, kernel.shape[2])}
-        if _REGISTERS in weights and not weights[_REGISTERS].size:
-            del weights[_REGISTERS]
+    if _REGISTERS in weights and not weights[_REGISTERS].size:
+        weights = {k: a for k, a in weights.items() if k != _REGISTERS}
     return weights, stored
 
 

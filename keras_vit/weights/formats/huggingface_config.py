@@ -223,6 +223,8 @@ def read_arguments(config: dict) -> dict:
         for name, argument in names.items()
         if name in config
     }
+    if kind == "dinov2_with_registers":  # also without any
+        arguments["resampling"] = "bicubic_antialias"
     if gated:
         arguments["activation"] = "swiglu"
     elif is_dinov3 or "hidden_act" in config:
