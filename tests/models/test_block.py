@@ -88,6 +88,8 @@ def test_model_with_custom_blocks_is_copied_and_trained(
     assert type(block) is cls and block.norm_epsilon == 1e-3
     for norm in (block.norm_1, block.norm_2):
         assert [w.name for w in norm.weights] == ["scale"]
+    is_grouped = type(block.attention) is keras.layers.GroupQueryAttention
+    assert is_grouped == (cls is GroupedBlock)
     names = {w.path.split("/")[1] for w in block.weights}
     assert names == {"norm_1", "attention", "norm_2", "mlp"}
     tokens = numpy(keras_vit.feature_extractor(model, "encoder_norm")(x))
