@@ -131,9 +131,9 @@ class Distillation(keras.Model):
             trained.inputs if len(trained.inputs) > 1 else trained.inputs[0]
         )
         branches = Model(inputs, [labels.output, learner])
-        self.branches = (
-            branches if trained is student else mixed_sizes(branches)
-        )
+        if trained is not student:
+            branches = mixed_sizes(branches)
+        self.branches = branches
         shape, wanted = tuple(learner.shape), tuple(teacher.output_shape)
         if target == "features" and len(wanted) == 2 and shape != wanted:
             # float32 like the heads: the loss is computed from it.

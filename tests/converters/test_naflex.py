@@ -241,7 +241,7 @@ def test_what_files_cannot_hold(tmp_path):
         ("learned", "interp_mode", "nearest", "one of.*nearest_antialias"),
         ("learned", "interp_mode", ["bicubic"], r"one of.*\['bicubic'\]"),
         ("learned", "align_corners", True, "one of.*corners_antialias"),
-        ("factorized", "ar_preserving", True, "5 rows and 4 columns"),
+        ("factorized", "ar_preserving", True, "square. Received: 5 x 4"),
     ):
         model = tiny(**how, position_embedding=kind)
         file = tmp_path / "c.safetensors"

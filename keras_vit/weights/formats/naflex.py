@@ -77,12 +77,10 @@ def after_reading(
     if tables:
         square = str(stored.get("resampling")).endswith("_square")
         stored["resampling"] = "bilinear_square" if square else "bilinear"
-        rows, columns = len(tables[0]), len(tables[-1])
-        if square and rows != columns:
+        if square and len(tables[0]) != len(tables[-1]):
             raise ValueError(
-                "Factorized positions that preserve the aspect must have as "
-                f"many rows as columns. Received: {rows} rows and {columns} "
-                "columns"
+                "Factorized positions that preserve the aspect must be those "
+                f"of a square. Received: {len(tables[0])} x {len(tables[-1])}"
             )
     return weights, stored
 
