@@ -210,6 +210,79 @@ def test_position_prefix_is_inferred_from_a_timm_config(
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "kind,size,args",
+    [
+        ("VisionTransformer", (32, 32), {"num_heads": 4}),
+        (
+            "VisionTransformer",
+            (24, 24),
+            {"num_heads": 2, "reg_tokens": 4, "no_embed_class": True},
+        ),
+        (
+            "VisionTransformer",
+            (24, 64),
+            {"num_heads": 2, "init_values": 0.1, "no_embed_class": False},
+        ),
+        ("Eva", (32, 32), {"num_heads": 2, "rope_temperature": 50}),
+    ],
+)
+def test_model_args_of_a_timm_config_are_read(kind, size, args, tmp_path):
+    path, expected = timm_file(tmp_path, size, kind, **args)
+    stored = {**args, "img_size": size, "patch_size": 8}
+    write_config(tmp_path, architecture="vit_tiny", model_args=stored)
+    given = {"pooling": "gap"} if kind == "Eva" else {}
+    model = load(path, input_shape=(*size, 3), **given)
+    assert_output(model, size, expected)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "name,args",
+    [
+        ("vit_base_patch16_rope_ape_224", {}),
+        ("vit_base_patch16_rpn_224", {}),
+        ("vit_pe_core_base_patch16_224", {}),
+        ("vit_tiny", {"pool_include_prefix": True}),
+        ("vit_tiny", {"act_layer": "leaky_relu"}),
+        ("vit_tiny", {"rope_type": "cat"}),
+    ],
+)
+def test_other_models_with_these_arrays_are_refused(name, args):
+    with pytest.raises(ValueError, match=r"its.* config\.json") as info:
+        Timm().read_config({"architecture": name, "model_args": args})
+    assert str(next(iter(args.values()), name)) in str(info.value)
+
+
+@pytest.mark.backends("torch")
+def test_verification_runs_what_the_config_says(tmp_path, capsys):
+    args = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 1}
+    args |= {"num_heads": 4, "mlp_ratio": 2}
+    path, _ = timm_file(tmp_path, (32, 32), num_heads=4)
+    write_config(tmp_path, architecture="vit_tiny_patch16_224", model_args=args)
+    (tmp_path / "a").mkdir()  # without the config.json
+    command = [str(path), str(tmp_path / "a" / "b.npz"), "--verify"]
+    assert _cli.main([*command, "--to", "vit_jax"]) == 0, capsys.readouterr()
+    wrong = ["--to", "vit_jax", "--overwrite", "--set", "num_heads=2"]
+    assert _cli.main([*command, *wrong]) == 1
+    assert "in timm" in capsys.readouterr().out
+
+
+@pytest.mark.backends("torch")
+def test_clip_classifier_reads_patches_without_the_norm(tmp_path):
+    case = originals.Case("CLIPForImageClassification", {}, {}, None)
+    original = originals.build(case)
+    path, _ = originals.save(case, original, tmp_path / "clip")
+    with left_out(2):
+        model = load(path)
+    expected = originals.output(case, original, originals.images(32, 32))
+    assert_output(model, (32, 32), expected)
+    # The norm is gone, which transformers' file needs.
+    with pytest.raises(ValueError, match="final_norm"):
+        save(model, tmp_path / "back")
+
+
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("pooling", ["max", "avgmax", ["avg"]])
 def test_unsupported_timm_pooling_is_refused(pooling, tmp_path):
     path, _ = timm_file(tmp_path, (32, 32))

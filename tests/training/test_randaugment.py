@@ -142,3 +142,25 @@ def test_levels_match_the_published_ones(monkeypatch):
         rand_augment(level, 32)
     assert seen == [(10, (32, 32), False), (10, (32, 32), True)]
     assert AUGREG["light2-scaled"] == AUGREG["light2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("magnitude", [4, 15])
+def test_operations_of_keras_cv_are_equal(magnitude):
+    """docs/decisions.md says so, of these three."""
+    layers = pytest.importorskip("keras_cv.layers")
+    image = (30 + noise(32, 32) * 0.7).astype(np.uint8)
+    x = tf.constant(image, tf.float32)[None]
+    exact = {"value_range": (0, 255), "dtype": "float32"}
+    bits = min(max(1, int(magnitude / 10 * 4)), 8)
+    threshold = float(int(magnitude / 10 * 256) % 256)
+    amounts = {"additions": 0.0, "thresholds": threshold}
+    posterize = layers.Posterization(bits=bits, **exact)
+    solarize = layers.Solarization(**exact)
+    for name, expected in (
+        ("AutoContrast", layers.AutoContrast(**exact).augment_images(x)[0]),
+        ("Posterize", posterize.augment_image(x[0])),
+        ("Solarize", solarize.augment_images(x, amounts)[0]),
+    ):
+        found = operations(magnitude, 32)[name](tf.constant(image), (0, 0))
+        np.testing.assert_array_equal(found, np.uint8(expected), name)

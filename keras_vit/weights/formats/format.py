@@ -249,6 +249,14 @@ class Format:
         raise ReferenceUnavailable(self.no_reference)
 
 
+def pair(size: Any) -> tuple[int, int] | None:
+    """Returns a size of a config.json as `(rows, columns)`, or None."""
+    found = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
+    if len(found) == 2 and all(type(n) is int and 0 < n < 2**31 for n in found):
+        return found
+    return None
+
+
 def mismatches(arguments: Config, values: Values) -> list[str]:
     """Lists the arguments whose value is none of those allowed."""
     return [

@@ -368,6 +368,8 @@ class HuggingFace(Format):
     def after_reading(
         weights: dict[str, Array], stored: Config, variant: str
     ) -> tuple[dict[str, Array], Config]:
+        if variant == siglip_clip.CLASSIFIER and "pre_norm/gamma" in weights:
+            stored = {**stored, "pooling": "gap"}
         weights, stored = naflex.after_reading(weights, stored, variant)
         return dinov3.after_reading(weights, stored, variant)
 

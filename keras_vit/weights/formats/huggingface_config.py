@@ -1,9 +1,9 @@
 """The config.json of transformers, of all models of layout "huggingface"."""
 
 import math
-from typing import Any
 
 from keras_vit._types import Config
+from keras_vit.weights.formats.format import pair
 
 # `hidden_act` of transformers and the activation here that computes the same.
 # Others are refused, such as "leaky_relu", whose slope is another in Keras.
@@ -229,20 +229,12 @@ def read_arguments(config: dict) -> dict:
         arguments["activation"] = "swiglu"
     elif is_dinov3 or "hidden_act" in config:
         arguments["activation"] = ACTIVATIONS[activation]
-    image, patch = (_pair(config.get(f"{x}_size")) for x in ("image", "patch"))
+    image, patch = (pair(config.get(f"{x}_size")) for x in ("image", "patch"))
     if patch and kind.startswith("siglip2"):
         arguments["patch_size"] = patch
     if image and patch and not is_dinov3:
         arguments["grid_size"] = (image[0] // patch[0], image[1] // patch[1])
     return arguments
-
-
-def _pair(size: Any) -> tuple[int, int] | None:
-    if type(size) is int:
-        size = (size, size)
-    if isinstance(size, (list, tuple)) and len(size) == 2:
-        return tuple(size) if all(map(_COUNT[1], size)) else None
-    return None
 
 
 def check_config(config: dict, weights: dict) -> None:

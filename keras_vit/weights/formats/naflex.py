@@ -11,6 +11,7 @@ from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit._warnings import warn
 from keras_vit.weights.formats.format import Values
+from keras_vit.weights.formats.format import pair
 
 # The map of `NaFlexVit`, and those of `Siglip2VisionModel` and
 # `Siglip2ForImageClassification`.
@@ -141,8 +142,6 @@ def read_config(name: str, model_args: Mapping[str, object]) -> Config:
     arguments: Config = {"resampling": resampling}
     if isinstance(given.get("act_layer"), str):
         arguments["activation"] = given["act_layer"]
-    size = given.get("patch_size")
-    pair = size if isinstance(size, (list, tuple)) else (size, size)
-    if len(pair) == 2 and all(type(n) is int and n > 0 for n in pair):
-        arguments["patch_size"] = tuple(pair)
+    if patch_size := pair(given.get("patch_size")):
+        arguments["patch_size"] = patch_size
     return arguments

@@ -24,7 +24,7 @@ from keras_vit.weights.weight_map import WeightMap
 
 _PREFIX = "vision_model."
 _PROJECTION = "visual_projection"
-_NORM = "post_layernorm.weight"
+_FIRST = "encoder.layers.0.layer_norm1.weight"
 _PATCHES, _LINEAR = "embeddings.patch_embedding.", "linear."
 
 
@@ -82,7 +82,7 @@ MAPS = tuple(
             *_encoder(prefix, flat),
             *((("head/*", f"{head}.*", "linear"),) if head else _POOLING),
         ),
-        required=(prefix + (f"{_PATCHES}{_LINEAR}weight" if flat else _NORM),),
+        required=(prefix + (f"{_PATCHES}{_LINEAR}weight" if flat else _FIRST),),
     )
     for variant, (prefix, head, flat) in _TOWERS.items()
 )
@@ -98,11 +98,14 @@ _TEXT = re.compile(r"text_model\.|text_projection\.|logit_(scale|bias)$")
 
 def left_out(arrays: dict[str, Array]) -> list[str]:
     """Lists the keys of a text tower, and of a pooling that is not used."""
-    if _PREFIX + _NORM not in arrays:
+    if _PREFIX + _FIRST not in arrays:
         return []
-    # `SiglipForImageClassification` stores the attention pooling, and takes
-    # the mean of the patches.
-    unused = f"{_PREFIX}head." if "classifier.weight" in arrays else None
+    # `SiglipForImageClassification` stores the attention pooling, and
+    # `CLIPForImageClassification` the norm; both take the mean of the patches.
+    unused = None
+    if "classifier.weight" in arrays:
+        clip = f"{_PREFIX}pre_layrnorm.weight" in arrays
+        unused = _PREFIX + ("post_layernorm." if clip else "head.")
     return [
         key
         for key in arrays
@@ -118,7 +121,7 @@ def normalize(arrays: dict[str, Array]) -> dict[str, Array]:
     if any(np.ndim(a) == 2 for k, a in arrays.items() if _PATCHES in k):
         linear = _PATCHES + _LINEAR
         arrays = {k.replace(_PATCHES, linear): a for k, a in arrays.items()}
-    if _PREFIX + _NORM not in arrays:
+    if _PREFIX + _FIRST not in arrays:
         return arrays
     dropped = set(left_out(arrays))
     arrays = {key: a for key, a in arrays.items() if key not in dropped}

@@ -6,10 +6,13 @@ https://github.com/huggingface/pytorch-image-models
 import functools
 import re
 from collections.abc import Collection
+from typing import Any
 
 from keras_vit._types import Array
 from keras_vit._types import Config
 from keras_vit.config import POSITION_PREFIXES
+from keras_vit.config import known
+from keras_vit.weights.files import read_config
 from keras_vit.weights.formats import dinov3
 from keras_vit.weights.formats import naflex
 from keras_vit.weights.formats.format import QKV
@@ -22,6 +25,7 @@ from keras_vit.weights.formats.format import block_layers
 from keras_vit.weights.formats.format import image_size
 from keras_vit.weights.formats.format import load_state_dict
 from keras_vit.weights.formats.format import mismatches
+from keras_vit.weights.formats.format import pair
 from keras_vit.weights.formats.format import resnet_layers
 from keras_vit.weights.weight_map import TORCH
 from keras_vit.weights.weight_map import Layers
@@ -160,6 +164,21 @@ _TANH_SIGLIP = re.compile(
     r"vit_large_patch16_siglip_(gap_)?512"
 )
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
+# Architectures with the arrays of others: they have another rotation, norms
+# after the branches, or prefix tokens that are pooled.
+_NOT_HERE = re.compile(r".*_rope_|vit_pe_|.*_rpn_|test_vit3")
+# Entries of `model_args` that change what is computed from the same arrays, and
+# the values that this package has.
+_ONLY = {
+    "pool_include_prefix": (False,),
+    "rope_type": ("dinov3",),
+    "rope_rotate_half": (True,),
+    "rope_grid_offset": (0.0,),
+    "rope_grid_indexing": ("ij",),
+    "ref_feat_shape": (None,),
+    "scale_attn_inner": (False,),
+    "gated_attn": (False,),
+}
 
 
 def _refuse_others(arguments: Config, values: Values) -> None:
@@ -263,6 +282,35 @@ def hub_config(
     }
 
 
+def _model_args(name: str, given: Config) -> Config:
+    """Returns the arguments that the `model_args` of a config.json imply: what
+    a model was given that its architecture does not say."""
+    only = {**_ONLY, "act_layer": (given.get("act_layer"),)}
+    if given.get("act_layer") == "leaky_relu":  # its slope is another in Keras
+        only["act_layer"] = ("gelu",)
+    for option, values in only.items():
+        if given.get(option, values[0]) not in values:
+            raise ValueError(
+                f"{option!r} in the 'model_args' of its config.json must be "
+                f"{values[0]!r}, as this package has no other. Received: "
+                f"{given[option]!r:.100}"
+            )
+    arguments: Config = {}
+    if isinstance(given.get("num_heads"), int):
+        arguments["num_heads"] = given["num_heads"]
+    if isinstance(given.get("rope_temperature"), (int, float)):
+        arguments["rope_base"] = float(given["rope_temperature"])
+    if isinstance(given.get("no_embed_class"), bool):
+        prefix = "none" if given["no_embed_class"] else "all"
+        arguments["position_prefix"] = prefix
+    patch = re.search(r"patch(\d+)", name)
+    patch = given.get("patch_size") or (patch and int(patch[1]))
+    size, patch = pair(given.get("img_size")), pair(patch)
+    if size and patch:
+        arguments["grid_size"] = (size[0] // patch[0], size[1] // patch[1])
+    return arguments
+
+
 class Timm(Format):
     """huggingface/pytorch-image-models."""
 
@@ -312,6 +360,13 @@ class Timm(Format):
         stored = stored if isinstance(stored, dict) else {}
         if name.startswith("naflexvit_"):
             arguments |= naflex.read_config(name, stored)
+        elif _NOT_HERE.match(name):
+            raise ValueError(
+                f"This package has no {name!r:.100}, the 'architecture' in its "
+                "config.json, although its arrays fit another model of timm's."
+            )
+        else:
+            arguments |= _model_args(name, stored)
         activation = stored.get("act_layer")
         if "quickgelu" in name:
             activation = activation or "quick_gelu"
@@ -321,8 +376,10 @@ class Timm(Format):
             arguments["activation"] = activation
         if "_clip_" in name:
             arguments["norm_epsilon"] = 1e-5
-        # `no_embed_class`, which timm's configs do not store.
-        if name.startswith("deit3_") or "_reg" in name:
+        # `no_embed_class`, if `model_args` do not have it
+        if "position_prefix" in arguments:
+            pass
+        elif name.startswith(("deit3_", "flexivit_")) or "_reg" in name:
             arguments["position_prefix"] = "none"
         elif "dinov2" in name:
             arguments["position_prefix"] = "all"
@@ -353,14 +410,27 @@ class Timm(Format):
         from torch import nn
 
         a = arguments
+        is_eva = a["position_embedding"] == "rope"
+        model: Any
+        options: Config
         if checkpoint.weight_map.variant == naflex.TIMM:
             raise ReferenceUnavailable("NaFlexVit is not run")
-        if a["position_embedding"] == "rope":
+        config = read_config(checkpoint.path)
+        if timm.is_model(str(config.get("architecture"))):
+            # What the file says, and not what was inferred from its arrays.
+            options = {
+                "num_classes": a["classes"] or 0,
+                "in_chans": a["channels"],
+                "img_size": image_size(a),
+                "global_pool": config.get("global_pool"),
+                **config.get("model_args", {}),
+            }
+            model = timm.create_model(config["architecture"], **known(options))
+        elif is_eva:
             model = dinov3.build_eva(a)
-            load_state_dict(model, checkpoint)
         else:
             swiglu = a["activation"] == "swiglu"
-            options: Config = {"mlp_layer": SwiGLUPacked} if swiglu else {}
+            options = {"mlp_layer": SwiGLUPacked} if swiglu else {}
             build = VisionTransformer
             if a["distillation"]:
                 build = VisionTransformerDistilled
@@ -373,7 +443,7 @@ class Timm(Format):
                 weight_init="skip",
                 **options,
             )
-            deit3_names = {"gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"}
-            load_state_dict(model, checkpoint, deit3_names)
+        renamed = {"gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"}  # DeiT III's
+        load_state_dict(model, checkpoint, None if is_eva else renamed)
         run = model.forward_features if output == "tokens" else model
         return f"timm {timm.__version__}", run
