@@ -88,13 +88,18 @@ def load(
     dense = {"eomt": segmentation, "yolos": detection}
     package = dense.get(str(read_config(path).get("model_type")))
     if package is not None:
-        return package.load(path, **known(opening), **options)
+        if given := {**known(opening), **options}:
+            raise ValueError(
+                f"The model of {str(path)!r} is loaded as it was saved. "
+                f"Received: {', '.join(given)}"
+            )
+        return package.load(path)
     checkpoint = converters.open_checkpoint(path, **opening, decoder=True)
     # `converters.load` knows no arrays of these heads.
     is_dense = checkpoint.is_detector or "eomt_head" in checkpoint.layers
     if is_dense and not options:
         return models.load_keras_file(path)
-    if checkpoint.pretraining:
+    if checkpoint.pretraining or checkpoint.is_pretraining_model:
         return pretraining.load(checkpoint, **options)
     return converters.load(checkpoint, **options)
 

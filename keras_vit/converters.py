@@ -17,6 +17,7 @@ from keras_vit.config import ModelArguments
 from keras_vit.models.description import describe as describe_model
 from keras_vit.models.description import variables_of
 from keras_vit.models.loading import FUNCTIONS
+from keras_vit.models.loading import is_lora
 from keras_vit.models.loading import warn_of_other_options
 from keras_vit.weights.checkpoint import Checkpoint as Checkpoint
 from keras_vit.weights.checkpoint import open_checkpoint as open_checkpoint
@@ -159,17 +160,23 @@ def save(
     except ValueError as error:
         raise ValueError(
             f"The model {model.name!r} cannot be written in the layout "
-            f"{layout!r}. {error}\nA .keras file can hold it, in which Keras "
-            "merges the weights of LoRA."
+            f"{layout!r}. {error}\nA .keras file can hold it."
         ) from error
 
 
 def describe(model: keras.Model) -> tuple[dict[str, Array], Config, Config]:
-    """Returns the weights of a model by path, the arguments that describe its
-    architecture, and the others that it was built with."""
+    """Returns the weights of a model by path, with those of LoRA merged, the
+    arguments that describe its architecture, and the others that it was built
+    with."""
+    merged = {
+        id(layer._kernel): layer.kernel
+        for layer in model._flatten_layers()
+        if getattr(layer, "lora_enabled", False)
+    }
     weights = {
-        path: keras.ops.convert_to_numpy(variable.value)
+        path: keras.ops.convert_to_numpy(merged.get(id(variable), variable))
         for path, variable in variables_of(model).items()
+        if not is_lora(path)
     }
     return weights, *describe_model(model)
 

@@ -71,6 +71,8 @@ def load_weights(
     weights, reinitialized, unresampled = adapt(
         checkpoint, shapes, positions, grid, reuse_head
     )
+    # Keras writes kernels with LoRA merged, and makes LoRA's of zeros.
+    reinitialized |= {path for path in shapes if is_lora(path)}
     assign_all(
         variables,
         weights,
@@ -136,6 +138,11 @@ def weights_by_path(model: keras.Model) -> dict[str, keras.Variable]:
     }
 
 
+def is_lora(path: str) -> bool:
+    """Returns whether a weight is one of LoRA's."""
+    return path.rpartition("/")[2].startswith("lora_")
+
+
 def adapt(
     checkpoint: Checkpoint,
     shapes: dict[str, tuple[int, ...]],
@@ -164,6 +171,18 @@ def adapt(
     layers, found = (
         {path.partition("/")[0] for path in paths} for paths in (shapes, stored)
     )
+    widths = [
+        stored[path].shape[:1]
+        for path in (f"{x}/mlp/dense_2/kernel" for x in ("pooling", "block_0"))
+        if path in shapes and path in stored
+    ]
+    if len({*widths}) > 1:
+        raise ValueError(
+            f"The MLP of the attention pooling in {checkpoint.path!r} must "
+            "have the hidden width of the blocks' MLPs. Received: "
+            f"{widths[0]} and {widths[1]}; pass `include_top=False, "
+            "pooling=None` to leave the pooling out."
+        )
     dropped = {"pooling", "head_norm", "mask_token"} - layers
     if {"pre_logits/kernel", "pre_logits/bias"} <= stored.keys():
         dropped |= {"pre_logits"} - layers

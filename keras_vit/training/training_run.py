@@ -71,9 +71,6 @@ def save_model(model: keras.Model, output: pathlib.Path) -> None:
     `model.weights.h5` if Google's layouts cannot represent the model;
     `--weights` of the recipes takes both."""
     write_model(model, output / "model.keras")
-    if any("lora" in variable.path for variable in model.variables):
-        # Keras merges the low-rank updates into the kernels when it saves.
-        model = load_keras_file(output / "model.keras")
     # Google's layouts do not store every option, such as another GELU.
     layout = lossless_layout(model)
     weights = output / ("model.npz" if layout else "model.weights.h5")

@@ -40,12 +40,24 @@ def test_model_of_pretraining():
     assert_same_weights(model, expected)
 
 
+@pytest.mark.parametrize("method", ["DINO", "MoCoV3", "MaskedAutoencoder"])
+def test_keras_file_of_pretraining(method, tmp_path):
+    encoder = vit(**SIZES, include_top=False)
+    model = getattr(keras_vit.pretraining, method)(encoder)
+    model.save(tmp_path / "model.keras")
+    loaded = keras_vit.load(tmp_path / "model.keras")
+    assert type(loaded) is type(model)
+    assert_same_weights(loaded, model)
+
+
 def test_segmentation_model(tmp_path):
     options = {"position_prefix": "none", "layer_scale": 1.0}
     encoder = vit(**SIZES, **options, include_top=False)
     model = keras_vit.segmentation.EoMT(encoder, classes=2, queries=3, blocks=1)
     keras_vit.save(model, tmp_path / "folder")
     assert_same_weights(keras_vit.load(tmp_path / "folder"), model)
+    with pytest.raises(ValueError, match="saved. Received: input_shape"):
+        keras_vit.load(tmp_path / "folder", input_shape=(8, 8, 3))
     keras_vit.save(model, tmp_path / "model.keras")
     assert_same_weights(keras_vit.load(tmp_path / "model.keras"), model)
 

@@ -290,6 +290,33 @@ class TestStrict:
         with pytest.raises(ValueError, match=message):
             build(**{"weights": TOKEN, **arguments})
 
+    @pytest.mark.parametrize("layout", [None, "timm"])
+    def test_position_embeddings_of_another_kind_raise(self, layout, tmp_path):
+        """The keys of timm's rotary models are those of DeiT III without its
+        position embeddings."""
+        arrays = golden_data.arrays("timm_base")
+        del arrays["pos_embed"]
+        arrays["blocks.0.gamma_1"] = np.ones(48, "float32")
+        path = edited(arrays, tmp_path)
+        with pytest.raises(
+            ValueError, match="timm:deit3.*\n.*missing:\n  pos_e"
+        ):
+            keras_vit.converters.load(path, layout, num_heads=3)
+
+    def test_attention_pooling_of_another_width_raises(self, tmp_path):
+        arrays = golden_data.arrays("timm_map")
+        for key in [key for key in arrays if "attn_pool.mlp.fc" in key]:
+            axis = int(key.endswith("fc2.weight"))
+            if not key.endswith("fc2.bias"):
+                arrays[key] = arrays[key].take(range(8), axis)
+        path = edited(arrays, tmp_path)
+        with pytest.raises(ValueError, match=r"\(8,\) and \(96,\); pass"):
+            keras_vit.converters.load(path, num_heads=3)
+        model = keras_vit.converters.load(
+            path, num_heads=3, include_top=False, pooling=None
+        )
+        assert model.output_shape == (None, 16, 48)
+
     def test_weights_of_another_model_raise(self, tmp_path):
         path = tmp_path / "other.npz"
         np.savez(path, **{"head/bias": np.zeros(7, "float32")})

@@ -102,7 +102,7 @@ def detect_layout(arrays: dict[str, Array], layout: str | None = None) -> Match:
     if len(matches) == 1 or matches.keys() == {"vit_jax", "big_vision"}:
         return next(iter(matches.values()))
     unmapped, match = min(candidates, key=lambda candidate: len(candidate[0]))
-    if layout:
+    if layout and unmapped:
         return match  # the reader lists what does not fit
     if matches:
         raise ValueError(
@@ -115,11 +115,14 @@ def detect_layout(arrays: dict[str, Array], layout: str | None = None) -> Match:
             f"{', '.join(sorted(arrays)[:5])}. Known layouts: "
             f"{', '.join(FORMATS)}."
         )
-    keys = [match.file_keys.get(key, key) for key in sorted(unmapped)]
-    lines = "\n".join(f"  {key}" for key in keys)
+    required = match.weight_map.required
+    problem = "it has no place for" if unmapped else "are missing"
+    keys = unmapped or [key for key in required if key not in match.arrays]
+    lines = "\n".join(f"  {match.file_keys.get(x, x)}" for x in sorted(keys))
+    names = filter(None, (match.code_base.name, match.weight_map.variant))
     raise ValueError(
-        f"The keys fit no layout. The nearest is {match.code_base.name!r}.\n"
-        f"Arrays that it has no place for:\n{lines}"
+        f"The keys fit no layout. The nearest is {':'.join(names)!r}.\n"
+        f"Arrays that {problem}:\n{lines}"
     )
 
 
