@@ -155,7 +155,7 @@ def _sublayers(
     """Yields `(path, sublayer, parent)` for all layers inside a layer.
 
     Keras has no public way to list the layers inside a layer that is not a
-    model, hence the private method `_flatten_layers`. It is used only here.
+    model, hence the private method `_flatten_layers`.
     """
     for sublayer in layer._flatten_layers(include_self=False, recursive=False):
         path = prefix + sublayer.name
