@@ -169,9 +169,11 @@ def describe(model: keras.Model) -> tuple[dict[str, Array], Config, Config]:
     arguments that describe its architecture, and the others that it was built
     with."""
     merged = {
-        id(layer._kernel): layer.kernel
+        id(variable): layer.kernel
         for layer in model._flatten_layers()
         if getattr(layer, "lora_enabled", False)
+        for variable in layer.weights
+        if variable.name == "kernel"
     }
     weights = {
         path: keras.ops.convert_to_numpy(merged.get(id(variable), variable))
