@@ -246,6 +246,10 @@ FILES = {  # name, ending: bytes and what the error says
         hdf5(lambda file: file.__setitem__("layers/dense/vars/1", "text")),
         r"dense/\w+: type object",
     ),
+    ("twice", ".weights.h5"): (
+        hdf5(linking(lambda file: file["layers/dense/vars/0"])),
+        "/evil is in it twice|vars/0 is in it twice",
+    ),
     ("deep", ".keras"): (
         archive(("config.json", DEEP), ("model.weights.h5", "")),
         "maximum recursion depth",

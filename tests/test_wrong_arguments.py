@@ -278,8 +278,8 @@ EVALUATION = {
         "`bins` must be .*Received: bins=0"
     ),
     "evaluation.real_accuracy(np.eye(4), [[]] * 4)": "None of the images",
-    "evaluation.real_accuracy(np.eye(4), [[4], [], [], []])": "from 0 to 3",
-    "evaluation.real_accuracy(np.eye(4), [[1]])": r"shape \(4, 4\).*shape",
+    "evaluation.real_accuracy(np.eye(4), [[4], [], [], []])": "0 to 3;.*: .4",
+    "evaluation.real_accuracy(np.eye(4), [[1]])": r"\(4, 4\).*: shape \(1, 4",
     "evaluation.confusion_matrix(Y, Y + 255, 4)": "from 0 to 3.*: .*255",
     "evaluation.confusion_matrix(Y, X, 4)": r"\(10,\) and \(10, 12\)",
     "evaluation.mean_iou(np.zeros((3, 3)))": "confusion",

@@ -206,7 +206,6 @@ def test_attention_maps_of_a_quantized_model():
     assert 1e-6 < np.abs(found - full).max() < 0.1  # 8 bits
 
 
-@pytest.mark.backends("torch")
 def test_outliers_are_the_patches_of_large_norm():
     """Blocks without weights return the position embeddings of the tokens."""
     model = models.looking_at(None, num_registers=1)

@@ -18,14 +18,18 @@ def assert_same_weights(found, expected):
 
 
 @pytest.mark.parametrize(
-    "name, format",
-    [("a.keras", None), ("a.safetensors", "timm"), ("folder", None)],
+    "name, format, message",
+    [
+        ("a.keras", None, "a.keras' exists"),
+        ("a.safetensors", "timm", "a.safetensors' exists"),
+        ("folder", None, "folder' already has model.safetensors"),
+    ],
 )
-def test_classifier(name, format, tmp_path):
+def test_classifier(name, format, message, tmp_path):
     model = vit(**SIZES)
     keras_vit.save(model, tmp_path / name, format)
     assert_same_weights(keras_vit.load(tmp_path / name), model)
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError, match=message):
         keras_vit.save(model, tmp_path / name, format)
     fewer = keras_vit.load(tmp_path / name, classes=2)
     assert fewer.output_shape == (None, 2)
