@@ -218,7 +218,7 @@ def write_ablation(rows, config, data, output):
         (f"{config.shots}-shot", "few_shot"),
         ("test", "test_accuracy"),
     ):
-        # As in the paper's Table 8.
+        # The layout is that of the paper's Table 8.
         found = {(r["positions"], r["placement"]): r[column] for r in rows}
         cells = [[title, *PLACEMENTS.values()]]
         for kind in dict.fromkeys(kind for kind, _ in found):

@@ -222,7 +222,7 @@ def test_batches(config, data, strategy):
 
 
 def build_model(config, data):
-    # Of two classes, of a head that is not used.
+    # The two classes are those of a head that is not used.
     encoder = build_encoder(config, config.input_shape(data.channels), 2)
     if config.train != "all":
         training.freeze_weights(encoder)
@@ -299,7 +299,7 @@ def compare(config, data, strategy, output):
             shutil.rmtree(folder, ignore_errors=True)
         strategy.gather(0)  # waits until it is removed
         config = dataclasses.replace(config, overwrite=False)
-    # Images of single digits, without masks.
+    # The classifier learns images of single digits, without masks.
     (images, labels), test = keras_vit.data.single_digits()
     accuracy = training.train_classifier(
         encoder,

@@ -309,6 +309,7 @@ PREPROCESSING = {
     "decode(ONE, 1, dict(enumerate(NAMES)))": "in the order .*: a dict",
     "pack_images([np.zeros((8, 10, 3))], 4, 40)": "1 to 40 whole patches of 4",
     "pack_images([np.zeros((8, 8, 3))], 4, 3)": "1 to 3 whole patches",
+    "pack_images([], 4)": "one image or more",
 }
 ERRORS = MODELS | PRETRAINING | DENSE | INSPECTION | EVALUATION | PREPROCESSING
 

@@ -139,7 +139,8 @@ class Pooling(NumberedLayer):
         valid: Boolean tensor of shape `(batch, number of patches)`, False for
             patches that are padding, or None. They are not pooled.
         places: The places of these patches, which `MixedSizes` returns, by
-            which "first_patch" finds the top left one; None if it is the first.
+            which "first_patch" finds the top left one; None if it is the first
+            valid one.
 
     Output shape:
         `(batch, hidden_size)`, or `(batch, 2 * hidden_size)` for "token_gap".
@@ -178,11 +179,12 @@ class Pooling(NumberedLayer):
             return inputs[:, self.index]
         patches = inputs[:, self.num_prefix_tokens :]
         if self.mode == "first_patch":
-            if places is None:
+            if valid is None:
                 return patches[:, 0]
-            is_corner = ops.all(places[..., :2] == 0, axis=-1)
-            is_corner = ops.logical_and(valid, is_corner)
-            first = ops.argmax(ops.cast(is_corner, "int32"), axis=1)
+            if places is not None:
+                is_corner = ops.all(places[..., :2] == 0, axis=-1)
+                valid = ops.logical_and(valid, is_corner)
+            first = ops.argmax(ops.cast(valid, "int32"), axis=1)
             return ops.take_along_axis(patches, first[:, None, None], 1)[:, 0]
         if valid is None:
             mean = ops.mean(patches, axis=1)

@@ -42,7 +42,8 @@ class EncoderArguments(TypedDict, total=False):
 
 
 class PretrainingArguments(EncoderArguments, total=False):
-    """Those and the arguments of the five classes that arrays leave open."""
+    """Arguments of the encoder, and those of the five classes that a file's
+    arrays leave open."""
 
     mask_ratio: float
     masking: str

@@ -258,6 +258,7 @@ def test_other_models_with_these_arrays_are_refused(name, args):
 def test_verification_runs_what_the_config_says(tmp_path, capsys):
     args = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 1}
     args |= {"num_heads": 4, "mlp_ratio": 2}
+    args |= {"checkpoint_path": str(tmp_path / "none.pth")}  # is not opened
     path, _ = timm_file(tmp_path, (32, 32), num_heads=4)
     write_config(tmp_path, architecture="vit_tiny_patch16_224", model_args=args)
     (tmp_path / "a").mkdir()  # without the config.json
@@ -266,6 +267,10 @@ def test_verification_runs_what_the_config_says(tmp_path, capsys):
     wrong = ["--to", "vit_jax", "--overwrite", "--set", "num_heads=2"]
     assert _cli.main([*command, *wrong]) == 1
     assert "in timm" in capsys.readouterr().out
+    args["of_another_timm"] = 1
+    write_config(tmp_path, architecture="vit_tiny_patch16_224", model_args=args)
+    _cli.main([*command, "--to", "vit_jax", "--overwrite"])
+    assert "'of_another_timm'" in capsys.readouterr().out
 
 
 @pytest.mark.backends("torch")

@@ -40,6 +40,7 @@ WRAPPED = {
         {"model": named("raw"), "model_ema": named("module.head.bias")},
         None,
     ),
+    "no averages yet": ({"model": named("head.bias"), "model_ema": {}}, None),
     "not of all keys": (
         named("model.head.bias", "module.head.bias"),
         ["model.head.bias", "module.head.bias"],

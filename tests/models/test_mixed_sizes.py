@@ -108,6 +108,14 @@ def test_each_image_is_as_alone(name):
             np.testing.assert_allclose(output, of_one, rtol=0, atol=1e-5)
 
 
+@pytest.mark.backends("torch")
+def test_first_patch_is_the_first_valid_one_without_places():
+    tokens = np.arange(12, dtype="float32").reshape(2, 3, 2)
+    valid = np.array([[False, True, True], [True, False, True]])
+    pooled = keras_vit.layers.Pooling("first_patch")(tokens, valid)
+    np.testing.assert_array_equal(numpy(pooled), [[2, 3], [6, 7]])
+
+
 @pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
 @pytest.mark.backends("torch")
 def test_half_precision(dtype):

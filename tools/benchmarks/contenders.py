@@ -391,7 +391,7 @@ def _keras(
 
 _COMPILED = partial(run_keras, jit_compile=True)
 _BEFORE = {"option": "before"}
-# Without Keras's trainer.
+# These run without Keras's trainer.
 _DIRECT = {
     "run": run_direct,
     "backends": ("jax", "torch"),
@@ -403,7 +403,7 @@ _COMPILE = {"backends": ("torch",), "option": "compile"}
 CONTENDERS = {
     OURS: _keras(keras_vit),
     BEFORE: _keras(keras_vit, **_BEFORE),
-    # As PyTorch's packages compute it: the tanh form is Google's.
+    # PyTorch's packages compute the exact GELU; the tanh form is Google's.
     "keras_vit, exact GELU": _keras(partial(keras_vit, activation="gelu")),
     "keras-hub": _keras(keras_hub, "keras_hub"),
     "keras_vit, direct call": _keras(keras_vit, **_DIRECT),

@@ -177,7 +177,7 @@ def work(
 ) -> None:
     """Runs a contender once for each line of the input, which it answers with
     the seconds and the peak memory."""
-    # Before libraries start threads.
+    # The cores are chosen before libraries start threads.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     output = sys.stdout
     sys.stdout = sys.stderr  # the output of libraries is not an answer

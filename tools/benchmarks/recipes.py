@@ -94,7 +94,7 @@ def self_supervised(
     The recipes pre-train on 1,438 digits without labels, once for each method
     and seed, all for the same number of steps of 64 images, which cost
     different times. Each encoder is then evaluated on the 359 test images: by
-    its 20 nearest neighbours among all training images with their labels; by a
+    its 20 nearest neighbors among all training images with their labels; by a
     ridge regression of its features with 10 labels per class (100 images, other
     ones for each seed); and by fine-tuning for 200 steps with 10 labels per
     class. The first rows are random weights, for which fine-tuning is training

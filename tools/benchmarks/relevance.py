@@ -31,7 +31,7 @@ def classifier(weights: str, sets: pathlib.Path, size: int) -> Any:
         include_top=False,
         pooling="token",
     )
-    # In the order of the masks' values, of which the background is 0.
+    # The order is that of the masks' values, of which the background is 0.
     names = (sets / "masks/classes.txt").read_text().split("\n")[1:]
     paths = sorted((sets / "objects/train").glob("*/*"))
     labels = [names.index(path.parent.name) for path in paths]

@@ -199,7 +199,7 @@ def read_torch(path: pathlib.Path) -> tuple[dict[str, Array], list[str]]:
             for key, tensor in nested[name].items()
         }
     else:
-        names = [name for name in NESTING_KEYS if name in nested]
+        names = [name for name in NESTING_KEYS if nested.get(name)]
         tensors = nested[names[0]] if names else tensors
     arrays, problems = {}, []
     for key, tensor in tensors.items():

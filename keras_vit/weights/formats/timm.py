@@ -417,15 +417,26 @@ class Timm(Format):
             raise ReferenceUnavailable("NaFlexVit is not run")
         config = read_config(checkpoint.path)
         if timm.is_model(str(config.get("architecture"))):
-            # What the file says, and not what was inferred from its arrays.
+            # What the file says is built, not what was inferred from its
+            # arrays; but nothing that it names is downloaded or read.
+            given = config.get("model_args")
             options = {
                 "num_classes": a["classes"] or 0,
                 "in_chans": a["channels"],
                 "img_size": image_size(a),
                 "global_pool": config.get("global_pool"),
-                **config.get("model_args", {}),
+                **(given if isinstance(given, dict) else {}),
+                **{"pretrained": False, "checkpoint_path": None},
             }
-            model = timm.create_model(config["architecture"], **known(options))
+            try:
+                model = timm.create_model(
+                    config["architecture"], **known(options)
+                )
+            except TypeError as error:
+                raise ReferenceUnavailable(
+                    f"timm {timm.__version__} does not take the 'model_args' "
+                    f"of its config.json: {error}"
+                ) from error
         elif is_eva:
             model = dinov3.build_eva(a)
         else:
