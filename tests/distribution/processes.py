@@ -19,7 +19,7 @@ def start(module, *arguments, devices=4, **environment):
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "LOGICAL_DEVICES": str(devices),
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}",
+        "XLA_FLAGS": f"{flag} {os.environ.get('XLA_FLAGS', '')}",
         **environment,
     }
     return subprocess.Popen(

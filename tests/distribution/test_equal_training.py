@@ -30,6 +30,12 @@ RUNS = {
     """,
 }
 
+# Compiling their graphs takes most of the time.
+SLOW_RUNS = """
+    none:0:0:dino data-parallel:4:0:dino none:0:0:mocov3
+    data-parallel:4:0:mocov3 none:0:0:adamw model-parallel:4:2:adamw
+"""
+
 
 def read(path):
     """Returns the arrays of runs, as `{run: {name: array}}`."""
@@ -60,9 +66,22 @@ TOLERANCES = {
 
 
 @pytest.mark.backends("jax", "tensorflow")
-def test_any_number_of_devices_gives_equal_training(tmp_path, record_error):
+@pytest.mark.parametrize(
+    "runs",
+    [
+        pytest.param(RUNS.get(BACKEND), id="suite"),
+        pytest.param(
+            SLOW_RUNS,
+            id="slow",
+            marks=[pytest.mark.nightly, pytest.mark.backends("jax")],
+        ),
+    ],
+)
+def test_any_number_of_devices_gives_equal_training(
+    runs, tmp_path, record_error
+):
     program = ("tests.distribution.small_run", tmp_path / "found.npz")
-    finish([start(*program, *RUNS[BACKEND].split())])
+    finish([start(*program, *runs.split())])
     found = read(tmp_path / "found.npz")
     for run, results in found.items():
         name, devices, model_devices, kind = run.split(":")
