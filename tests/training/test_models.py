@@ -113,8 +113,10 @@ def test_zero_init_head_and_pooling_of_a_kept_head(weights, tmp_path):
     images = np.ones((1, 12, 12, 3), "float32")
     assert np.abs(model.predict(images, verbose=0)).max() > 0
     options = {"input_shape": (12, 12, 3), "classes": 3}
-    model = models.build_model(None, weights, None, **options)
+    model = models.build_model(None, weights, None, dropout=0.25, **options)
     assert np.abs(model.predict(images, verbose=0)).max() == 0
+    block = model.get_layer("block_0")
+    assert block.dropout == block.mlp.dropout == 0.25
     options["keep_head"] = True
     with pytest.raises(ValueError, match="Received: pooling='token'"):
         models.build_model(None, weights, None, mean_pooling=True, **options)
