@@ -67,7 +67,8 @@ def _build(name: str, weights: str | None = None) -> list[float]:
 def _write(name: str, path: str) -> None:
     import keras_vit
 
-    keras_vit.converters.save(getattr(keras_vit, name)(), path)
+    model = getattr(keras_vit, name)()
+    keras_vit.converters.save(model, path, overwrite=True)
 
 
 def _call() -> list[float]:
