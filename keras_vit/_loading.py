@@ -90,8 +90,8 @@ def load(
     if package is not None:
         if given := {**known(opening), **options}:
             raise ValueError(
-                f"The model of {str(path)!r} is loaded as it was saved. "
-                f"Received: {', '.join(given)}"
+                f"The model of {str(path)!r} is loaded as it was saved: leave "
+                f"other arguments out. Received: {', '.join(given)}"
             )
         return package.load(path)
     checkpoint = converters.open_checkpoint(path, **opening, decoder=True)

@@ -336,7 +336,7 @@ def _match(
         is_counted = counted.any(-1, keepdims=True)
         fits = np.where(is_counted, counted, fits)
         is_matched = fits.any(-1)
-        # Of several objects of the largest IoU, COCO's code takes the last.
+        # COCO's code takes the last of several objects of the largest IoU.
         best = np.where(fits, overlap, -1)[..., ::-1].argmax(-1)
         best = len(crowd) - 1 - best[..., None]
         left = np.take_along_axis(free, best, -1) & ~is_matched[..., None]
