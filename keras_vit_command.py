@@ -112,9 +112,7 @@ def main(argv: list[str] | None = None) -> int:
     if not target.endswith(".py"):
         return importlib.import_module(target).main(values)
     # runpy.run_path would replace the name of the command in sys.argv.
-    spec: Any = importlib.util.spec_from_file_location(
-        "__main__", recipes() / target
-    )
+    spec: Any = importlib.util.spec_from_file_location("__main__", recipes() / target)
     recipe = importlib.util.module_from_spec(spec)
     sys.modules["__main__"] = recipe
     spec.loader.exec_module(recipe)
@@ -189,8 +187,7 @@ def new(name: str = "", *_: str) -> int:
     near = [name] if name in found else near
     if len(near) != 1:
         print(
-            f"error: no recipe is called {name!r}; the recipes are "
-            f"{', '.join(found)}",
+            f"error: no recipe is called {name!r}; the recipes are {', '.join(found)}",
             file=sys.stderr,
         )
         return 2
@@ -199,7 +196,5 @@ def new(name: str = "", *_: str) -> int:
         print(f"error: {target} exists; it is not replaced", file=sys.stderr)
         return 1
     shutil.copyfile(found[near[0]], target)
-    print(
-        f"{target} is yours to change; python {target} --help lists its flags"
-    )
+    print(f"{target} is yours to change; python {target} --help lists its flags")
     return 0

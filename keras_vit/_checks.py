@@ -16,9 +16,7 @@ from keras_vit._types import Shape
 def boolean(name: str, value: object) -> bool:
     """Checks that a value is True or False."""
     if value not in (True, False):
-        raise ValueError(
-            f"`{name}` must be True or False. Received: {name}={value!r}"
-        )
+        raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}")
     return bool(value)
 
 
@@ -35,8 +33,7 @@ def non_negative_int(name: str, value: Any) -> int:
     """Checks that a value is an integer of 0 or more."""
     if not _is_int(value) or value < 0:
         raise ValueError(
-            f"`{name}` must be an integer, 0 or more. "
-            f"Received: {name}={value!r}"
+            f"`{name}` must be an integer, 0 or more. Received: {name}={value!r}"
         )
     return int(value)
 

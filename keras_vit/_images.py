@@ -1,7 +1,6 @@
 """Opening of image files by Pillow."""
 
-from typing import IO
-from typing import Any
+from typing import IO, Any
 
 from keras_vit._program import require
 from keras_vit._types import StrPath
@@ -10,8 +9,6 @@ from keras_vit._types import StrPath
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
-def open_image(
-    file: StrPath | IO[bytes], formats: tuple[str, ...] = FORMATS
-) -> Any:
+def open_image(file: StrPath | IO[bytes], formats: tuple[str, ...] = FORMATS) -> Any:
     """Opens an image of one of the formats, as `PIL.Image.open` does."""
     return require("PIL.Image").open(file, formats=formats)

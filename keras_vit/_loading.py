@@ -4,17 +4,11 @@ import pathlib
 
 import keras
 
-from keras_vit import converters
-from keras_vit import detection
-from keras_vit import models
-from keras_vit import pretraining
-from keras_vit import segmentation
+from keras_vit import converters, detection, models, pretraining, segmentation
 from keras_vit._types import StrPath
 from keras_vit.config import known
-from keras_vit.weights.files import locate
-from keras_vit.weights.files import read_config
-from keras_vit.weights.released import ALIASES
-from keras_vit.weights.released import RELEASED
+from keras_vit.weights.files import locate, read_config
+from keras_vit.weights.released import ALIASES, RELEASED
 
 
 def load(

@@ -15,9 +15,7 @@ def show() -> None:
     INFO is printed to standard output, warnings and errors to standard error,
     as plain text. Without this call, Python prints only warnings and errors.
     """
-    if not any(
-        isinstance(handler, _PrintHandler) for handler in logger.handlers
-    ):
+    if not any(isinstance(handler, _PrintHandler) for handler in logger.handlers):
         logger.addHandler(_PrintHandler())
     logger.setLevel(logging.INFO)
     # If a library configures the root logger, lines would be printed twice.

@@ -4,14 +4,11 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_vit._program import require
-from keras_vit._types import Array
-from keras_vit._types import StrPath
-from keras_vit._types import Tensor
+from keras_vit._types import Array, StrPath, Tensor
 
 
 @contextlib.contextmanager

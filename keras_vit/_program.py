@@ -10,11 +10,8 @@ import re
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable
-from collections.abc import Iterator
-from typing import Any
-from typing import NoReturn
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, TypeVar
 
 from keras_vit import _logging
 from keras_vit._logging import logger
@@ -138,9 +135,7 @@ def _show(message: Warning | str, category: type[Warning], *where: Any) -> None:
     logger.warning("warning: %s", printable_lines(message))
 
 
-def format_warning(
-    message: Warning | str, category: type[Warning], *where: Any
-) -> str:
+def format_warning(message: Warning | str, category: type[Warning], *where: Any) -> str:
     """Formats a warning without the line of code, as `warnings.formatwarning`
     of programs whose warnings are about data or flags."""
     return f"warning: {printable_lines(message)}\n"
@@ -168,9 +163,7 @@ def require(module: str, extra: str = "recipes") -> Any:
         ) from error
 
 
-def add_model_arguments(
-    parser: argparse.ArgumentParser, more: str = ""
-) -> None:
+def add_model_arguments(parser: argparse.ArgumentParser, more: str = "") -> None:
     """Adds the arguments of a model to read: MODEL, `--from` and `--set`."""
     parser.add_argument(
         "model",

@@ -63,6 +63,4 @@ class SeedGenerator(keras.random.SeedGenerator):
         if found is None:
             return seed
         replica = ops.cast(found.replica_id_in_sync_group, seed.dtype)
-        return seed + replica * ops.convert_to_tensor(
-            [_SEED_STEP, 0], seed.dtype
-        )
+        return seed + replica * ops.convert_to_tensor([_SEED_STEP, 0], seed.dtype)

@@ -1,8 +1,7 @@
 """Names of types that annotations use."""
 
 import os
-from typing import Any
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike

@@ -5,25 +5,21 @@ import pathlib
 import tempfile
 import warnings
 from collections.abc import Iterator
-from typing import Any
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import StrPath
+from keras_vit._types import Array, Config, StrPath
 from keras_vit.config import stride
-from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.checkpoint import open_checkpoint
+from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.files.keras import is_keras
-from keras_vit.weights.formats import FORMATS
-from keras_vit.weights.formats import RESNET_CONSTANTS
-from keras_vit.weights.formats import Format
-from keras_vit.weights.formats.format import ReferenceNotInstalled
-from keras_vit.weights.formats.format import ReferenceUnavailable
-from keras_vit.weights.formats.format import explain_import_error
-from keras_vit.weights.formats.format import image_size
+from keras_vit.weights.formats import FORMATS, RESNET_CONSTANTS, Format
+from keras_vit.weights.formats.format import (
+    ReferenceNotInstalled,
+    ReferenceUnavailable,
+    explain_import_error,
+    image_size,
+)
 from keras_vit.weights.writing import write_checkpoint
 
 # Name, largest difference, tolerance, verdict.
@@ -92,9 +88,7 @@ def verify(
         new = open_checkpoint(target)
     else:
         explicit = {
-            name: arguments[name]
-            for name in EXPLICIT_ARGUMENTS
-            if arguments.get(name)
+            name: arguments[name] for name in EXPLICIT_ARGUMENTS if arguments.get(name)
         }
         if arguments["classes"] is not None and "pooling" in arguments:
             explicit["pooling"] = arguments["pooling"]
@@ -107,9 +101,7 @@ def verify(
     first = next(iter(old.weights.values()))
     if dtype is not None and str(first.dtype) not in HALF_TOLERANCES:
         tolerance = HALF_TOLERANCES.get(dtype, TOLERANCE)
-    rows.append(
-        compare(f"{target.name} in keras_vit", after, before, tolerance)
-    )
+    rows.append(compare(f"{target.name} in keras_vit", after, before, tolerance))
     output = output_name(source_model)
     complete, unverified = True, []
     for checkpoint, found in ((old, before), (new, after)):
@@ -211,9 +203,7 @@ def _run_original(
         pairs = zip(shape, a["patch_size"], strict=True)
         a = {**a, "grid_size": tuple(size // patch for size, patch in pairs)}
     if not a.get("grid_size") or image_size(a) != shape:
-        raise ReferenceUnavailable(
-            "the images are not of the size of its positions"
-        )
+        raise ReferenceUnavailable("the images are not of the size of its positions")
     code_base = FORMATS[checkpoint.layout]
     try:
         import torch

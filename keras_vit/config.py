@@ -2,10 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
-from typing import ClassVar
-from typing import TypedDict
-from typing import TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 from keras_vit import _checks
 from keras_vit._types import Config
@@ -170,9 +167,7 @@ class ViTConfig:
             "none": (),
         }[self.position_prefix]
         return {
-            name: (count, name in embedded)
-            for name, count in counts.items()
-            if count
+            name: (count, name in embedded) for name, count in counts.items() if count
         }
 
     @property
@@ -211,9 +206,7 @@ class ResNetConfig:
                 "each stage, such as (3, 4, 9), or () for the root alone. "
                 f"Received: resnet_layers={self.resnet_layers!r}"
             )
-        units = (
-            _checks.positive_int("resnet_layers", n) for n in self.resnet_layers
-        )
+        units = (_checks.positive_int("resnet_layers", n) for n in self.resnet_layers)
         _set(self, "resnet_layers", tuple(units))
         for name in ("width_factor", "group_norm_epsilon", "std_epsilon"):
             _checks.positive_float(name, getattr(self, name))
@@ -348,9 +341,7 @@ def known(values: Config) -> Config:
     return {name: x for name, x in values.items() if x is not None}
 
 
-def resolve(
-    config_class: type[_ModelConfig], arguments: Config
-) -> _ModelConfig:
+def resolve(config_class: type[_ModelConfig], arguments: Config) -> _ModelConfig:
     """Builds a config from arguments, of which None stands for the default, and
     others than its fields are ignored."""
     fields, given = dataclasses.fields(config_class), known(arguments)

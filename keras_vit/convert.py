@@ -42,22 +42,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit import _program
-from keras_vit import downloads
-from keras_vit._types import Config
-from keras_vit._types import StrPath
+from keras_vit import _program, downloads
+from keras_vit._types import Config, StrPath
 from keras_vit._warnings import warn
-from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.checkpoint import open_checkpoint
+from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.files.keras import is_keras
-from keras_vit.weights.formats import RESNET_CONSTANTS
-from keras_vit.weights.formats import implied_arguments
-from keras_vit.weights.formats import split
+from keras_vit.weights.formats import RESNET_CONSTANTS, implied_arguments, split
 from keras_vit.weights.infer import drop_pretraining
 from keras_vit.weights.report import report
-from keras_vit.weights.writing import DTYPES
-from keras_vit.weights.writing import check_writable
-from keras_vit.weights.writing import write_checkpoint
+from keras_vit.weights.writing import DTYPES, check_writable, write_checkpoint
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -103,21 +96,19 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0 if complete else 3
 
 
-def _to_hub(
-    source: StrPath, arguments: argparse.Namespace, settings: Config
-) -> int:
+def _to_hub(source: StrPath, arguments: argparse.Namespace, settings: Config) -> int:
     """Writes a folder for the hub and returns the exit status."""
     for flag in ("dtype", "encoder"):
         if getattr(arguments, flag):
-            raise ValueError(
-                f"--{flag} has no effect with --to hub: leave it out."
-            )
+            raise ValueError(f"--{flag} has no effect with --to hub: leave it out.")
     if arguments.private and not arguments.push:
         raise ValueError("--private needs --push.")
     if arguments.push:
         downloads.check_repository(arguments.push)
-    from keras_vit import _requirements  # noqa: F401  (clearer than Keras's errors)
-    from keras_vit import hub
+    from keras_vit import (
+        _requirements,  # noqa: F401  (clearer than Keras's errors)
+        hub,
+    )
 
     missing = hub.save(
         source,
@@ -222,9 +213,7 @@ def convert(
             "be resized and scaled by keras_vit.preprocess_input(images, "
             f"mode={checkpoint.preprocess_mode!r})."
         )
-    if "pooling" not in settings and (
-        checkpoint.may_read_first_patch(arguments)
-    ):
+    if "pooling" not in settings and (checkpoint.may_read_first_patch(arguments)):
         notes.append(
             "note: the head is assumed to read the mean of the patches. The "
             "arrays would be the same if it read the first patch "
@@ -272,19 +261,18 @@ def _to_keras(
     overwrite: bool,
 ) -> None:
     """Builds the model of a checkpoint, and writes it to a file of Keras's."""
-    from keras_vit import _requirements  # noqa: F401  (clearer than Keras's errors)
-    from keras_vit import pretraining
-    from keras_vit import training  # noqa: F401  (registers its optimizers)
-    from keras_vit.converters import load
-    from keras_vit.converters import save
+    from keras_vit import (
+        _requirements,  # noqa: F401  (clearer than Keras's errors)
+        pretraining,
+        training,  # noqa: F401  (registers its optimizers)
+    )
+    from keras_vit.converters import load, save
 
     if checkpoint.pretraining:
         load = pretraining.load
     else:
         # It was used above, for a decoder that is not kept.
-        settings = {
-            k: v for k, v in settings.items() if k != "decoder_num_heads"
-        }
+        settings = {k: v for k, v in settings.items() if k != "decoder_num_heads"}
         weights = drop_pretraining(checkpoint.weights)
         checkpoint = dataclasses.replace(checkpoint, weights=weights)
     try:

@@ -9,21 +9,16 @@ from typing import Unpack
 import keras
 
 from keras_vit import models
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import StrPath
+from keras_vit._types import Array, Config, StrPath
 from keras_vit._warnings import warn
 from keras_vit.config import ModelArguments
 from keras_vit.models.description import describe as describe_model
 from keras_vit.models.description import variables_of
-from keras_vit.models.loading import FUNCTIONS
-from keras_vit.models.loading import is_lora
-from keras_vit.models.loading import warn_of_other_options
+from keras_vit.models.loading import FUNCTIONS, is_lora, warn_of_other_options
 from keras_vit.weights.checkpoint import Checkpoint as Checkpoint
 from keras_vit.weights.checkpoint import open_checkpoint as open_checkpoint
 from keras_vit.weights.files import atomic_write
-from keras_vit.weights.files.keras import is_keras
-from keras_vit.weights.files.keras import write_metadata
+from keras_vit.weights.files.keras import is_keras, write_metadata
 from keras_vit.weights.writing import write_checkpoint
 
 
@@ -125,8 +120,7 @@ def save(
     if is_keras(path):
         if layout is not None:
             raise ValueError(
-                f"{path.suffix} files have no layout. Received: "
-                f"layout={layout!r}"
+                f"{path.suffix} files have no layout. Received: layout={layout!r}"
             )
         arguments, built = describe_model(model)
         with atomic_write(path, overwrite) as temporary:

@@ -8,19 +8,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit import _replicas
-from keras_vit import losses
+from keras_vit import _checks, _replicas, losses
 from keras_vit._types import Tensor
 from keras_vit.data import ImageDataset
-from keras_vit.evaluation import feature_model
-from keras_vit.evaluation import load_classifier
-from keras_vit.evaluation import match_class_names
+from keras_vit.evaluation import feature_model, load_classifier, match_class_names
 from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
-from keras_vit.models import Model
-from keras_vit.models import mixed_sizes
-from keras_vit.models import one_size
+from keras_vit.models import Model, mixed_sizes, one_size
 from keras_vit.training.models import HEADS
 
 # What a student learns from: the losses of `--distill-loss`, the default first.
@@ -127,9 +121,7 @@ class Distillation(keras.Model):
             head = trained.get_layer(HEADS[target == "token"])
             learner = head.output if target == "token" else head.input
         labels = trained.get_layer("head") if target == "token" else trained
-        inputs = (
-            trained.inputs if len(trained.inputs) > 1 else trained.inputs[0]
-        )
+        inputs = trained.inputs if len(trained.inputs) > 1 else trained.inputs[0]
         branches = Model(inputs, [labels.output, learner])
         if trained is not student:
             branches = mixed_sizes(branches)

@@ -43,34 +43,22 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 
-from keras_vit import _onnx
-from keras_vit import _program
-from keras_vit import converters
-from keras_vit import web
+from keras_vit import _onnx, _program, converters, web
 from keras_vit._checks import one_of
 from keras_vit._logging import logger
 from keras_vit._onnx import quiet
 from keras_vit._program import require
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import StrPath
-from keras_vit._types import Tensor
+from keras_vit._types import Array, Config, StrPath, Tensor
 from keras_vit.inspection import tokens
-from keras_vit.models import Model
-from keras_vit.models import inference_model
-from keras_vit.models import load_keras_file
-from keras_vit.weights.files import check_new
-from keras_vit.weights.files import locate
+from keras_vit.models import Model, inference_model, load_keras_file
+from keras_vit.weights.files import check_new, locate
 
 __all__ = ["export"]
 
@@ -560,9 +548,7 @@ def write_torch_program(
         torch.export.save(program, path)
 
 
-def _traced(
-    model: keras.Model, shape: Shape
-) -> tuple[Callable[[Tensor], Any], Tensor]:
+def _traced(model: keras.Model, shape: Shape) -> tuple[Callable[[Tensor], Any], Tensor]:
     """Returns a function that calls a model, and images to trace it.
 
     A module that calls it has a fixed signature, as PyTorch's exporter needs,
@@ -714,9 +700,7 @@ FORMATS = {
             write_saved_model,
             read_saved_model,
         ),
-        Format(
-            "onnx", ".onnx", _ALL, _TF, write_onnx, read_onnx, converted=True
-        ),
+        Format("onnx", ".onnx", _ALL, _TF, write_onnx, read_onnx, converted=True),
         # OpenVINO's reader of ONNX finds different shapes of one dense layer in
         # models of any size ("Argument shapes are inconsistent", openvino
         # 2026.4).
@@ -739,9 +723,7 @@ FORMATS = {
             read_litert,
             converted=True,
         ),
-        Format(
-            "torch", ".pt2", _TORCH, (), write_torch_program, read_torch_program
-        ),
+        Format("torch", ".pt2", _TORCH, (), write_torch_program, read_torch_program),
         Format(
             "web",
             "",
@@ -797,8 +779,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     _program.add_model_arguments(
         parser,
-        ", and any .keras file of one input and one output, or outputs with "
-        "names",
+        ", and any .keras file of one input and one output, or outputs with names",
     )
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument(

@@ -11,35 +11,23 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Callable
-from typing import Any
-from typing import Unpack
+from typing import Any, Unpack
 
 import keras
 import numpy as np
 
-from keras_vit import _verify
-from keras_vit import converters
+from keras_vit import _verify, converters
 from keras_vit._program import printable
 from keras_vit._published import PREPROCESSING
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import StrPath
-from keras_vit._types import Tensor
+from keras_vit._types import Array, Config, StrPath, Tensor
 from keras_vit.config import ModelArguments
 from keras_vit.models import load_keras_file
-from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.checkpoint import open_checkpoint
-from keras_vit.weights.files import read_config
-from keras_vit.weights.files import write
-from keras_vit.weights.formats import FORMATS
-from keras_vit.weights.formats import check_representable
-from keras_vit.weights.formats import huggingface
-from keras_vit.weights.formats import timm
-from keras_vit.weights.formats.format import ReferenceUnavailable
-from keras_vit.weights.formats.format import explain_import_error
+from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
+from keras_vit.weights.files import read_config, write
+from keras_vit.weights.formats import FORMATS, check_representable, huggingface, timm
+from keras_vit.weights.formats.format import ReferenceUnavailable, explain_import_error
 from keras_vit.weights.weight_map import to_checkpoint
-from keras_vit.weights.writing import warn_of_activation
-from keras_vit.weights.writing import write_checkpoint
+from keras_vit.weights.writing import warn_of_activation, write_checkpoint
 
 KERAS, TIMM, TRANSFORMERS = "keras", "timm", "transformers"
 _WEIGHTS = {
@@ -155,9 +143,7 @@ def _write(
         warn_of_activation(built, " and ".join(written))
     text = json.dumps(config, indent=2)
     (folder / "config.json").write_text(text, encoding="utf-8")
-    card = _card(
-        title, model, arguments, mode, run, class_names, license, missing
-    )
+    card = _card(title, model, arguments, mode, run, class_names, license, missing)
     (folder / _CARD).write_text(card, encoding="utf-8")
     return missing
 
@@ -189,12 +175,9 @@ def _write_transformers(
 
     with tempfile.TemporaryDirectory(dir=folder) as part:
         part = pathlib.Path(part) / "model"
-        write_checkpoint(
-            weights, arguments, part, "huggingface", preprocess_mode=mode
-        )
+        write_checkpoint(weights, arguments, part, "huggingface", preprocess_mode=mode)
         config, preprocessor = (
-            json.loads((part / name).read_text())
-            for name in huggingface.JSON_FILES
+            json.loads((part / name).read_text()) for name in huggingface.JSON_FILES
         )
         shutil.move(part / "model.safetensors", folder / _WEIGHTS[TRANSFORMERS])
     if arguments["channels"] == 3:
@@ -280,17 +263,13 @@ def _run_timm(folder: pathlib.Path, images: Array, output: str) -> Array:
     return _run_torch(run, images)
 
 
-def _run_transformers(
-    folder: pathlib.Path, images: Array, output: str
-) -> Array:
+def _run_transformers(folder: pathlib.Path, images: Array, output: str) -> Array:
     import transformers
 
     config: Any = transformers.AutoConfig.from_pretrained(folder)
     build = getattr(transformers, config.architectures[0])
     model = build.from_pretrained(folder).eval()
-    return _run_torch(
-        lambda batch: huggingface.output_of(model(batch), output), images
-    )
+    return _run_torch(lambda batch: huggingface.output_of(model(batch), output), images)
 
 
 def _run_torch(run: Callable[[Tensor], Tensor], images: Array) -> Array:
@@ -311,8 +290,7 @@ def _card(
     missing: dict[str, str | None],
 ) -> str:
     """Returns the text of the model card."""
-    from huggingface_hub import EvalResult
-    from huggingface_hub import ModelCardData
+    from huggingface_hub import EvalResult, ModelCardData
 
     config = run.get("config")
     config = config if isinstance(config, dict) else {}
@@ -350,8 +328,7 @@ def _card(
         "",
         f"# {title}",
         "",
-        f"A {model.name} of {model.count_params():,} parameters, saved by "
-        "keras_vit.",
+        f"A {model.name} of {model.count_params():,} parameters, saved by keras_vit.",
         "",
         f"- Images: {height} x {width} pixels, {channels} channels",
         f"- Preprocessing: values in [0, 1] minus {list(mean)}, divided by "
@@ -413,6 +390,4 @@ def _usage(
             f'model = {kind}.from_pretrained("{folder}")',
         ],
     }
-    return [
-        x for library in code if not missing[library] for x in code[library]
-    ]
+    return [x for library in code if not missing[library] for x in code[library]]

@@ -6,8 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Config
-from keras_vit._types import Tensor
+from keras_vit._types import Config, Tensor
 
 DISTILLATION_LOSSES = ("soft", "hard", "cosine", "smooth_l1", "mse")
 
@@ -47,9 +46,7 @@ class SigmoidCrossentropy(keras.losses.Loss):
             )
         # log(1 + exp(-|x|)) does not overflow.
         return ops.sum(
-            ops.relu(y_pred)
-            - y_pred * y_true
-            + ops.log1p(ops.exp(-ops.abs(y_pred))),
+            ops.relu(y_pred) - y_pred * y_true + ops.log1p(ops.exp(-ops.abs(y_pred))),
             axis=-1,
         )
 

@@ -3,8 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit._types import Config
-from keras_vit._types import Tensor
+from keras_vit._types import Config, Tensor
 
 # Larger logits share a bin: their probabilities are within 1.2e-7, which is the
 # precision of float32, of 1.
@@ -91,12 +90,8 @@ class MeanAveragePrecision(keras.metrics.Metric):
             sample_weight = ops.cast(sample_weight, "float32")
             weights = weights * ops.reshape(sample_weight, (-1, 1))
         # NaN becomes 0, as no backend may index with it.
-        logits = ops.nan_to_num(
-            y_pred, posinf=_LARGEST_LOGIT, neginf=-_LARGEST_LOGIT
-        )
-        bins = ops.floor(
-            (logits + _LARGEST_LOGIT) * (self.bins / (2 * _LARGEST_LOGIT))
-        )
+        logits = ops.nan_to_num(y_pred, posinf=_LARGEST_LOGIT, neginf=-_LARGEST_LOGIT)
+        bins = ops.floor((logits + _LARGEST_LOGIT) * (self.bins / (2 * _LARGEST_LOGIT)))
         bins = ops.cast(ops.clip(bins, 0, self.bins - 1), "int32")
         cells = bins + self.bins * ops.arange(self.classes, dtype="int32")
         for counts, values in (
@@ -118,9 +113,7 @@ class MeanAveragePrecision(keras.metrics.Metric):
         images = ops.cumsum(images, axis=1)
         precision = ops.divide_no_nan(ops.cumsum(found, axis=1), images)
         positives = ops.sum(found, axis=1)
-        average = ops.divide_no_nan(
-            ops.sum(found * precision, axis=1), positives
-        )
+        average = ops.divide_no_nan(ops.sum(found * precision, axis=1), positives)
         classes = ops.sum(ops.cast(positives > 0, "float32"))
         return ops.divide_no_nan(ops.sum(average), classes)
 

@@ -6,20 +6,14 @@
 
 import contextlib
 import re
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from typing import Any
-from typing import Self
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self, TypeAlias
 
 import keras
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit import _replicas
-from keras_vit._types import Config
-from keras_vit._types import Tensor
+from keras_vit import _checks, _replicas
+from keras_vit._types import Config, Tensor
 from keras_vit._warnings import warn
 
 # Position embeddings of a block learn at its rate.
@@ -182,13 +176,9 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         # variables at once.
         if self._can_update_all(grads, trainable_variables):
             for part in _groups(trainable_variables, MAX_GROUP_BYTES):
-                self._update_all(
-                    grads[part], trainable_variables[part], learning_rate
-                )
+                self._update_all(grads[part], trainable_variables[part], learning_rate)
         else:
-            super()._backend_update_step(
-                grads, trainable_variables, learning_rate
-            )
+            super()._backend_update_step(grads, trainable_variables, learning_rate)
 
     def _can_update_all(
         self, grads: _Tensors, variables: Sequence[keras.Variable]
@@ -196,9 +186,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         """Returns whether `_update_all` can replace `update_step`: under
         PyTorch, for dense gradients, with one dtype, and not in subclasses that
         users define, which may change any method."""
-        if keras.config.backend() != "torch" or "_all_updates" not in vars(
-            type(self)
-        ):
+        if keras.config.backend() != "torch" or "_all_updates" not in vars(type(self)):
             return False
         import torch
 
@@ -206,8 +194,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         values += [*variables, *grads]
         dtypes = {keras.backend.standardize_dtype(x.dtype) for x in values}
         return dtypes in ({"float32"}, {"float64"}) and all(
-            isinstance(x, torch.Tensor) and x.layout == torch.strided
-            for x in grads
+            isinstance(x, torch.Tensor) and x.layout == torch.strided for x in grads
         )
 
     def _update_all(
@@ -226,9 +213,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             updates = list(self._all_updates(grads, indices, rate))
             values = [x.value for x in variables]
             if self.weight_decay and (
-                decayed := [
-                    i for i, x in enumerate(variables) if self._decays(x)
-                ]
+                decayed := [i for i, x in enumerate(variables) if self._decays(x)]
             ):
                 decay = self._now(self.weight_decay)
                 terms = [values[i] for i in decayed]
@@ -252,9 +237,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
             # caller's, often those of the model.
             optimizer_variables = [ops.copy(x) for x in optimizer_variables]
             trainable_variables = [ops.copy(x) for x in trainable_variables]
-        return super().stateless_apply(
-            optimizer_variables, grads, trainable_variables
-        )
+        return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
     def _scale_layers(self, tensors: _Tensors, indices: Sequence[int]) -> None:
         """Multiplies tensors by the factors of `layer_decay`, in place."""
@@ -321,9 +304,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
 
     def _get_current_learning_rate(self) -> Tensor:
         schedule = self._learning_rate
-        if isinstance(
-            schedule, keras.optimizers.schedules.LearningRateSchedule
-        ):
+        if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
             return self._now(schedule)
         return super()._get_current_learning_rate()
 
@@ -360,9 +341,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
                 moved = mean + ops.cast(share, mean.dtype) * (value - mean)
                 average.assign(ops.where(ops.equal(share, 1.0), value, moved))
 
-    def finalize_variable_values(
-        self, var_list: Sequence[keras.Variable]
-    ) -> None:
+    def finalize_variable_values(self, var_list: Sequence[keras.Variable]) -> None:
         if self.use_ema:
             for variable, average in zip(
                 self._trainable_variables,
@@ -411,9 +390,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         return [grad / _replicas.count() for grad in whole]
 
 
-def _groups(
-    variables: Sequence[keras.Variable], max_bytes: int
-) -> Iterator[slice]:
+def _groups(variables: Sequence[keras.Variable], max_bytes: int) -> Iterator[slice]:
     """Yields slices of a list of variables, each of at most `max_bytes` or of
     one variable."""
     start, total = 0, 0
@@ -690,9 +667,7 @@ def averaged(model: keras.Model) -> Iterator[keras.Model]:
         return
     pairs = [
         (variable, average)
-        for variable, average in zip(
-            model.trainable_variables, averages, strict=True
-        )
+        for variable, average in zip(model.trainable_variables, averages, strict=True)
         if average is not None
     ]
     raw = [ops.convert_to_numpy(variable) for variable, _ in pairs]

@@ -41,8 +41,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
-from keras_vit import evaluation
-from keras_vit import training
+from keras_vit import evaluation, training
 from keras_vit.training import command_line as cli
 from keras_vit.training import run_folder
 
@@ -225,9 +224,7 @@ def write_ablation(rows, config, data, output):
             values = [found.get((kind, placement)) for placement in PLACEMENTS]
             shown = ["-" if x is None else f"{x:.4f}" for x in values]
             cells.append([kind, *shown])
-        lines += [
-            f"{x[0]:14}" + "".join(f"{c:>21}" for c in x[1:]) for x in cells
-        ]
+        lines += [f"{x[0]:14}" + "".join(f"{c:>21}" for c in x[1:]) for x in cells]
         lines.append("")
     with run_folder.atomic_write(output / "table.txt") as temporary:
         temporary.write_text("\n".join(lines))

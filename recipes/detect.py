@@ -36,9 +36,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 
 import keras_vit
-from keras_vit import detection
-from keras_vit import evaluation
-from keras_vit import training
+from keras_vit import detection, evaluation, training
 from keras_vit.schedules import warmup_cosine
 from keras_vit.training import command_line as cli
 from keras_vit.training import plots
@@ -155,9 +153,7 @@ def train(config, data, strategy, output):
         model = build_model(config, data)
 
         # 3. Optimizer. The model has its own loss.
-        schedule = warmup_cosine(
-            config.learning_rate, config.steps, config.warmup
-        )
+        schedule = warmup_cosine(config.learning_rate, config.steps, config.warmup)
         model.compile(training.build_optimizer(config, schedule))
 
         # 4. Training, from the last checkpoint if there is one.
@@ -191,9 +187,7 @@ def build_model(config, data):
     if config.head == "fcos":
         options = LARGE if config.dataset == "digits" else {}
         return detection.FCOS(encoder, len(names), class_names=names, **options)
-    return detection.YOLOS(
-        encoder, len(names), config.queries, class_names=names
-    )
+    return detection.YOLOS(encoder, len(names), config.queries, class_names=names)
 
 
 def write_pictures(model, test, data, config, output, found):

@@ -58,12 +58,9 @@ class Config(DatasetFlags):
         "ReaL labels: real.json of google-research/reassessed-imagenet",
         metavar="FILE",
     )
-    bins: int = cli.flag(
-        "number of bins of the calibration error", 15, minimum=1
-    )
+    bins: int = cli.flag("number of bins of the calibration error", 15, minimum=1)
     output: str | None = cli.flag(
-        "output folder; default: runs/evaluate- followed by the name of the "
-        "dataset",
+        "output folder; default: runs/evaluate- followed by the name of the dataset",
         metavar="DIR",
     )
 
@@ -93,10 +90,7 @@ def main(config):
             f"output    {output}",
             flush=True,
         )
-        pairs = [
-            evaluation.predict_dataset(trained.predictor, *part)
-            for part in parts
-        ]
+        pairs = [evaluation.predict_dataset(trained.predictor, *part) for part in parts]
         logits, labels = map(np.concatenate, zip(*pairs, strict=True))
         several = trained.multi_label and labels.ndim > 1
         kind = "sigmoid" if several else "softmax"
@@ -123,9 +117,7 @@ def main(config):
         labels = places[labels]
         results = measure(probabilities, labels, class_names, config, output)
         if real is not None:
-            results["real_accuracy"] = evaluation.real_accuracy(
-                probabilities, real
-            )
+            results["real_accuracy"] = evaluation.real_accuracy(probabilities, real)
     run_folder.save_json(
         {
             **results,
@@ -178,9 +170,7 @@ def measure(probabilities, labels, class_names, config, output):
         "accuracy": evaluation.accuracy(probabilities, labels),
     }
     if len(class_names) > 5:
-        results["top_5_accuracy"] = evaluation.accuracy(
-            probabilities, labels, 5
-        )
+        results["top_5_accuracy"] = evaluation.accuracy(probabilities, labels, 5)
     results["mean_per_class_accuracy"] = float(
         np.mean([row["accuracy"] for row in there])
     )
@@ -224,9 +214,7 @@ def measure_multi_label(logits, probabilities, labels, class_names, output):
     run_folder.save_csv(rows, output / "per_class.csv")
     return {
         "images": len(labels),
-        "mean_average_precision": evaluation.mean_average_precision(
-            logits, labels
-        ),
+        "mean_average_precision": evaluation.mean_average_precision(logits, labels),
         "classes_without_images": averages.count(None),
     }
 

@@ -86,8 +86,7 @@ class Config(DatasetFlags):
         "use only a random sample of N training images", minimum=1
     )
     output: str | None = cli.flag(
-        "output folder; default: runs/few-shot- followed by the name of the "
-        "dataset",
+        "output folder; default: runs/few-shot- followed by the name of the dataset",
         metavar="DIR",
     )
 
@@ -128,9 +127,7 @@ def main(config):
         )
         run_folder.prepare_output(output, FILES)
     with run_folder.atomic_write(output / "features.npz") as temporary:
-        np.savez(
-            temporary, train=x, train_labels=y, test=test_x, test_labels=test_y
-        )
+        np.savez(temporary, train=x, train_labels=y, test=test_x, test_labels=test_y)
     # The penalty with the highest mean test accuracy over shots.
     means = {
         l2: np.mean([row["accuracy"] for row in rows if row["l2"] == l2])
@@ -144,9 +141,7 @@ def main(config):
     probe_l2 = probe_l2_of(config, len(x) * classes)
     if probe_l2:
         probe = evaluation.linear_probe(x, y, classes, probe_l2)
-        results["linear_probe"] = evaluation.accuracy(
-            probe.scores(test_x), test_y
-        )
+        results["linear_probe"] = evaluation.accuracy(probe.scores(test_x), test_y)
     if config.neighbours:
         votes = evaluation.nearest_neighbours(
             x, y, classes, test_x, min(config.neighbours, len(x))

@@ -34,8 +34,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
-from keras_vit import evaluation
-from keras_vit import training
+from keras_vit import evaluation, training
 from keras_vit.training import command_line as cli
 
 # For --weights without --preset, as measured in docs/transfer.md: AdamW's peak
@@ -160,9 +159,7 @@ def main(config):
         strategy, data, output = training.begin(config)
     if config.sweep:
         functions = train, resolve_config, training.load_run_data
-        config, data = training.sweep(
-            *functions, config, data, strategy, output
-        )
+        config, data = training.sweep(*functions, config, data, strategy, output)
     with cli.user_errors():
         config = resolve_config(config, data)
     results = train(config, data, strategy, output)
@@ -258,9 +255,7 @@ def resolve_config(given, data):
             config.model, config.image_size, patch_size, side
         )
         config = dataclasses.replace(config, model=model, image_size=image_size)
-    spec = training.resolve_model_spec(
-        config.model, config.weights, config.patch_size
-    )
+    spec = training.resolve_model_spec(config.model, config.weights, config.patch_size)
     if config.keep_head:
         training.check_classes(config.weights, data)
     config = config.published.fill(config)

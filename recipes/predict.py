@@ -37,9 +37,7 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit import detection
-from keras_vit import evaluation
-from keras_vit import inspection
+from keras_vit import detection, evaluation, inspection
 from keras_vit.inspection.images import read_images
 from keras_vit.training import command_line as cli
 from keras_vit.training import run_folder
@@ -88,9 +86,7 @@ def main(config):
     with cli.user_errors():
         cli.require("matplotlib")
         trained = config.trained()
-        data, files = keras_vit.data.load_files(
-            config.images, config.skip_bad_images
-        )
+        data, files = keras_vit.data.load_files(config.images, config.skip_bad_images)
         data = evaluation.fitted(data, trained)
         if config.explain:
             # A detector or a model without attention raises an error here.
@@ -107,8 +103,7 @@ def main(config):
             names = class_names(config, trained)
         output = run_folder.check_output(config.output, config.overwrite)
         print(
-            f"images    {len(files)}\n{trained.describe()}\n"
-            f"output    {output}\n",
+            f"images    {len(files)}\n{trained.describe()}\noutput    {output}\n",
             flush=True,
         )
         if is_detector:
@@ -189,9 +184,7 @@ def plot_explanations(
     # Pixels of other modes are not in the range of pictures.
     shown = next(iter(data.test(**{**options, "mode": "tf"})))[0]
     maps = {"relevance": list(inspection.relevance(model, np.asarray(images)))}
-    return inspection.plot_attention_heatmap(
-        list(np.asarray(shown)), maps, titles
-    )
+    return inspection.plot_attention_heatmap(list(np.asarray(shown)), maps, titles)
 
 
 def save_boxes(config, trained, files, output):

@@ -35,12 +35,10 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-from keras_vit import evaluation
-from keras_vit import training
+from keras_vit import evaluation, training
 from keras_vit.data import MultiCrop
 from keras_vit.training import command_line as cli
-from keras_vit.training import plots
-from keras_vit.training import pretraining
+from keras_vit.training import plots, pretraining
 from keras_vit.training.presets import MOMENTUM
 
 
@@ -182,9 +180,7 @@ def resolve_config(given, data):
     """Returns the config with values for all settings that are None."""
     cli.check_is_vit(given.model)
     # Digits of 8 x 8 pixels are enlarged, so that crops have several patches.
-    config = cli.resolve_pretraining(
-        given, data, share=10, min_size=16, small_patch=4
-    )
+    config = cli.resolve_pretraining(given, data, share=10, min_size=16, small_patch=4)
     if config.method == "dino":
         if config.local_crops and config.local_size % config.patch_size:
             raise ValueError(
@@ -198,9 +194,7 @@ def resolve_config(given, data):
     if config.frozen_epochs:
         frozen = config.frozen_epochs * data.num_train / config.batch_size
         frozen = min(round(frozen), config.steps // 5)
-        config = dataclasses.replace(
-            config, frozen_steps=frozen, frozen_epochs=None
-        )
+        config = dataclasses.replace(config, frozen_steps=frozen, frozen_epochs=None)
     return config
 
 

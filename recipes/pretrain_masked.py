@@ -40,16 +40,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 from keras_vit import training
 from keras_vit.schedules import WarmupMultiStep
 from keras_vit.training import command_line as cli
-from keras_vit.training import plots
-from keras_vit.training import pretraining
+from keras_vit.training import plots, pretraining
 from keras_vit.training.presets import MASKED
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(cli.LabelFreeFlags):
-    method: str = cli.flag(
-        f"one of {', '.join(MASKED)}", "mae", choices=tuple(MASKED)
-    )
+    method: str = cli.flag(f"one of {', '.join(MASKED)}", "mae", choices=tuple(MASKED))
     mask_ratio: float | None = cli.flag(
         "fraction of the patches that are masked; default: 0.75 for mae, 0.6 "
         "for mim, 0.5 for mpp",
@@ -153,9 +150,7 @@ def learning_rate_schedule(config):
     if config.milestone is None:
         return training.warmup_decay(config)
     milestones = [max(warmup, round(config.milestone * config.steps))]
-    return WarmupMultiStep(
-        peak, warmup, milestones, start=config.warmup_start * peak
-    )
+    return WarmupMultiStep(peak, warmup, milestones, start=config.warmup_start * peak)
 
 
 def build_optimizer(config, schedule):

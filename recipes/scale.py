@@ -46,12 +46,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras
 import numpy as np
-from einops import rearrange
-from einops import repeat
+from einops import rearrange, repeat
 
 import keras_vit
-from keras_vit import evaluation
-from keras_vit import training
+from keras_vit import evaluation, training
 from keras_vit.training import command_line as cli
 
 # Arguments of the model functions. Patches of a Vision Transformer are a
@@ -229,8 +227,7 @@ def studies_of(config):
     unknown = [name for name in names if name not in STUDIES]
     if unknown:
         raise ValueError(
-            f"--study has no {unknown[0]!r}. There are: {', '.join(STUDIES)}, "
-            "all."
+            f"--study has no {unknown[0]!r}. There are: {', '.join(STUDIES)}, all."
         )
     return tuple(dict.fromkeys(names))
 
@@ -260,9 +257,7 @@ def points_of(study, steps):
             ),
         ],
         "pooling": [
-            dataclasses.replace(
-                base, changes=(("pooling", pooling),), rate=rate
-            )
+            dataclasses.replace(base, changes=(("pooling", pooling),), rate=rate)
             for pooling in POOLINGS
             for rate in POOLING_RATES
         ],
@@ -505,9 +500,7 @@ def by_damage(config, data, output, rows):
 
     for fraction in REMOVED:
         damaged = remove_patches(images, fraction, seed=config.seed)
-        add(
-            removed, fraction, f"{fraction:.1%} of the patches removed", damaged
-        )
+        add(removed, fraction, f"{fraction:.1%} of the patches removed", damaged)
     for grid in SHUFFLES:
         damaged = shuffle_patches(images, grid, config.seed)
         add(shuffled, grid**2, f"{grid} x {grid} parts shuffled", damaged)
@@ -584,8 +577,7 @@ def write_report(output, results, data):
         sections[study] = f"## {REPORTS[study].title}\n\n" + "\n".join(lines)
         plot(study, panels).savefig(output / f"{study}.png")
     report = f"# Studies on {data.name}\n\n" + "\n\n".join(
-        f"{section}\n\n![{name}.png]({name}.png)"
-        for name, section in sections.items()
+        f"{section}\n\n![{name}.png]({name}.png)" for name, section in sections.items()
     )
     (output / "report.md").write_text(report + "\n")
     training.save_json(

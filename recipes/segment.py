@@ -40,12 +40,9 @@ import numpy as np
 import keras_vit
 from keras_vit import training
 from keras_vit.distribution import get_strategy
-from keras_vit.evaluation import confusion_matrix
-from keras_vit.evaluation import mean_iou
-from keras_vit.evaluation import plot_segmentation
+from keras_vit.evaluation import confusion_matrix, mean_iou, plot_segmentation
 from keras_vit.schedules import warmup_cosine
-from keras_vit.segmentation import LinearSegmenter
-from keras_vit.segmentation import MeanIoU
+from keras_vit.segmentation import LinearSegmenter, MeanIoU
 from keras_vit.training import command_line as cli
 from keras_vit.training import plots
 
@@ -96,9 +93,7 @@ class Config(cli.ModelFlags, cli.TrainingFlags):
         choices=("all", "head"),
     )
     batch_size: int | None = cli.flag("images per step; default: 32", minimum=1)
-    ignore_value: int = cli.flag(
-        "value of the pixels of masks that have no class", 255
-    )
+    ignore_value: int = cli.flag("value of the pixels of masks that have no class", 255)
     scale: float | None = cli.flag(
         "images are scaled by a random factor between 1/X and X before they "
         "are cropped; default: 2, and 1.25 for digits",
@@ -180,9 +175,7 @@ def train(config, data, strategy, output):
         model = build_model(config, data)
 
         # 3. Optimizer, loss and metrics.
-        schedule = warmup_cosine(
-            config.learning_rate, config.steps, config.warmup
-        )
+        schedule = warmup_cosine(config.learning_rate, config.steps, config.warmup)
         model.compile(
             optimizer=training.build_optimizer(config, schedule),
             loss=keras.losses.SparseCategoricalCrossentropy(
@@ -357,9 +350,7 @@ def check_blocks(config, count):
 
 def resolve_config(config, data):
     """Returns the config with values for all settings that are None."""
-    spec = training.resolve_model_spec(
-        config.model, config.weights, config.patch_size
-    )
+    spec = training.resolve_model_spec(config.model, config.weights, config.patch_size)
     if not spec["stride"]:
         raise ValueError(
             "Segmenters read the maps of Transformer blocks: give a Vision "

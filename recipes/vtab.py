@@ -81,9 +81,7 @@ class Config(cli.ModelFlags, cli.ProgramFlags):
         below=1,
     )
     output: str = cli.flag("output folder", "runs/vtab", "DIR")
-    overwrite: bool = cli.flag(
-        "run tasks again whose results are in --output", False
-    )
+    overwrite: bool = cli.flag("run tasks again whose results are in --output", False)
 
     def __post_init__(self):
         super().__post_init__()
@@ -233,9 +231,7 @@ def save(config, output, done):
 
 def show(done):
     tasks, means = keras_vit.data.VTAB_TASKS, means_of(done)
-    rows = [
-        (x, y.group, done.get(x, {}).get("accuracy")) for x, y in tasks.items()
-    ]
+    rows = [(x, y.group, done.get(x, {}).get("accuracy")) for x, y in tasks.items()]
     rows += [("mean", group, means.get(group)) for group in GROUPS]
     print(f"\n{'task':24}{'group':14}{'accuracy':>9}")
     for name, group, accuracy in rows:

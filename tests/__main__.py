@@ -41,9 +41,7 @@ def main():
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--backends", nargs="+", choices=BACKENDS, default=BACKENDS
-    )
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
     parser.add_argument("pytest", nargs="*", help="arguments of pytest")
     arguments = parser.parse_args()
 
@@ -122,9 +120,7 @@ def never_ran(ran, skipped):
     """Returns the skipped tests and modules that ran on no other backend."""
     missing = skipped - ran
     return sorted(
-        name
-        for name in missing
-        if not any(test.startswith(f"{name}.") for test in ran)
+        name for name in missing if not any(test.startswith(f"{name}.") for test in ran)
     )
 
 
@@ -134,9 +130,7 @@ def print_errors(errors, backends):
     print("\nLargest absolute error of each golden case:\n")
     print(f"{'case':28} {'tolerance':>9}", *(f"{b:>10}" for b in backends))
     for case, found in sorted(errors.items()):
-        figures = (
-            f"{found[b][0]:10.1e}" if b in found else " " * 10 for b in backends
-        )
+        figures = (f"{found[b][0]:10.1e}" if b in found else " " * 10 for b in backends)
         tolerance = next(iter(found.values()))[1]
         print(f"{case:28} {tolerance:9.0e}", *figures)
     print()

@@ -308,9 +308,7 @@ def layers(trap, url):
             "registered_name": "keras_vit>MlpBlock",
         },
         "get_file": function("get_file", "keras.utils"),
-        "unsafe mode": function(
-            "enable_unsafe_deserialization", "keras.config"
-        ),
+        "unsafe mode": function("enable_unsafe_deserialization", "keras.config"),
         "lambda": code(trap),
     }
     reading = {

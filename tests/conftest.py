@@ -40,8 +40,10 @@ import hypothesis
 import pytest
 
 from tests import server as web
-from tests.markers import pytest_collection_modifyitems  # noqa: F401
-from tests.markers import pytest_itemcollected  # noqa: F401
+from tests.markers import (
+    pytest_collection_modifyitems,  # noqa: F401
+    pytest_itemcollected,  # noqa: F401
+)
 
 # Keras makes many objects that live as long as their model. By default, looking
 # for garbage among them takes a seventh of the time.

@@ -50,9 +50,7 @@ def put(name, arrays, whole, folder):
         with h5py.File(path, "r+") as file:
             replace(file, arrays)
     else:
-        attacks.rewrite(
-            whole / name, path, tree=lambda file: replace(file, arrays)
-        )
+        attacks.rewrite(whole / name, path, tree=lambda file: replace(file, arrays))
     return path
 
 

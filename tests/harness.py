@@ -79,9 +79,7 @@ def run_keras_layer_test(make, *inputs):
         type(layer),
         arguments,
         input_shape=shapes,
-        input_dtype=None
-        if len(inputs) == 1
-        else dict.fromkeys(shapes, "float32"),
+        input_dtype=None if len(inputs) == 1 else dict.fromkeys(shapes, "float32"),
         expected_output_shape=_shapes(outputs),
         expected_num_losses=len(layer.losses),
         run_training_check=is_trained,
@@ -136,8 +134,7 @@ def _shapes(outputs):
 
 def _dtypes(outputs):
     found = {
-        keras.backend.standardize_dtype(x.dtype)
-        for x in keras.tree.flatten(outputs)
+        keras.backend.standardize_dtype(x.dtype) for x in keras.tree.flatten(outputs)
     }
     return found - {"int32", "bool"}  # of coordinates and masks
 

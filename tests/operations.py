@@ -87,9 +87,7 @@ def flop_counter():
             lambda q, k, v, *_, **__: counter.sdpa_flop_count(q, k, v)
         ),
         aten._scaled_dot_product_flash_attention_for_cpu_backward: (
-            lambda dx, q, k, v, *_, **__: counter.sdpa_backward_flop_count(
-                dx, q, k, v
-            )
+            lambda dx, q, k, v, *_, **__: counter.sdpa_backward_flop_count(dx, q, k, v)
         ),
     }
     return counter.FlopCounterMode(display=False, custom_mapping=table)

@@ -25,9 +25,7 @@ def _timm(given=(), kind="VisionTransformer", **options):
 TIMM = {
     "token": _timm(),
     "gap": _timm(global_pool="avg"),
-    "gap-norm-first": _timm(
-        {"pooling": "gap"}, global_pool="avg", fc_norm=False
-    ),
+    "gap-norm-first": _timm({"pooling": "gap"}, global_pool="avg", fc_norm=False),
     "gap-no-token": _timm(global_pool="avg", class_token=False),
     "registers-scale-qknorm": _timm(
         reg_tokens=4, init_values=0.1, qk_norm=True, no_embed_class=True
@@ -82,9 +80,7 @@ HUGGINGFACE = {
     "deit-model": _bare("DeiTModel"),
     "deit-pooler": _pooled("DeiTModel"),
     "dinov2": _classifier("Dinov2ForImageClassification", mlp_ratio=2),
-    "dinov2-swiglu": _classifier(
-        "Dinov2ForImageClassification", use_swiglu_ffn=True
-    ),
+    "dinov2-swiglu": _classifier("Dinov2ForImageClassification", use_swiglu_ffn=True),
     "dinov2-registers": _classifier(
         "Dinov2WithRegistersForImageClassification", mlp_ratio=2
     ),
@@ -112,9 +108,7 @@ HUGGINGFACE = {
     "siglip-classifier": _classifier(
         "SiglipForImageClassification", vision_use_head=False
     ),
-    "siglip-unread-pooling": _classifier(
-        "SiglipForImageClassification", left_out=11
-    ),
+    "siglip-unread-pooling": _classifier("SiglipForImageClassification", left_out=11),
     "siglip-two-towers": _pooled("SiglipModel", left_out=40),
     "clip": _pooled("CLIPVisionModel"),
     "clip-projection": _huggingface(
@@ -301,8 +295,6 @@ def reload(original, theirs, ours):
     for key, array in before.items():
         assert after[key].numpy().tobytes() == array.numpy().tobytes(), key
         assert after[key].shape == array.shape
-    again, report = type(original).from_pretrained(
-        ours, output_loading_info=True
-    )
+    again, report = type(original).from_pretrained(ours, output_loading_info=True)
     assert not any(report.values()), report
     return again.cpu().eval()

@@ -137,7 +137,5 @@ def vision_transformer(images, weights, pooling, kind="gelu_tanh", eps=1e-6):
         y = layer_norm(x, weights, "pooling/norm", eps)
         x = (x + mlp(y, weights, "pooling/mlp", kind))[:, 0]
     if "pre_logits/kernel" in weights:
-        x = np.tanh(
-            x @ weights["pre_logits/kernel"] + weights["pre_logits/bias"]
-        )
+        x = np.tanh(x @ weights["pre_logits/kernel"] + weights["pre_logits/bias"])
     return x @ weights["head/kernel"] + weights["head/bias"]

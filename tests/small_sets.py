@@ -116,9 +116,7 @@ def _digits():
     from sklearn.datasets import load_digits
 
     loaded = load_digits()
-    for i, (digit, label) in enumerate(
-        zip(loaded.images, loaded.target, strict=True)
-    ):
+    for i, (digit, label) in enumerate(zip(loaded.images, loaded.target, strict=True)):
         split = "train" if i % TEST_EVERY else "test"
         yield split, label, digit * (255 / 16)
 

@@ -43,9 +43,7 @@ BACKENDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "installed, variable, keras_json, text", BACKENDS.values()
-)
+@pytest.mark.parametrize("installed, variable, keras_json, text", BACKENDS.values())
 def test_missing_backend_is_reported(
     installed, variable, keras_json, text, monkeypatch, tmp_path
 ):

@@ -12,8 +12,7 @@ import pytest
 
 import keras_vit
 import keras_vit_command
-from keras_vit.weights.released import ALIASES
-from keras_vit.weights.released import RELEASED
+from keras_vit.weights.released import ALIASES, RELEASED
 from tests.recipes import programs
 
 pytestmark = pytest.mark.backends("torch")
@@ -79,9 +78,7 @@ def docstring_examples():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
                 text = ast.get_docstring(node) or ""
-                for block in re.findall(
-                    r"```python\n(.*?)```", text, re.DOTALL
-                ):
+                for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
                     name = getattr(node, "name", "module")
                     yield pytest.param(block, id=f"{path.stem}.{name}")
 
@@ -97,9 +94,7 @@ def commands():
     for name, text in TEXTS.items():
         text = re.sub(r"\\\n\s*", " ", text)
         for line in re.split(r"[\n|`]", text):
-            found = re.search(
-                r"(?:(?:recipes|tools)/|keras-vit )(\w+)(.*)", line
-            )
+            found = re.search(r"(?:(?:recipes|tools)/|keras-vit )(\w+)(.*)", line)
             if found:
                 program, *_ = COMMANDS.get(found[1], found[1]).split()
                 program = program.removesuffix(".py")

@@ -6,8 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.layers.resampling import resample
-from keras_vit.layers.resampling import resample_embedding
+from keras_vit.layers.resampling import resample, resample_embedding
 from tests import golden_data
 
 
@@ -24,15 +23,12 @@ def test_every_named_array_matches_the_original(case, record_error):
     if case in golden_data.RESNETS:
         ours = {**ours, "logits": "head"}
     names = {
-        name: ours.get(name, name)
-        for name in golden
-        if ours.get(name, name) in layers
+        name: ours.get(name, name) for name in golden if ours.get(name, name) in layers
     }
     extract = keras_vit.feature_extractor(model, list(set(names.values())))
     found = extract(golden["image"])  # eagerly; the main output is compiled
     found = {
-        name: keras.ops.convert_to_numpy(found[layer])
-        for name, layer in names.items()
+        name: keras.ops.convert_to_numpy(found[layer]) for name, layer in names.items()
     }
     main = "pooler_output" if "pooler_output" in golden else "logits"
     found[main] = model.predict(golden["image"], verbose=0)
@@ -79,8 +75,7 @@ def test_resized_conversion_matches_vit_jax(record_error, tmp_path):
         case,
         "pos_embedding_after",
         np.abs(
-            keras.ops.convert_to_numpy(positions)
-            - golden["pos_embedding_after"]
+            keras.ops.convert_to_numpy(positions) - golden["pos_embedding_after"]
         ).max(),
         3e-6,  # scipy's zoom computes in float64, then rounds, as we do
     )
@@ -113,9 +108,7 @@ def _resampling_cases():
                 prefix,
             )
     for entry in golden_data.config("timm_posemb_resample")["cases"]:
-        method = entry["interpolation"] + (
-            "_antialias" if entry["antialias"] else ""
-        )
+        method = entry["interpolation"] + ("_antialias" if entry["antialias"] else "")
         yield (
             "timm_posemb_resample",
             f"{entry['tag']}_",
@@ -163,7 +156,5 @@ def test_sincos2d_matches_big_vision(record_error):
     golden = golden_data.io("big_vision_gap")
     layer = keras_vit.layers.AddPositionEmbs("sincos2d")
     found = layer(np.zeros((1, 24, 48)), np.zeros((1, 4, 6, 48)))
-    error = np.abs(
-        keras.ops.convert_to_numpy(found) - golden["sincos2d_posemb"]
-    )
+    error = np.abs(keras.ops.convert_to_numpy(found) - golden["sincos2d_posemb"])
     record_error("big_vision_gap", "sincos2d_posemb", error.max(), 3e-6)

@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 from keras_vit import convert as _cli
-from keras_vit.converters import load
-from keras_vit.converters import open_checkpoint
-from keras_vit.weights.files import read
-from keras_vit.weights.files import write
+from keras_vit.converters import load, open_checkpoint
+from keras_vit.weights.files import read, write
 from tests import golden_data
-from tests.golden_data import RESNET_TOLERANCE
-from tests.golden_data import RESNETS
+from tests.golden_data import RESNET_TOLERANCE, RESNETS
 
 # The layouts that hold each case, but its own.
 HELD = {
@@ -76,9 +73,7 @@ def test_numbered_tensorflow_names_are_read(tmp_path):
     path = golden_data.weights_path("bit_paper")
     arrays = read(path)
     counted = {
-        key.replace("conv2d/", f"conv2d_{number}/")
-        if "unit" in key
-        else key: array
+        key.replace("conv2d/", f"conv2d_{number}/") if "unit" in key else key: array
         for number, (key, array) in enumerate(arrays.items())
     }
     assert len(counted.keys() - arrays.keys()) == 19

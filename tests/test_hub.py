@@ -11,8 +11,7 @@ import pytest
 import safetensors.numpy
 
 import keras_vit
-from keras_vit import convert
-from keras_vit import hub
+from keras_vit import convert, hub
 from keras_vit.inspection.report import class_names
 from keras_vit.training.models import build_model
 from keras_vit.weights.checkpoint import open_checkpoint
@@ -188,9 +187,7 @@ def test_existing_files_are_not_replaced(tmp_path):
         (["--to", "hub", "--push", "name"], "named OWNER/NAME.*'name'"),
     ],
 )
-def test_wrong_flags_are_refused_before_work(
-    arguments, message, tmp_path, capsys
-):
+def test_wrong_flags_are_refused_before_work(arguments, message, tmp_path, capsys):
     target = tmp_path / "folder"
     assert convert.main(["absent.npz", str(target), *arguments]) == 1
     assert re.search(message, capsys.readouterr().err)

@@ -221,8 +221,6 @@ def test_no_import_cycle(label):
         pytest.fail(" -> ".join(reversed(error.args[1])))
 
 
-@pytest.mark.parametrize(
-    "rule", [private_imports, wrong_order, frameworks, programs]
-)
+@pytest.mark.parametrize("rule", [private_imports, wrong_order, frameworks, programs])
 def test_imports_follow_the_rules(rule):
     assert not list(rule())

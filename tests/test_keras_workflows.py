@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.small import images
-from tests.small import tiny
+from tests.small import images, tiny
 
 
 def vit(**options):
@@ -30,9 +29,7 @@ def fit(model, *data, **arguments):
     """Trains the model and returns the history."""
     head = model.layers[-1]  # the first step changes no other layer
     before = head.get_weights()
-    history = model.fit(
-        *data, verbose=0, **{"batch_size": 4, **arguments}
-    ).history
+    history = model.fit(*data, verbose=0, **{"batch_size": 4, **arguments}).history
     assert all(np.isfinite(values).all() for values in history.values())
     for new, old in zip(head.get_weights(), before, strict=True):
         assert not np.array_equal(new, old)
@@ -90,9 +87,9 @@ def test_sample_and_class_weights():
             np.testing.assert_array_equal(new, old)
     # The head is zero: the loss of each image is log(3).
     weights = {0: 1.0, 1: 2.0, 2: 0.0}
-    (loss,) = fit(
-        compiled(vit()), images, labels, batch_size=6, class_weight=weights
-    )["loss"]
+    (loss,) = fit(compiled(vit()), images, labels, batch_size=6, class_weight=weights)[
+        "loss"
+    ]
     assert loss == pytest.approx(np.log(3) * (1 + 2 + 0) / 3, rel=1e-5)
 
 

@@ -4,8 +4,7 @@ import logging
 
 import pytest
 
-from keras_vit import _logging
-from keras_vit import training
+from keras_vit import _logging, training
 from keras_vit.training import callbacks
 from tests.training import run_small
 from tests.training.fitting import fit

@@ -84,17 +84,13 @@ def test_compiled_models_load_in_a_new_process(backend, tmp_path):
     x = rng.normal(size=(2, 32, 32, 3)).astype("float32")
     io = {"x": x}
     for optimizer in (
-        keras_vit.optimizers.PublishedSGD(
-            keras_vit.schedules.BiTHyperRule(0.1, 100)
-        ),
+        keras_vit.optimizers.PublishedSGD(keras_vit.schedules.BiTHyperRule(0.1, 100)),
         keras_vit.optimizers.PublishedAdamW(
             keras_vit.schedules.WarmupDecay(0.1, 100, 10), weight_decay=1e-4
         ),
     ):
         name = type(optimizer).__name__
-        model = keras_vit.ViTTi16(
-            num_layers=1, input_shape=x.shape[1:], classes=2
-        )
+        model = keras_vit.ViTTi16(num_layers=1, input_shape=x.shape[1:], classes=2)
         model.compile(optimizer, keras_vit.losses.SigmoidCrossentropy())
         model.train_on_batch(x, np.eye(2))
         for weight in model.weights:

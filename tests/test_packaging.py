@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 import keras_vit
-from tests import nightly
-from tests import versions
+from tests import nightly, versions
 from tests.recipes import programs
 
 pytestmark = pytest.mark.backends("torch")
@@ -78,8 +77,7 @@ def test_releases_are_published_without_a_password():
     assert release[True] == {"push": {"tags": ["v*"]}}  # `on` is true in YAML
     assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
     assert (
-        "secrets."
-        not in (ROOT / ".github" / "workflows" / "release.yml").read_text()
+        "secrets." not in (ROOT / ".github" / "workflows" / "release.yml").read_text()
     )
     assert "python -m tests.wheel --output dist" in "\n".join(steps("release"))
 

@@ -100,8 +100,7 @@ def test_tokens_equal_those_of_transformers(encoder, photos, size):
     original = transformers.Dinov2Model.from_pretrained(encoder).eval()
     with torch.no_grad():
         expected = [
-            original(torch.tensor(image.transpose(2, 0, 1)[None]))
-            for image in images
+            original(torch.tensor(image.transpose(2, 0, 1)[None])) for image in images
         ]
     expected = np.concatenate([x.last_hidden_state for x in expected])
     fixed = keras_vit.converters.load(encoder, input_shape=(*size, 3))
@@ -117,9 +116,7 @@ def test_tokens_equal_those_of_the_onnx_file(encoder, onnx_file, photos):
     runtime = pytest.importorskip("onnxruntime")
 
     model = onnx.load(onnx_file)
-    model.graph.output.append(
-        onnx.helper.make_tensor_value_info(ONNX_TOKENS, 1, None)
-    )
+    model.graph.output.append(onnx.helper.make_tensor_value_info(ONNX_TOKENS, 1, None))
     session = runtime.InferenceSession(model.SerializeToString())
     images = batch(photos, (224, 224))
     expected = [

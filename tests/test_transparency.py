@@ -51,9 +51,7 @@ models = pytest.mark.parametrize("make", [vit_all_tokens, hybrid])
 
 
 def assert_close(found, expected, tolerance=1e-5):
-    found, expected = (
-        np.asarray(ops.convert_to_numpy(x)) for x in (found, expected)
-    )
+    found, expected = (np.asarray(ops.convert_to_numpy(x)) for x in (found, expected))
     scale = max(1.0, np.abs(expected).max())
     np.testing.assert_allclose(found, expected, atol=tolerance * scale)
 
@@ -63,9 +61,7 @@ def inner_layers(model):
     return [
         layer
         for layer in model._flatten_layers(include_self=False)
-        if not isinstance(
-            layer, (keras.layers.Dropout, keras.layers.InputLayer)
-        )
+        if not isinstance(layer, (keras.layers.Dropout, keras.layers.InputLayer))
     ]
 
 
@@ -73,9 +69,7 @@ def inner_layers(model):
     "method",
     ["call", pytest.param("forward", marks=pytest.mark.backends("torch"))],
 )
-@pytest.mark.parametrize(
-    "make", on_all([vit_all_tokens, hybrid], [vit_all_tokens])
-)
+@pytest.mark.parametrize("make", on_all([vit_all_tokens, hybrid], [vit_all_tokens]))
 def test_replaced_method_runs_in_every_layer(make, method):
     """accelerate's `add_hook_to_module` and similar tools replace
     PyTorch's `forward`."""
@@ -191,9 +185,7 @@ def pure(model):
     """Returns the model as a function of the images alone."""
     trainable = [v.value for v in model.trainable_variables]
     fixed = [v.value for v in model.non_trainable_variables]
-    return lambda x: model.stateless_call(trainable, fixed, x, training=False)[
-        0
-    ]
+    return lambda x: model.stateless_call(trainable, fixed, x, training=False)[0]
 
 
 @on_jax

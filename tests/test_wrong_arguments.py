@@ -15,11 +15,9 @@ from keras.optimizers import SGD
 
 import keras_vit
 from keras_vit.data import load_detection
-from keras_vit.detection import FCOS
-from keras_vit.detection import set_loss
+from keras_vit.detection import FCOS, set_loss
 from keras_vit.layers import TransformerBlock
-from keras_vit.pretraining import DINO
-from keras_vit.pretraining import MoCoV3
+from keras_vit.pretraining import DINO, MoCoV3
 from keras_vit.segmentation import EoMT
 from tests import small
 from tests.pretraining.small import encoder

@@ -90,9 +90,7 @@ def run(folder, backend, kind):
     subprocess.check_call([interpreter, "-m", "venv", folder])
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     pip = [python, "-m", "pip"]
-    subprocess.check_call(
-        [*pip, "install", "-qU", *requirements(backend, kind)]
-    )
+    subprocess.check_call([*pip, "install", "-qU", *requirements(backend, kind)])
     if kind == "nightly":
         # Both are a folder named keras, and TensorFlow requires the release.
         subprocess.check_call([*pip, "uninstall", "-qy", "keras"])

@@ -19,13 +19,7 @@ import argparse
 import inspect
 import os
 
-from benchmarks import contenders
-from benchmarks import cost
-from benchmarks import encoders
-from benchmarks import models
-from benchmarks import programs
-from benchmarks import recipes
-from benchmarks import relevance
+from benchmarks import contenders, cost, encoders, models, programs, recipes, relevance
 
 # Parameters of these functions are the options of a kind, and those without a
 # default are its arguments. One with `*flags` takes the flags of a recipe.
@@ -54,9 +48,7 @@ CHOICES = {
 }
 
 
-def add_argument(
-    parser: argparse.ArgumentParser, parameter: inspect.Parameter
-) -> None:
+def add_argument(parser: argparse.ArgumentParser, parameter: inspect.Parameter) -> None:
     """Adds a parameter of a function to its command line."""
     name, default = parameter.name, parameter.default
     if parameter.kind is parameter.VAR_POSITIONAL:

@@ -17,8 +17,7 @@
 import os
 import pathlib
 import sys
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -27,15 +26,13 @@ import keras
 import numpy as np
 from einops import rearrange
 from matplotlib.figure import Figure
-from PIL import Image
-from PIL import ImageOps
+from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_images
 
 import keras_vit
 from keras_vit import inspection
 from keras_vit.inspection.attention import patch_distances
-from keras_vit.inspection.plots import pca_colors
-from keras_vit.inspection.plots import robust_scale
+from keras_vit.inspection.plots import pca_colors, robust_scale
 
 IMAGES = pathlib.Path("docs/images")
 SIZE = 160  # of the images of a dataset, in pixels
@@ -100,9 +97,7 @@ def photos(path: str) -> None:
             },
             1.2,
         ),
-        "attention": inspection.plot_attention_heatmap(
-            list(pictures), heatmaps
-        ),
+        "attention": inspection.plot_attention_heatmap(list(pictures), heatmaps),
         # The class token's attention of each head.
         "heads": inspection.plot_attention_maps(maps, layout),
     }.items():
@@ -202,9 +197,7 @@ def maps(path: str, *names: str) -> None:
         "embedding_filters": inspection.plot_embedding_filters(
             inspection.embedding_filters(model)
         ),
-        "attention_distance": inspection.plot_attention_distance(
-            distances, uniform
-        ),
+        "attention_distance": inspection.plot_attention_distance(distances, uniform),
         "token_norms": inspection.plot_token_norms(norms, layout),
     }.items():
         target = IMAGES / f"{name}.png"
@@ -285,9 +278,7 @@ def speed() -> None:
                 if cell
             ]
             places, times = np.transpose(found)
-            bars = axes.bar(
-                places + 0.2 * i, times, 0.18, color=color, label=name
-            )
+            bars = axes.bar(places + 0.2 * i, times, 0.18, color=color, label=name)
             axes.bar_label(bars, fmt="%.0f", fontsize=8)
         axes.set_xticks(np.arange(len(columns)) + 0.1, columns)
         axes.set_ylabel("ms")

@@ -75,9 +75,7 @@ def read_encoder(path: str) -> dict[str, np.ndarray]:
         if name.startswith("onnx::Concat") and array.shape == (1, 1, 384)
     )
     patches = next(x for x in arrays.values() if x.shape == (1, 37 * 37, 384))
-    state["embeddings.position_embeddings"] = np.concatenate(
-        [token, patches], axis=1
-    )
+    state["embeddings.position_embeddings"] = np.concatenate([token, patches], axis=1)
     # The file has no mask token, which only pre-training uses.
     state["embeddings.mask_token"] = np.zeros((1, 384), "float32")
     return {name: np.ascontiguousarray(x) for name, x in state.items()}

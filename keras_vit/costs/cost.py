@@ -4,17 +4,14 @@ import dataclasses
 import itertools
 import math
 from concurrent import futures
-from typing import Any
-from typing import Unpack
+from typing import Any, Unpack
 
 import keras
 
-from keras_vit import _checks
-from keras_vit import models
+from keras_vit import _checks, models
 from keras_vit._types import Config
 from keras_vit.config import ModelArguments
-from keras_vit.costs.trace import LayerCost
-from keras_vit.costs.trace import trace
+from keras_vit.costs.trace import LayerCost, trace
 
 # Variables of an optimizer for each weight.
 OPTIMIZERS = {"sgd": 1, "adam": 2, "adamw": 2, None: 0}
@@ -198,9 +195,7 @@ class Cost:
         """Peak memory of a forward pass of the batch, in bytes: the weights,
         and the layer that computes the most values."""
         weight, value = PRECISIONS[self.precision]
-        most = max(
-            row.stored + math.prod(row.output_shape) for row in self.layers
-        )
+        most = max(row.stored + math.prod(row.output_shape) for row in self.layers)
         return self.parameters * weight + self.batch * value * most
 
     @property
@@ -329,15 +324,12 @@ class Cost:
         for cells in lines:
             padded = [
                 cell.ljust(width) if column < 2 else cell.rjust(width)
-                for column, (cell, width) in enumerate(
-                    zip(cells, widths, strict=True)
-                )
+                for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
             ]
             table.append("  ".join(padded).rstrip())
         size = " x ".join(map(str, self.layers[0].output_shape))
         parts = ", ".join(
-            f"{name} {megabytes(number)}"
-            for name, number in self.step_parts().items()
+            f"{name} {megabytes(number)}" for name, number in self.step_parts().items()
         )
         split = f", {self.accumulate} micro-batches" * (self.accumulate > 1)
         table = [

@@ -3,8 +3,7 @@
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -12,8 +11,7 @@ import keras
 from keras_vit import _checks
 from keras_vit import layers as keras_vit_layers
 from keras_vit._types import Tensor
-from keras_vit.models.features import check_takes_images
-from keras_vit.models.features import for_another_size
+from keras_vit.models.features import check_takes_images, for_another_size
 from keras_vit.segmentation import eomt
 
 # A shape without the batch axis.
@@ -103,14 +101,10 @@ def _walk(
     """Appends the costs of a model's layers to `rows`; the weights of layers
     whose ids are in `seen` have been counted."""
 
-    def call(
-        layer: keras.layers.Layer, *arguments: Any, **options: Any
-    ) -> Tensor:
+    def call(layer: keras.layers.Layer, *arguments: Any, **options: Any) -> Tensor:
         outputs = layer(*arguments, **options)
         inputs = keras.tree.flatten([arguments, list(options.values())])
-        shapes = [
-            tuple(x.shape[1:]) for x in inputs if keras.utils.is_keras_tensor(x)
-        ]
+        shapes = [tuple(x.shape[1:]) for x in inputs if keras.utils.is_keras_tensor(x)]
         name = prefix + layer.name
         if isinstance(layer, keras.Model):
             _walk(layer, shapes[0], f"{name}/", rows, seen)
@@ -198,9 +192,7 @@ def _row(layer: keras.layers.Layer, output: Shape, **costs: Any) -> LayerCost:
     )
 
 
-def _parts(
-    layers: Iterable[keras.layers.Layer], shape: Shape
-) -> list[LayerCost]:
+def _parts(layers: Iterable[keras.layers.Layer], shape: Shape) -> list[LayerCost]:
     """Returns the costs of layers that are called one after another."""
     found = []
     for layer in layers:

@@ -11,8 +11,7 @@ import numpy as np
 
 from keras_vit._images import open_image
 from keras_vit._program import require
-from keras_vit._types import Array
-from keras_vit._types import Tensor
+from keras_vit._types import Array, Tensor
 
 # The published random crop: fractions of the image's area, and ratios of width
 # to height (tf.image's default).
@@ -162,15 +161,11 @@ def sample_resized_crop_window(
     """
     sides = tf.cast(shape[:2], tf.float32)
     low, high = 3 / 4, 4 / 3
-    first, second = tf.unstack(
-        tf.random.experimental.stateless_split(seed, 2), num=2
-    )
+    first, second = tf.unstack(tf.random.experimental.stateless_split(seed, 2), num=2)
     numbers = tf.random.stateless_uniform((10, 2), first)
     area = scale[0] + (scale[1] - scale[0]) * numbers[:, 0]
     area *= sides[0] * sides[1]
-    aspect = tf.exp(
-        math.log(low) + (math.log(high) - math.log(low)) * numbers[:, 1]
-    )
+    aspect = tf.exp(math.log(low) + (math.log(high) - math.log(low)) * numbers[:, 1])
     parts = tf.stack([tf.sqrt(area / aspect), tf.sqrt(area * aspect)], axis=1)
     parts = tf.round(parts)
     fits = tf.reduce_all((parts > 0) & (parts <= sides), axis=1)

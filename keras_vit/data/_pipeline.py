@@ -3,28 +3,19 @@
 import collections
 import dataclasses
 import os
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_vit._types import Array
-from keras_vit._types import Dataset
-from keras_vit._types import StrPath
-from keras_vit._types import Tensor
+from keras_vit._types import Array, Dataset, StrPath, Tensor
 from keras_vit.data import mixing
-from keras_vit.data._decode import decode
-from keras_vit.data._decode import tf
-from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.dataset import PipelineOptions
-from keras_vit.data.dataset import local_evaluation_rows
+from keras_vit.data._decode import decode, tf
+from keras_vit.data.dataset import ImageDataset, PipelineOptions, local_evaluation_rows
 from keras_vit.data.labels import warn_missing_classes
 from keras_vit.data.mixed_sizes import pack
 from keras_vit.data.protocols import PROTOCOLS
-from keras_vit.data.randaugment import AUGREG
-from keras_vit.data.randaugment import rand_augment
+from keras_vit.data.randaugment import AUGREG, rand_augment
 from keras_vit.distribution.sharding import without_autotune
 from keras_vit.preprocessing import preprocess_input
 
@@ -62,9 +53,7 @@ class ImageSource:
         batches = batches.batch(size, drop_remainder=True)
         if options.uses_mixing:
             batches = batches.enumerate(options.start).map(
-                lambda number, batch: apply_mixing(
-                    number, batch[0], batch[1], options
-                )
+                lambda number, batch: apply_mixing(number, batch[0], batch[1], options)
             )
         if (transform := options.transform) is not None:
             batches = batches.enumerate(options.start).map(
@@ -337,9 +326,7 @@ def find_data_error(error: Exception) -> ValueError | None:
     return next((each for each in _raised if str(each) in text), None)
 
 
-def check_label(
-    label: Tensor, num_classes: int, dataset: str, split: str
-) -> Tensor:
+def check_label(label: Tensor, num_classes: int, dataset: str, split: str) -> Tensor:
     """Casts labels of any shape to int32, in a function that `tf.data` maps.
 
     A label out of range is an error when its image is read. Some datasets have
@@ -379,17 +366,14 @@ def apply_mixing(
         # A Gamma variable divided by the sum of two has distribution
         # Beta(p, p). With a small p both may be 0 in float32.
         one, other = (
-            tf.random.stateless_gamma((), pair[i], p, dtype=tf.float64)
-            for i in (0, 1)
+            tf.random.stateless_gamma((), pair[i], p, dtype=tf.float64) for i in (0, 1)
         )
         return tf.cast(tf.math.divide_no_nan(one, one + other), tf.float32)
 
     return mixing.mix(tf, images, labels, options, sample)
 
 
-def shuffled_table(
-    table: Sequence[Tensor], options: PipelineOptions
-) -> Dataset:
+def shuffled_table(table: Sequence[Tensor], options: PipelineOptions) -> Dataset:
     """Returns a `tf.data.Dataset` of `(position, *row)` of endless permutations
     of the rows of columns: this process's part of each batch from
     `options.start` on."""
@@ -418,8 +402,6 @@ def keep_local_rows(images: Dataset, options: PipelineOptions) -> Dataset:
 
     def is_local(position: Tensor, *example: Tensor) -> Tensor:
         row = position % options.batch_size
-        return (row >= options.local_rows.start) & (
-            row < options.local_rows.stop
-        )
+        return (row >= options.local_rows.start) & (row < options.local_rows.stop)
 
     return images.filter(is_local)

@@ -10,9 +10,7 @@ import numpy as np
 
 from keras_vit._types import Array
 from keras_vit.data import mixing
-from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.dataset import PipelineOptions
-from keras_vit.data.dataset import local_evaluation_rows
+from keras_vit.data.dataset import ImageDataset, PipelineOptions, local_evaluation_rows
 
 # Images and labels: classes, rows of one-hot labels, or masks.
 _Pair: TypeAlias = tuple[Array, Array]
@@ -91,9 +89,7 @@ class TrainBatches(keras.utils.PyDataset):
 
     num_batches = None  # endless
 
-    def __init__(
-        self, make: _MakeBatch, count: int, options: PipelineOptions
-    ) -> None:
+    def __init__(self, make: _MakeBatch, count: int, options: PipelineOptions) -> None:
         super().__init__()
         self.make, self.count, self.options = make, count, options
         # The number of a whole batch, and the batch.
@@ -129,9 +125,7 @@ class TrainBatches(keras.utils.PyDataset):
             )
             for epoch in np.unique(positions // self.count)
         }
-        chosen = np.array(
-            [orders[p // self.count][p % self.count] for p in positions]
-        )
+        chosen = np.array([orders[p // self.count][p % self.count] for p in positions])
         images, labels = self.make(chosen, first, rng)
         others = [labels]
         if options.class_weights is not None:

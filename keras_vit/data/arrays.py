@@ -1,23 +1,17 @@
 """Datasets of NumPy arrays."""
 
 import pathlib
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from collections.abc import Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
 
-from keras_vit._types import Array
-from keras_vit._types import ArrayLike
-from keras_vit._types import Tensor
+from keras_vit._types import Array, ArrayLike, Tensor
 from keras_vit._warnings import warn
 from keras_vit.data._decode import tf
 from keras_vit.data._pipeline import listed_dataset
 from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.splits import make_splits
-from keras_vit.data.splits import parse_holdout
+from keras_vit.data.splits import make_splits, parse_holdout
 
 
 def from_arrays(
@@ -66,12 +60,8 @@ def from_arrays(
     given = {"images": (images, labels)} | ({"test": test} if test else {})
     parts = {key: _check_images(key, x) for key, (x, _) in given.items()}
     arrays = list(parts.values())
-    found = [
-        _check_labels(key, y, len(parts[key])) for key, (_, y) in given.items()
-    ]
-    kinds = {
-        (x.shape[-1], *y.shape[1:]) for x, y in zip(arrays, found, strict=True)
-    }
+    found = [_check_labels(key, y, len(parts[key])) for key, (_, y) in given.items()]
+    kinds = {(x.shape[-1], *y.shape[1:]) for x, y in zip(arrays, found, strict=True)}
     if len(kinds) > 1:
         raise ValueError(
             "The training and the test images must have as many channels, and "
@@ -195,14 +185,10 @@ def _check_labels(name: str, labels: ArrayLike, count: int) -> Array:
     return labels.astype("float32")
 
 
-def _class_names(
-    labels: Array, class_names: Sequence[str] | None
-) -> tuple[str, ...]:
+def _class_names(labels: Array, class_names: Sequence[str] | None) -> tuple[str, ...]:
     is_multi_label = labels.ndim == 2
     count = labels.shape[1] if is_multi_label else int(labels.max()) + 1
-    names = tuple(
-        map(str, range(count) if class_names is None else class_names)
-    )
+    names = tuple(map(str, range(count) if class_names is None else class_names))
     if (
         len(names) < count
         or (is_multi_label and len(names) > count)

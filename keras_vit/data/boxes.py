@@ -11,13 +11,11 @@ import numpy as np
 
 from keras_vit._program import require
 from keras_vit._types import Array
-from keras_vit.data.canvases import BOXES_SIZE
-from keras_vit.data.canvases import digit_boxes
+from keras_vit.data.canvases import BOXES_SIZE, digit_boxes
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.labels import summarize
 from keras_vit.data.masks import read_image
-from keras_vit.data.segmentation import Crop
-from keras_vit.data.segmentation import cropped_dataset
+from keras_vit.data.segmentation import Crop, cropped_dataset
 
 _COLUMNS = ("path", "class", "x_min", "y_min", "x_max", "y_max")
 # A box of which less remains in a crop is left out.
@@ -108,9 +106,7 @@ def crop_boxes(label: Array, crop: Crop, size: tuple[int, int]) -> Array:
     scaled, new = (np.array(x[::-1], float) for x in (crop.scaled, size))
     offset = (np.array(crop.pad)[:, 0] - crop.first)[::-1]
     half = label[:, 3:] / 2
-    first, last = (
-        (label[:, 1:3] + sign * half) * scaled + offset for sign in (-1, 1)
-    )
+    first, last = ((label[:, 1:3] + sign * half) * scaled + offset for sign in (-1, 1))
     inside = np.clip([first, last], 0, new)
     area = (inside[1] - inside[0]).prod(1)
     kept = area >= _LEAST_PART * (last - first).prod(1)
@@ -198,9 +194,7 @@ def _from_folder(folder: pathlib.Path) -> tuple[dict[str, list], list[str]]:
                 )
             label = np.zeros((len(rows), 5), "float32")
             for row, line in zip(rows, label, strict=True):
-                if problem := _write_box(
-                    row, line, names, path, (width, height)
-                ):
+                if problem := _write_box(row, line, names, path, (width, height)):
                     problems.append(f"{row[2]}: {problem}")
             parts[part].append((image, label))
         if not boxes or (part == "train" and not any(boxes.values())):

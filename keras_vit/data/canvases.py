@@ -14,8 +14,7 @@ from keras_vit._program import require
 from keras_vit._types import Array
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.digits import resize
-from keras_vit.data.segmentation import masked_dataset
-from keras_vit.data.segmentation import resize_image
+from keras_vit.data.segmentation import masked_dataset, resize_image
 from keras_vit.data.splits import stratified_split
 
 IGNORE = 255
@@ -79,9 +78,7 @@ def single_digits(
     """
     pairs = []
     for part, count in (("train", num_train), ("test", num_test)):
-        rngs = (
-            np.random.default_rng((part == "test", 1, i)) for i in range(count)
-        )
+        rngs = (np.random.default_rng((part == "test", 1, i)) for i in range(count))
         made = [_compose(part, rng, size, 1) for rng in rngs]
         images = np.stack([x[0] for x in made])
         pairs.append((images, np.array([x[2][0] for x in made])))
@@ -110,8 +107,7 @@ def _sources(part: str) -> tuple[Array, Array, list[Array]]:
     chosen = train if part == "train" else test
     images = images.reshape(-1, 8, 8, 1).astype("float32") / 16
     photos = [
-        photo.mean(-1, keepdims=True).astype("uint8")
-        for photo in photographs(part)
+        photo.mean(-1, keepdims=True).astype("uint8") for photo in photographs(part)
     ]
     return images[chosen], labels[chosen], photos
 
@@ -144,9 +140,7 @@ def _compose(
         boxes.append(np.array(corners) + [*place[::-1]] * 2)
         # The maximum of each 3 x 3 neighborhood is a margin.
         padded = np.pad(digit, ((0, 0), (1, 1), (1, 1), (0, 0)))
-        windows = np.lib.stride_tricks.sliding_window_view(
-            padded, (3, 3), (1, 2)
-        )
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))
         ink = resize(windows.max((-2, -1)), side)[0, ..., 0]
         mask[window][ink > LEAST_INK] = IGNORE
         mask[window][ink > CERTAIN_INK] = values[-1] + 1
@@ -161,9 +155,7 @@ def photographs(part: str) -> list[Array]:
     return [photo[:, half] for photo in images]
 
 
-def photo_window(
-    rng: np.random.Generator, photos: Sequence[Array], size: int
-) -> Array:
+def photo_window(rng: np.random.Generator, photos: Sequence[Array], size: int) -> Array:
     """Returns a random square of a uint8 photograph, scaled to `size`."""
     photo = photos[int(rng.integers(len(photos)))]
     height, width = photo.shape[:2]

@@ -5,10 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_vit._types import Tensor
-from keras_vit.data._decode import decode
-from keras_vit.data._decode import tf
-from keras_vit.data.protocols import height_and_width
-from keras_vit.data.protocols import random_resized_crop
+from keras_vit.data._decode import decode, tf
+from keras_vit.data.protocols import height_and_width, random_resized_crop
 from keras_vit.preprocessing import preprocess_input
 
 # Weights of red, green and blue in Pillow's conversion to gray.
@@ -92,9 +90,7 @@ class MultiCrop:
             blur: float,
             solarize: float,
         ) -> Tensor:
-            seeds = tf.random.experimental.stateless_split(
-                fold_in(seed, number), 10
-            )
+            seeds = tf.random.experimental.stateless_split(fold_in(seed, number), 10)
             x = random_resized_crop(
                 *(pixels, seeds[0], size, channels),
                 scale=scale,
@@ -158,9 +154,7 @@ class MultiCrop:
                 lambda x: blended(x, _gray(x), factor(2, saturation)),
                 lambda x: tf.image.adjust_hue(x / 255, turn) * 255,
             ]
-        order = tf.argsort(
-            tf.random.stateless_uniform((len(operations),), seeds[4])
-        )
+        order = tf.argsort(tf.random.stateless_uniform((len(operations),), seeds[4]))
         shape = x.shape
         for which in tf.unstack(order):
             branches = [lambda f=f, x=x: f(x) for f in operations]
@@ -184,9 +178,7 @@ def gaussian_blur(x: Tensor, sigma: Tensor, largest: float) -> Tensor:
         weights = tf.exp(-0.5 * (tf.cast(distances, tf.float32) / sigma) ** 2)
         weights = tf.where(tf.abs(distances) <= radius, weights, 0.0)
         weights = weights / tf.reduce_sum(weights, axis=1, keepdims=True)
-        padded = tf.gather(
-            x, tf.clip_by_value(inputs, 0, length - 1), axis=axis
-        )
+        padded = tf.gather(x, tf.clip_by_value(inputs, 0, length - 1), axis=axis)
         equation = "ij,jwc->iwc" if axis == 0 else "ij,hjc->hic"
         x = tf.einsum(equation, weights, padded)
     return x
@@ -221,7 +213,5 @@ CROPS = {
     # facebookresearch/dino, main_dino.py
     "dino": MultiCrop(),
     # facebookresearch/moco-v3, main_moco.py, with --crop-min .08
-    "mocov3": MultiCrop(
-        global_scale=(0.08, 1.0), num_local=0, resizing="bilinear"
-    ),
+    "mocov3": MultiCrop(global_scale=(0.08, 1.0), num_local=0, resizing="bilinear"),
 }

@@ -5,21 +5,17 @@ import functools
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit._types import Array
-from keras_vit._types import StrPath
+from keras_vit._types import Array, StrPath
 from keras_vit._warnings import warn
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.folders import files_dataset
 from keras_vit.data.image_files import validate_images
-from keras_vit.data.labels import encode_labels
-from keras_vit.data.labels import summarize
-from keras_vit.data.splits import make_splits
-from keras_vit.data.splits import parse_holdout
+from keras_vit.data.labels import encode_labels, summarize
+from keras_vit.data.splits import make_splits, parse_holdout
 
 # What the columns may be called, in the order in which they are looked for.
 COLUMNS = {
@@ -127,9 +123,7 @@ def from_csv(
         )
     names = [line.name for line in lines]
     if not len(splits["validation"]):
-        splits = make_splits(
-            names, labels, splits["train"], splits["test"], holdout
-        )
+        splits = make_splits(names, labels, splits["train"], splits["test"], holdout)
     elif holdout:
         warn(
             f"{str(path)!r} has {len(splits['validation'])} validation images, "
@@ -165,9 +159,7 @@ class _Line(NamedTuple):
     split: str
 
 
-def _read(
-    path: pathlib.Path, *given: str | None
-) -> tuple[list[_Line], dict[str, Any]]:
+def _read(path: pathlib.Path, *given: str | None) -> tuple[list[_Line], dict[str, Any]]:
     """Returns the lines, and the names of the columns, some of which are
     given."""
     try:
@@ -177,8 +169,7 @@ def _read(
             rows = [(reader.line_num, row) for row in reader]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(
-            f"{str(path)!r} is no CSV file in UTF-8: {error}. Save it as 'CSV "
-            "UTF-8'."
+            f"{str(path)!r} is no CSV file in UTF-8: {error}. Save it as 'CSV UTF-8'."
         ) from error
     chosen = {}
     for kind, column in zip(COLUMNS, given, strict=True):
@@ -221,9 +212,7 @@ def _read(
                 f"around values with commas. Received: {list(row.values())}"
             )
         image, label, split = (row.get(x, "").strip() for x in chosen.values())
-        lines.append(
-            _Line(number, path.parent / image, name_of(image), label, split)
-        )
+        lines.append(_Line(number, path.parent / image, name_of(image), label, split))
     return lines, chosen
 
 
@@ -242,9 +231,7 @@ def _classes(
                 f"column {column!r}. Remove the line, or, if images may have "
                 "no class, use `from_csv(..., multi_label=True)`."
             )
-        other, known = first.setdefault(
-            line.name, (line.number, sorted(classes))
-        )
+        other, known = first.setdefault(line.name, (line.number, sorted(classes)))
         if known != sorted(classes):
             raise ValueError(
                 f"Lines of {str(path)!r} with the same image must have the "

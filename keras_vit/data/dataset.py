@@ -2,21 +2,18 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from keras_vit._program import printable
-from keras_vit._types import Array
-from keras_vit._types import ArrayLike
+from keras_vit._types import Array, ArrayLike
 from keras_vit.data.crops import MultiCrop
 from keras_vit.data.erasing import RandomErasing
 from keras_vit.data.mixed_sizes import TokenBudget
 from keras_vit.data.patch_sizes import RandomPatchSizes
-from keras_vit.data.protocols import PROTOCOLS
-from keras_vit.data.protocols import height_and_width
+from keras_vit.data.protocols import PROTOCOLS, height_and_width
 from keras_vit.data.randaugment import AUGREG
 
 MODES = ("tf", "torch", "clip")
@@ -68,8 +65,7 @@ class PipelineOptions:
             value = getattr(self, name)
             if value not in known:
                 raise ValueError(
-                    f"There is no {name} {value!r}. --{name} takes: "
-                    f"{', '.join(known)}."
+                    f"There is no {name} {value!r}. --{name} takes: {', '.join(known)}."
                 )
         for name, least, most in (
             ("mixup", 0, 1),
@@ -81,9 +77,7 @@ class PipelineOptions:
             value = getattr(self, name)
             if value is not None and not least <= value <= most:  # also NaN
                 upper = f" to {most}" if most == 1 else " or more"
-                raise ValueError(
-                    f"`{name}` must be {least}{upper}. Received: {value}"
-                )
+                raise ValueError(f"`{name}` must be {least}{upper}. Received: {value}")
         if isinstance(self.erase, int | float):
             object.__setattr__(self, "erase", RandomErasing(self.erase))
         if self.budget is None:
@@ -331,8 +325,7 @@ class ImageDataset:
         checked = PipelineOptions(image_size, batch_size, seed=seed, **options)
         if not self.num_train:
             raise ValueError(
-                f"{self.name!r} has no training images, and can only be "
-                "evaluated on."
+                f"{self.name!r} has no training images, and can only be evaluated on."
             )
         if checked.class_weights is not None:
             self._check_class_weights(checked)

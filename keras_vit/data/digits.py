@@ -6,11 +6,9 @@ import numpy as np
 
 from keras_vit._program import require
 from keras_vit._types import Array
-from keras_vit.data.array_source import ArraySource
-from keras_vit.data.array_source import TrainBatches
+from keras_vit.data.array_source import ArraySource, TrainBatches
 from keras_vit.data.arrays import from_arrays
-from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.dataset import PipelineOptions
+from keras_vit.data.dataset import ImageDataset, PipelineOptions
 from keras_vit.data.protocols import height_and_width
 from keras_vit.data.splits import stratified_split
 from keras_vit.layers.resampling import resampling_matrix

@@ -61,9 +61,7 @@ class RandomErasing:
     def __call__(self, image: Tensor, seed: Any) -> Tensor:
         """Returns the image with or without a rectangle erased."""
         height, width, _ = image.shape
-        seeds = tf.unstack(
-            tf.random.experimental.stateless_split(seed, 3), num=3
-        )
+        seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3), num=3)
         is_erased = tf.random.stateless_uniform((), seeds[0])
         is_erased = is_erased < self.probability
         numbers = tf.random.stateless_uniform((ATTEMPTS, 4), seeds[1])

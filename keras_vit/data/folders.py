@@ -4,29 +4,24 @@ import collections
 import hashlib
 import os
 import pathlib
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from keras_vit._types import Array
-from keras_vit._types import StrPath
+from keras_vit._types import Array, StrPath
 from keras_vit._warnings import warn
-from keras_vit.data._decode import decode
-from keras_vit.data._decode import tf
+from keras_vit.data._decode import decode, tf
 from keras_vit.data._pipeline import listed_dataset
 from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.image_files import EXTENSIONS
-from keras_vit.data.image_files import HIDDEN
-from keras_vit.data.image_files import image_files
-from keras_vit.data.image_files import median_side
-from keras_vit.data.image_files import validate_images
-from keras_vit.data.labels import summarize
-from keras_vit.data.labels import warn_similar_names
-from keras_vit.data.splits import TEST_SPLITS
-from keras_vit.data.splits import make_splits
+from keras_vit.data.image_files import (
+    EXTENSIONS,
+    HIDDEN,
+    image_files,
+    median_side,
+    validate_images,
+)
+from keras_vit.data.labels import summarize, warn_similar_names
+from keras_vit.data.splits import TEST_SPLITS, make_splits
 
 _THUMBNAIL_SIDE = 512
 
@@ -80,8 +75,7 @@ def image_folder(
     root = pathlib.Path(name).expanduser()
     if not root.is_dir():
         raise ValueError(
-            f"--dataset {name!r} is a file, and no CSV file by its name. "
-            f"{_LAYOUTS}"
+            f"--dataset {name!r} is a file, and no CSV file by its name. {_LAYOUTS}"
         )
     parts = _parts(root)
     whole = len(parts) == 1
@@ -177,9 +171,7 @@ def load_files(
     for path in (pathlib.Path(p).expanduser() for p in paths):
         # A pipe is neither: it would be waited for.
         if not path.is_file() and not path.is_dir():
-            raise FileNotFoundError(
-                f"There is no file or folder {str(path)!r}."
-            )
+            raise FileNotFoundError(f"There is no file or folder {str(path)!r}.")
         files += image_files([path])[path] if path.is_dir() else [path]
     files = list(dict.fromkeys(files))
     good, bad = validate_images(files, skip_bad_images)

@@ -15,8 +15,7 @@ from keras_vit._types import Array
 from keras_vit.data.arrays import indexed_dataset
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.labels import encode_labels
-from keras_vit.data.splits import TEST_SPLITS
-from keras_vit.data.splits import parse_holdout
+from keras_vit.data.splits import TEST_SPLITS, parse_holdout
 
 
 def from_huggingface(
@@ -157,9 +156,7 @@ def _choose_splits(
     return chosen
 
 
-def _labels(
-    splits: dict[str, Any], column: str
-) -> tuple[Array, tuple[str, ...]]:
+def _labels(splits: dict[str, Any], column: str) -> tuple[Array, tuple[str, ...]]:
     """Returns all labels as an array, and the names of the classes."""
     names, values = {}, []
     for key, split in splits.items():
@@ -185,8 +182,7 @@ def _labels(
     for where, value in values:
         members = value if is_multi_label else [value]
         if not isinstance(members, list) or not all(
-            isinstance(x, int | str) and (known is None or x in known)
-            for x in members
+            isinstance(x, int | str) and (known is None or x in known) for x in members
         ):
             raise ValueError(
                 f"The column {column!r} must hold classes, integers or names, "

@@ -10,8 +10,7 @@ from keras_vit._images import open_image
 from keras_vit._program import require
 from keras_vit._types import StrPath
 from keras_vit._warnings import warn
-from keras_vit.data._decode import decode
-from keras_vit.data._decode import tf
+from keras_vit.data._decode import decode, tf
 from keras_vit.data.labels import summarize
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
@@ -116,9 +115,7 @@ def find_defect(path: StrPath, thorough: bool = True) -> str | None:
         return f"has more than {_MAX_PIXELS // 10**6} million pixels."
     except Exception as error:  # Pillow raises many types
         return f"cannot be read: {getattr(error, 'strerror', None) or error}."
-    if size[0] * size[1] >= _MAX_PIXELS or max(size) > _MAX_ASPECT_RATIO * min(
-        size
-    ):
+    if size[0] * size[1] >= _MAX_PIXELS or max(size) > _MAX_ASPECT_RATIO * min(size):
         return (
             f"is {size[0]} x {size[1]} pixels: it must have less than "
             f"{_MAX_PIXELS // 10**6} million pixels, and sides of which one is "

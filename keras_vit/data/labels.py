@@ -1,8 +1,7 @@
 """Labels of tables: classes by name or number, one or several per image."""
 
 import collections
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np

@@ -7,8 +7,7 @@ from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.digits import digits
 from keras_vit.data.folders import image_folder
 from keras_vit.data.splits import parse_holdout
-from keras_vit.data.tfds import from_tfds
-from keras_vit.data.tfds import unknown_dataset_error
+from keras_vit.data.tfds import from_tfds, unknown_dataset_error
 
 
 def load_dataset(

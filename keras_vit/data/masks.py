@@ -10,10 +10,8 @@ import functools
 import io
 import os
 import pathlib
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,8 +19,7 @@ from keras_vit._images import open_image
 from keras_vit._program import require
 from keras_vit._types import Array
 from keras_vit._warnings import warn
-from keras_vit.data.canvases import IGNORE
-from keras_vit.data.canvases import digit_canvases
+from keras_vit.data.canvases import IGNORE, digit_canvases
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.huggingface import to_pixels
 from keras_vit.data.image_files import image_files
@@ -181,8 +178,7 @@ def _find_parts(folder: pathlib.Path) -> dict[str, list[_Paths]]:
     }
     if not parts and (pairs := _find_pairs(folder)):
         names = [
-            image.relative_to(folder / "images").with_suffix("")
-            for image, _ in pairs
+            image.relative_to(folder / "images").with_suffix("") for image, _ in pairs
         ]
         split = split_by_path(names, np.zeros(len(names), int))
         parts = {
@@ -215,9 +211,7 @@ def _find_pairs(folder: pathlib.Path) -> list[_Paths]:
     return [(images[name], masks[name]) for name in sorted(images)]
 
 
-def _by_name(
-    place: pathlib.Path, suffixes: tuple[str, ...]
-) -> dict[str, pathlib.Path]:
+def _by_name(place: pathlib.Path, suffixes: tuple[str, ...]) -> dict[str, pathlib.Path]:
     """Returns the image files of a folder by their names without a suffix."""
     found = {}
     for path in image_files([place], suffixes)[place]:
@@ -242,9 +236,7 @@ def _read_pair(pair: _Paths) -> tuple[Array, Array]:
     return found[0], found[1]
 
 
-def _count_classes(
-    pair: _Paths, ignore: int, names: Sequence[str]
-) -> dict[int, int]:
+def _count_classes(pair: _Paths, ignore: int, names: Sequence[str]) -> dict[int, int]:
     """Returns the number of pixels of each value of a mask; raises an error if
     it or its image cannot be used."""
     image, mask = _read_pair(pair)
@@ -286,9 +278,7 @@ def _check_classes(
                 "give the value without a class as `ignore` (--ignore-value)"
             )
     missing = [
-        name
-        for i, name in enumerate(names)
-        if i == ignore or not counts["train"][i]
+        name for i, name in enumerate(names) if i == ignore or not counts["train"][i]
     ]
     if missing:
         warn(
@@ -329,8 +319,7 @@ def _from_tfds(name: str, ignore: int) -> ImageDataset:
     for part, split in (("train", "train"), ("test", test)):
         examples = builder.as_dataset(split=split, decoders=decoders)
         files[part] = [
-            (bytes(x["image"]), bytes(x[feature]))
-            for x in tfds.as_numpy(examples)
+            (bytes(x["image"]), bytes(x[feature])) for x in tfds.as_numpy(examples)
         ]
 
     def read(part: str, index: int) -> tuple[Array, Array]:

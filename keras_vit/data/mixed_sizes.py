@@ -3,18 +3,14 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit._types import Array
-from keras_vit._types import Tensor
-from keras_vit.data._decode import decode
-from keras_vit.data._decode import sample_crop_window
-from keras_vit.data._decode import tf
+from keras_vit._types import Array, Tensor
+from keras_vit.data._decode import decode, sample_crop_window, tf
 
 # Protocols that take the whole image, and those that crop it for training.
 _WHOLE, _RANDOM = ("simple", "whole"), ("vit_jax", "big_vision", "pretrain")

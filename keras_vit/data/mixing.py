@@ -5,8 +5,7 @@ of Beta(p, p), is sampled once for each batch. `xp` is `numpy` or `tensorflow`:
 the few functions used have the same name in both.
 """
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,8 +47,7 @@ def cutmix(
     half_side = xp.sqrt(1 - lam) / 2
     inside = [
         # The centers of pixels, as fractions of the image.
-        xp.abs(((np.arange(n) + 0.5) / n).astype("float32") - middle)
-        < half_side
+        xp.abs(((np.arange(n) + 0.5) / n).astype("float32") - middle) < half_side
         for n, middle in zip(images.shape[1:3], center, strict=True)
     ]
     mask = inside[0][:, None] & inside[1]

@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit._types import Array
-from keras_vit._types import Dataset
-from keras_vit._types import Tensor
+from keras_vit._types import Array, Dataset, Tensor
 from keras_vit.data._decode import tf
 from keras_vit.layers.resampling import resampling_matrix
 
@@ -95,9 +93,7 @@ class RandomPatchSizes:
         new, size = self.patch_size, xp.shape(matrix)[1]
         rows, columns = height // size, width // size
         # h w rows and columns of the grid, y x pixels, Y X resized pixels
-        patches = xp.reshape(
-            images, (batch, rows, size, columns, size, channels)
-        )
+        patches = xp.reshape(images, (batch, rows, size, columns, size, channels))
         patches = xp.einsum(
             "bhywxc,Yy,Xx->bhYwXc", patches, matrix, matrix, optimize="greedy"
         )

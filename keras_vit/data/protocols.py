@@ -21,10 +21,12 @@ from typing import Any
 
 from keras_vit import _checks
 from keras_vit._types import Tensor
-from keras_vit.data._decode import decode
-from keras_vit.data._decode import sample_crop_window
-from keras_vit.data._decode import sample_resized_crop_window
-from keras_vit.data._decode import tf
+from keras_vit.data._decode import (
+    decode,
+    sample_crop_window,
+    sample_resized_crop_window,
+    tf,
+)
 
 # Data sets of images smaller than this are treated like CIFAR. The limit of
 # 96 x 96 pixels is that of BiT-HyperRule.
@@ -128,9 +130,7 @@ def random_resized_crop(
     method: str,
 ) -> Tensor:
     """torchvision's `RandomResizedCrop` of a Pillow image."""
-    window = functools.partial(
-        sample_resized_crop_window, seed=seed, scale=scale
-    )
+    window = functools.partial(sample_resized_crop_window, seed=seed, scale=scale)
     return resize_like_pillow(decode(encoded, channels, window), size, method)
 
 

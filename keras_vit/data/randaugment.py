@@ -9,8 +9,7 @@ numbers, AutoContrast, Posterization and Solarization, which are a line each.
 
 import functools
 import math
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,9 +35,7 @@ SCALED = "-scaled"
 # pixels are more than the whole of a CIFAR image. The "-scaled" levels are not
 # published: they scale both numbers with the size of the image.
 AUGREG = _PUBLISHED | {
-    f"{name}{SCALED}": numbers
-    for name, numbers in _PUBLISHED.items()
-    if numbers[1] > 0
+    f"{name}{SCALED}": numbers for name, numbers in _PUBLISHED.items() if numbers[1] > 0
 }
 GRAY = 128
 PUBLISHED_SIZE = 224
@@ -123,9 +120,7 @@ def operations(
         "Equalize": lambda x, seed: _equalize(x),
         "Invert": lambda x, seed: 255 - x,
         "SolarizeAdd": solarize_add,
-        "Color": lambda x, seed: _blend(
-            tf.image.rgb_to_grayscale(x), x, enhance
-        ),
+        "Color": lambda x, seed: _blend(tf.image.rgb_to_grayscale(x), x, enhance),
         # The published code computes the number of pixels divided by 256
         # instead of the image's mean gray. Published models are trained with
         # it.
@@ -267,9 +262,7 @@ def _autocontrast(image: Tensor) -> Tensor:
 def _equalize(image: Tensor) -> Tensor:
     """Equalizes the histogram of each channel, as Pillow does."""
     values = _lut_indices(image)
-    counts = tf.math.bincount(
-        tf.reshape(values, [-1]), minlength=768, maxlength=768
-    )
+    counts = tf.math.bincount(tf.reshape(values, [-1]), minlength=768, maxlength=768)
     counts = tf.reshape(counts, (3, 256))
     below = tf.cumsum(counts, axis=1, exclusive=True)
     highest = tf.reduce_max(image, (0, 1))

@@ -3,16 +3,14 @@
 import concurrent.futures
 import os
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_vit._program import require
 from keras_vit._types import Array
 from keras_vit.data.array_source import ArraySource
-from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.dataset import PipelineOptions
+from keras_vit.data.dataset import ImageDataset, PipelineOptions
 from keras_vit.preprocessing import preprocess_input
 
 _THREADS = min(8, os.cpu_count() or 1)
@@ -141,8 +139,7 @@ def cut(image: Array, crop: Crop, size: tuple[int, int], fill: int) -> Array:
     if any(map(any, pad)):
         image = np.pad(image, pad, constant_values=fill)
     rows, columns = (
-        slice(first, first + n)
-        for first, n in zip(crop.first, size, strict=True)
+        slice(first, first + n) for first, n in zip(crop.first, size, strict=True)
     )
     image = image[rows, columns]
     return image[:, ::-1] if crop.flip else image

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._types import Array
-from keras_vit._types import ArrayLike
+from keras_vit._types import Array, ArrayLike
 
 # The first of these splits or folders that is there, and has labels, is
 # evaluated on.
@@ -88,8 +87,7 @@ def split_by_path(
     # These numbers in [0, 1) depend on the path and the salt alone.
     names = [os.fsencode(path.as_posix()) for path in paths]
     digests = [
-        hashlib.sha256(salt.encode() + b"\0" + name).digest()[:8]
-        for name in names
+        hashlib.sha256(salt.encode() + b"\0" + name).digest()[:8] for name in names
     ]
     hashes = np.array([int.from_bytes(x, "big") / 2**64 for x in digests])
     second = hashes < fraction
@@ -122,9 +120,7 @@ def make_splits(
     classes = np.zeros(len(labels), int) if labels.ndim == 2 else labels
 
     def divide(train: Array, *how: Any) -> tuple[Array, Array]:
-        kept, other = split_by_path(
-            [paths[i] for i in train], classes[train], *how
-        )
+        kept, other = split_by_path([paths[i] for i in train], classes[train], *how)
         return train[kept], train[other]
 
     if not len(test):

@@ -8,12 +8,9 @@ import numpy as np
 
 from keras_vit import _checks
 from keras_vit._program import require
-from keras_vit._types import Array
-from keras_vit._types import StrPath
+from keras_vit._types import Array, StrPath
 from keras_vit.data.boxes import boxes_dataset
-from keras_vit.data.canvases import free_place
-from keras_vit.data.canvases import photo_window
-from keras_vit.data.canvases import photographs
+from keras_vit.data.canvases import free_place, photo_window, photographs
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.masks import open_image
 

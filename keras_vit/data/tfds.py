@@ -3,24 +3,16 @@
 import difflib
 import functools
 import math
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_vit._program import require
-from keras_vit._types import Dataset
-from keras_vit._types import Tensor
-from keras_vit.data._decode import import_tensorflow
-from keras_vit.data._decode import tf
-from keras_vit.data._pipeline import FOREVER
-from keras_vit.data._pipeline import ImageSource
-from keras_vit.data._pipeline import check_label
-from keras_vit.data._pipeline import keep_local_rows
-from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.dataset import PipelineOptions
+from keras_vit._types import Dataset, Tensor
+from keras_vit.data._decode import import_tensorflow, tf
+from keras_vit.data._pipeline import FOREVER, ImageSource, check_label, keep_local_rows
+from keras_vit.data.dataset import ImageDataset, PipelineOptions
 from keras_vit.data.splits import TEST_SPLITS
 
 SHUFFLE_BUFFER = 50_000  # encoded images, as in the paper's code
@@ -43,18 +35,13 @@ def _train_stream(
     enough files.
     """
     files = builder.info.splits[split].num_shards
-    many = files >= MANY_FILES and len(indices) >= max(
-        options.batch_size, NUM_READERS
-    )
+    many = files >= MANY_FILES and len(indices) >= max(options.batch_size, NUM_READERS)
     num_readers = math.gcd(options.batch_size, NUM_READERS) if many else 1
     width = options.batch_size // num_readers
     datasets = []
     for reader in range(num_readers):
         row = reader * width
-        if (
-            row + width <= options.local_rows.start
-            or row >= options.local_rows.stop
-        ):
+        if row + width <= options.local_rows.start or row >= options.local_rows.stop:
             continue
         first, last = (
             len(indices) * end // num_readers for end in (reader, reader + 1)
@@ -230,9 +217,7 @@ def from_tfds(
     )
     options = {}
     if label is not classes:
-        options["label"] = functools.partial(
-            _multi_label_row, classes.num_classes
-        )
+        options["label"] = functools.partial(_multi_label_row, classes.num_classes)
     return ImageDataset(
         name=name.replace("/", "-").replace(":", "-"),
         class_names=tuple(classes.names),
@@ -242,9 +227,7 @@ def from_tfds(
         num_test=splits[test].num_examples,
         num_validation=count - num_train,
         source=ImageSource(
-            functools.partial(
-                _train_stream, builder, read, "train", range(num_train)
-            ),
+            functools.partial(_train_stream, builder, read, "train", range(num_train)),
             functools.partial(evaluation_stream, read, ranges),
             lambda encoded: encoded,
             **options,

@@ -2,24 +2,15 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_vit._program import require
-from keras_vit._types import Dataset
-from keras_vit._types import Tensor
-from keras_vit.data._decode import import_tensorflow
-from keras_vit.data._decode import tf
-from keras_vit.data._pipeline import ImageSource
-from keras_vit.data._pipeline import shuffled_table
-from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.dataset import PipelineOptions
-from keras_vit.data.tfds import download
-from keras_vit.data.tfds import evaluation_stream
-from keras_vit.data.tfds import open_builder
-from keras_vit.data.tfds import read_examples
+from keras_vit._types import Dataset, Tensor
+from keras_vit.data._decode import import_tensorflow, tf
+from keras_vit.data._pipeline import ImageSource, shuffled_table
+from keras_vit.data.dataset import ImageDataset, PipelineOptions
+from keras_vit.data.tfds import download, evaluation_stream, open_builder, read_examples
 
 VTAB_GROUPS = ("natural", "specialized", "structured")
 NATURAL, SPECIALIZED, STRUCTURED = VTAB_GROUPS
@@ -108,9 +99,7 @@ VTAB_TASKS = {
     "camelyon": Task(SPECIALIZED, "patch_camelyon", 2),
     "eurosat": Task(SPECIALIZED, "eurosat/rgb", 10, **_SPLIT_60_20_20),
     "resisc45": Task(SPECIALIZED, "resisc45", 45, **_SPLIT_60_20_20),
-    "retinopathy": Task(
-        SPECIALIZED, "diabetic_retinopathy_detection/btgraham-300", 5
-    ),
+    "retinopathy": Task(SPECIALIZED, "diabetic_retinopathy_detection/btgraham-300", 5),
     # Images have 3 to 10 objects.
     "clevr-count": Task(
         STRUCTURED,
@@ -119,9 +108,7 @@ VTAB_TASKS = {
         label=lambda tf, x: tf.shape(x["objects"]["pixel_coords"])[0] - 3,
         **_CLEVR,
     ),
-    "clevr-distance": Task(
-        STRUCTURED, "clevr", 6, label=clevr_distance, **_CLEVR
-    ),
+    "clevr-distance": Task(STRUCTURED, "clevr", 6, label=clevr_distance, **_CLEVR),
     "dmlab": Task(STRUCTURED, "dmlab", 6, **_NO_CROP_NO_FLIP),
     "kitti-distance": Task(
         STRUCTURED,
@@ -181,8 +168,7 @@ def load_vtab(name: str, validate: bool = False) -> ImageDataset:
     """
     if name not in VTAB_TASKS:
         raise ValueError(
-            f"There is no VTAB task {name!r}. There are: "
-            f"{', '.join(VTAB_TASKS)}."
+            f"There is no VTAB task {name!r}. There are: {', '.join(VTAB_TASKS)}."
         )
     task = VTAB_TASKS[name]
     import_tensorflow()  # without its GPU, before TFDS uses it

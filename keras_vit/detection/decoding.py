@@ -4,8 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._types import Array
-from keras_vit._types import Tensor
+from keras_vit._types import Array, Tensor
 
 # Constants of GFL for COCO, in mmdetection.
 _LEAST_SCORE = 0.05
@@ -43,9 +42,7 @@ def decode(
     ```
     """
     of_points = "points" in outputs
-    logits, boxes = (
-        ops.convert_to_numpy(outputs[x]) for x in ("classes", "boxes")
-    )
+    logits, boxes = (ops.convert_to_numpy(outputs[x]) for x in ("classes", "boxes"))
     bad = np.isnan(logits).any((1, 2)) | np.isnan(boxes).any((1, 2))
     if bad.any():
         raise ValueError(
@@ -101,9 +98,7 @@ def box_areas(boxes: Array) -> Array:
     return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
 
 
-def box_overlaps(
-    boxes: Array, targets: Array, crowd: Array | bool = False
-) -> Array:
+def box_overlaps(boxes: Array, targets: Array, crowd: Array | bool = False) -> Array:
     """Returns the IoU of boxes and objects; with a crowd, the fraction of the
     box that is in it."""
     both = np.minimum(boxes[:, None, 2:], targets[:, 2:])

@@ -12,9 +12,7 @@ from keras_vit._types import Tensor
 from keras_vit.detection.loss import fcos_loss
 from keras_vit.layers import SimpleFeaturePyramid
 from keras_vit.layers.composite import Layer
-from keras_vit.models import Model
-from keras_vit.models import dense_features
-from keras_vit.models import patch_pixels
+from keras_vit.models import Model, dense_features, patch_pixels
 from keras_vit.models.features import check_takes_images
 from keras_vit.models.model import unique_name
 from keras_vit.segmentation.matching import SetModel
@@ -113,9 +111,7 @@ def FCOS(
         for i in range(1, _checks.positive_int("depth", depth) + 1):
             layers += [
                 convolution(filters, use_bias=False, name=f"{kind}_conv_{i}"),
-                keras.layers.LayerNormalization(
-                    epsilon=1e-6, name=f"{kind}_norm_{i}"
-                ),
+                keras.layers.LayerNormalization(epsilon=1e-6, name=f"{kind}_norm_{i}"),
                 keras.layers.ReLU(name=f"{kind}_relu_{i}"),
             ]
         output = convolution(

@@ -9,23 +9,17 @@ import keras
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit._types import Config
-from keras_vit._types import StrPath
+from keras_vit._types import Config, StrPath
 from keras_vit.config import ViTConfig
 from keras_vit.detection.yolos import YOLOS
 from keras_vit.layers.initializers import skip_init
-from keras_vit.models import VisionTransformer
-from keras_vit.models import config_of
+from keras_vit.models import VisionTransformer, config_of
 from keras_vit.weights.files import class_names_of
 from keras_vit.weights.formats import yolos
-from keras_vit.weights.formats.format import read_folder
-from keras_vit.weights.formats.format import write_folder
+from keras_vit.weights.formats.format import read_folder, write_folder
 from keras_vit.weights.formats.huggingface import label_entries
-from keras_vit.weights.formats.huggingface_config import hidden_act
-from keras_vit.weights.formats.huggingface_config import read_arguments
-from keras_vit.weights.weight_map import assign_all
-from keras_vit.weights.weight_map import from_checkpoint
-from keras_vit.weights.weight_map import to_checkpoint
+from keras_vit.weights.formats.huggingface_config import hidden_act, read_arguments
+from keras_vit.weights.weight_map import assign_all, from_checkpoint, to_checkpoint
 
 # Fields of `ViTConfig` and arguments of `set_loss` have these names and
 # defaults in transformers' config.json, which may leave them out.
@@ -76,9 +70,7 @@ def load(path: StrPath) -> keras.Model:
     arrays, config = read_folder(path, "yolos", yolos.MID_POSITIONS)
     c = _encoder_config(config)
     queries = config.get("num_detection_tokens", 100)
-    weights = from_checkpoint(
-        yolos.split(arrays, queries), yolos.YOLOS, c.num_heads
-    )
+    weights = from_checkpoint(yolos.split(arrays, queries), yolos.YOLOS, c.num_heads)
     rows, columns = c.grid_size or (1, 1)
     # A model of any size would be built before its arrays are compared.
     for name, shape in {
@@ -169,9 +161,7 @@ def _encoder_config(config: Config) -> ViTConfig:
             image_size[1] // patch_size[1],
         ),
         resampling="bicubic",
-        activation=read_arguments({"hidden_act": "gelu", **config})[
-            "activation"
-        ],
+        activation=read_arguments({"hidden_act": "gelu", **config})["activation"],
     )
 
 
@@ -217,8 +207,7 @@ def _config(model: keras.Model, class_names: Sequence[str] | None) -> Config:
     # What changes only the training is of no account.
     ours = dataclasses.replace(c, drop_path=0.0, remat=False)
     different = [
-        f"{field.name}={getattr(ours, field.name)!r} "
-        f"({getattr(theirs, field.name)!r})"
+        f"{field.name}={getattr(ours, field.name)!r} ({getattr(theirs, field.name)!r})"
         for field in dataclasses.fields(theirs)
         if getattr(ours, field.name) != getattr(theirs, field.name)
     ]

@@ -5,9 +5,7 @@ from keras import ops
 from keras_vit import _replicas
 from keras_vit._types import Tensor
 from keras_vit.segmentation import matching
-from keras_vit.segmentation.matching import assign
-from keras_vit.segmentation.matching import checked
-from keras_vit.segmentation.matching import class_loss
+from keras_vit.segmentation.matching import assign, checked, class_loss
 
 # Of FCOS: a point's largest distance from the center of its object, and the
 # range of the largest distance to a side, in steps of its level.
@@ -64,9 +62,7 @@ def set_loss(
     terms = set_loss_terms(
         outputs, targets, no_object_weight, class_cost, box_cost, giou_cost
     )
-    return (
-        terms["class"] + box_weight * terms["box"] + giou_weight * terms["giou"]
-    )
+    return terms["class"] + box_weight * terms["box"] + giou_weight * terms["giou"]
 
 
 def set_loss_terms(
@@ -141,8 +137,7 @@ def fcos_loss(
         ValueError: as in `set_loss`.
     """
     logits, boxes, points = (
-        ops.cast(outputs[name], "float32")
-        for name in ("classes", "boxes", "points")
+        ops.cast(outputs[name], "float32") for name in ("classes", "boxes", "points")
     )
     labels, truth = _checked_shapes(targets)
     labels = checked(labels, logits.shape[-1], truth)

@@ -8,16 +8,10 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Config
-from keras_vit._types import Shape
-from keras_vit._types import Tensor
+from keras_vit._types import Config, Shape, Tensor
 from keras_vit.detection.loss import set_loss
-from keras_vit.layers import AddPositionEmbs
-from keras_vit.layers import ClassToken
-from keras_vit.layers import TransformerBlock
-from keras_vit.layers import initializers
-from keras_vit.models import Model
-from keras_vit.models import with_any_size
+from keras_vit.layers import AddPositionEmbs, ClassToken, TransformerBlock, initializers
+from keras_vit.models import Model, with_any_size
 from keras_vit.models.features import check_takes_images
 from keras_vit.models.model import unique_name
 from keras_vit.segmentation.matching import SetModel
@@ -101,9 +95,7 @@ def YOLOS(
             "YOLOS needs a Vision Transformer with position embeddings in the "
             f"stem. Received: the encoder {encoder.name!r} with {names}"
         )
-    prefix = sum(
-        x.num_tokens for x in encoder.layers if isinstance(x, ClassToken)
-    )
+    prefix = sum(x.num_tokens for x in encoder.layers if isinstance(x, ClassToken))
     positions = encoder.get_layer("position_embedding")
     grid = encoder.get_layer("patch_embedding").output
     x = DetectionTokens(
@@ -135,9 +127,7 @@ def YOLOS(
 def _mlp(x: Tensor, name: str, units: int, activation: str | None) -> Tensor:
     """Maps tokens by the layers NAME_1, NAME_2 and NAME_3."""
     for i in (1, 2):
-        layer = keras.layers.Dense(
-            x.shape[-1], activation="relu", name=f"{name}_{i}"
-        )
+        layer = keras.layers.Dense(x.shape[-1], activation="relu", name=f"{name}_{i}")
         x = layer(x)
     # Under mixed precision, outputs are float32 for the loss: half precision
     # would round a box to a pixel or two.

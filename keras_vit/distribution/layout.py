@@ -106,9 +106,7 @@ class ModelParallel(keras.distribution.ModelParallel):
         for axis, length in zip(axes, variable.shape, strict=True):
             if axis is not None and length % sizes[axis]:
                 replicated = [None] * len(variable.shape)
-                return keras.distribution.TensorLayout(
-                    replicated, self.device_mesh
-                )
+                return keras.distribution.TensorLayout(replicated, self.device_mesh)
         return layout
 
 

@@ -1,16 +1,13 @@
 """Batches that several devices can split evenly."""
 
 import itertools
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit._types import Array
-from keras_vit._types import Dataset
-from keras_vit._types import Tensor
+from keras_vit._types import Array, Dataset, Tensor
 
 
 def pad_batches(batches: Any, multiple: int) -> Any:
@@ -156,9 +153,7 @@ def _from_py_dataset(batches: Any) -> Dataset:
         tf.TensorSpec((None, *shape), column.dtype)
         for shape, column in zip(shapes, columns, strict=True)
     )
-    dataset = tf.data.Dataset.from_generator(
-        generate, output_signature=signature
-    )
+    dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
     cardinality = tf.data.INFINITE_CARDINALITY if length is None else length
     return dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
 

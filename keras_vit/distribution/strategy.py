@@ -4,16 +4,14 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit._types import Dataset
-from keras_vit.distribution import layout
-from keras_vit.distribution import sharding
+from keras_vit.distribution import layout, sharding
 
 # Strategies of each backend.
 NAMES = {
@@ -69,9 +67,7 @@ class Strategy:
     num_devices: int = 1
     num_replicas: int = 1
     process: tuple = (0, 1)
-    scope: Callable = dataclasses.field(
-        default=contextlib.nullcontext, repr=False
-    )
+    scope: Callable = dataclasses.field(default=contextlib.nullcontext, repr=False)
     distribute: Callable = dataclasses.field(
         default=lambda batches: batches, repr=False
     )
@@ -259,9 +255,7 @@ def _jax(
         num_replicas=replicas,
         process=(parallel.data_shard_id, shards),
         scope=parallel.scope,
-        distribute=lambda batches: sharding.pad_batches(
-            batches, replicas // shards
-        ),
+        distribute=lambda batches: sharding.pad_batches(batches, replicas // shards),
         gather=_gather_jax if jax.process_count() > 1 else _one_process,
     )
 
@@ -289,9 +283,7 @@ def _auto_tensorflow(devices: Sequence[str] | None) -> tuple[str, str]:
     return "none", "there is one GPU" if count else "there is no GPU"
 
 
-def _tensorflow(
-    name: str, reason: str, devices: Sequence[str] | None
-) -> Strategy:
+def _tensorflow(name: str, reason: str, devices: Sequence[str] | None) -> Strategy:
     import tensorflow as tf
 
     if name == "tpu":
@@ -310,9 +302,7 @@ def _tensorflow(
         # reads all images and keeps its rows of a batch: with the other
         # policies it could read other files, and batches would differ from
         # those on one device.
-        dataset = sharding.to_tf_dataset(
-            sharding.pad_batches(batches, replicas)
-        )
+        dataset = sharding.to_tf_dataset(sharding.pad_batches(batches, replicas))
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = (
             tf.data.experimental.AutoShardPolicy.DATA

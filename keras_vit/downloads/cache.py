@@ -10,8 +10,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.client import HTTPException
-from http.client import HTTPMessage
+from http.client import HTTPException, HTTPMessage
 from typing import IO
 
 from keras_vit._logging import logger

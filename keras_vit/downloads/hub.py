@@ -46,9 +46,7 @@ def download_file(address: str, folder: pathlib.Path) -> pathlib.Path:
                 hub.hf_hub_url(repository, file, revision=revision)
             )
         return pathlib.Path(
-            hub.hf_hub_download(
-                repository, file, revision=revision, local_dir=folder
-            )
+            hub.hf_hub_download(repository, file, revision=revision, local_dir=folder)
         )
 
 

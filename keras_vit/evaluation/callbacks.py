@@ -6,8 +6,7 @@ import keras
 import numpy as np
 
 from keras_vit._program import require
-from keras_vit._types import Array
-from keras_vit._types import Config
+from keras_vit._types import Array, Config
 from keras_vit.data import ImageDataset
 from keras_vit.evaluation.metrics import accuracy
 from keras_vit.evaluation.probes import nearest_neighbours
@@ -54,17 +53,13 @@ class NearestNeighbours(keras.callbacks.Callback):
         test = self._data.evaluation_split
         test_x, test_y = self._compute(test)
         classes = len(self._data.class_names)
-        scores = nearest_neighbours(
-            x, y, classes, test_x, k=min(self._k, len(x))
-        )
+        scores = nearest_neighbours(x, y, classes, test_x, k=min(self._k, len(x)))
         return accuracy(scores, test_y)
 
     def _compute(self, split: str) -> tuple[Array, Array]:
         """Returns the features and the labels of the images of a split."""
         features, labels = [], []
-        for images, classes, weights in self._data.batches(
-            split, **self._options
-        ):
+        for images, classes, weights in self._data.batches(split, **self._options):
             keep = np.asarray(weights) > 0
             # Padding is computed too, as other sizes of batches are compiled.
             encoder = self.model.pretrained_encoder

@@ -8,18 +8,13 @@ import numpy as np
 
 from keras_vit._logging import logger
 from keras_vit._program import printable
-from keras_vit.evaluation.metrics import per_class
-from keras_vit.evaluation.metrics import sigmoid
-from keras_vit.evaluation.metrics import softmax
+from keras_vit.evaluation.metrics import per_class, sigmoid, softmax
 from keras_vit.evaluation.plots import write_confusion
 from keras_vit.evaluation.predict import predict_dataset
-from keras_vit.inspection import plot_attention_heatmap
-from keras_vit.inspection import relevance
+from keras_vit.inspection import plot_attention_heatmap, relevance
 from keras_vit.training import Run
-from keras_vit.training.plots import images_at
-from keras_vit.training.plots import unit_range
-from keras_vit.training.run_folder import atomic_write
-from keras_vit.training.run_folder import save_csv
+from keras_vit.training.plots import images_at, unit_range
+from keras_vit.training.run_folder import atomic_write, save_csv
 
 _CLASSES = 5  # best and worst classes in a table
 _MISTAKES = 8

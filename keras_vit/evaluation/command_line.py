@@ -5,12 +5,8 @@ import dataclasses
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.loading import load_dataset
 from keras_vit.data.protocols import PROTOCOLS
-from keras_vit.evaluation.loading import LoadedClassifier
-from keras_vit.evaluation.loading import fitted
-from keras_vit.evaluation.loading import load_classifier
-from keras_vit.training.command_line import check_flags
-from keras_vit.training.command_line import flag
-from keras_vit.training.command_line import parse_image_size
+from keras_vit.evaluation.loading import LoadedClassifier, fitted, load_classifier
+from keras_vit.training.command_line import check_flags, flag, parse_image_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,18 +55,14 @@ class EvaluationFlags:
         "default for the dataset of a run: as in its training",
         False,
     )
-    overwrite: bool = flag(
-        "replace the files of an earlier run in --output", False
-    )
+    overwrite: bool = flag("replace the files of an earlier run in --output", False)
 
     def __post_init__(self) -> None:
         check_flags(self)
         image_size = parse_image_size(self.image_size)
         object.__setattr__(self, "image_size", image_size)
         if self.weights is None:
-            raise ValueError(
-                "Give --weights: the model to use, such as runs/digits."
-            )
+            raise ValueError("Give --weights: the model to use, such as runs/digits.")
 
     def trained(self) -> LoadedClassifier:
         """Loads the model."""

@@ -1,22 +1,17 @@
 """The metrics of COCO for detected boxes."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
-from keras_vit._program import plot_label
-from keras_vit._program import require
-from keras_vit._types import Array
-from keras_vit._types import ArrayLike
+from keras_vit._program import plot_label, require
+from keras_vit._types import Array, ArrayLike
 from keras_vit.data.protocols import height_and_width
 from keras_vit.data.segmentation import resize_image
 from keras_vit.detection import decode
-from keras_vit.detection.decoding import box_areas
-from keras_vit.detection.decoding import box_overlaps
+from keras_vit.detection.decoding import box_areas, box_overlaps
 from keras_vit.detection.loss import as_dict
 from keras_vit.inspection.plots import new_figure
 from keras_vit.preprocessing import preprocess_input
@@ -79,9 +74,7 @@ def coco_metrics(
         (_arrays(found), _arrays({"scores": (), **truth}))
         for found, truth in zip(predictions, targets, strict=True)
     ]
-    classes = np.unique(
-        np.concatenate([[], *(truth["classes"] for _, truth in pairs)])
-    )
+    classes = np.unique(np.concatenate([[], *(truth["classes"] for _, truth in pairs)]))
     # Both have axes of class, range and threshold, and are NaN without objects.
     precision, recall = np.full((2, len(classes), 6, 10), np.nan)
     for k, number in enumerate(classes):
@@ -135,9 +128,7 @@ class CocoMetrics(keras.callbacks.Callback):
     >>> model.fit(train_images, train_targets, callbacks=[measure])
     """
 
-    def __init__(
-        self, batches: Any, names: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, batches: Any, names: Sequence[str] | None = None) -> None:
         super().__init__()
         known = coco_metrics([], [])
         if unknown := [name for name in names or () if name not in known]:
@@ -148,9 +139,7 @@ class CocoMetrics(keras.callbacks.Callback):
         _check_finite(batches)
         self._batches, self._names = batches, names
 
-    def on_epoch_end(
-        self, epoch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()
         found = evaluate_boxes(self.model, self._batches)
@@ -180,9 +169,7 @@ def evaluate_boxes(model: keras.Model, batches: Any) -> dict[str, float]:
 
 def _check_finite(batches: Any) -> None:
     """Raises a `ValueError` if batches have no end."""
-    if isinstance(batches, keras.utils.PyDataset) and (
-        batches.num_batches is None
-    ):
+    if isinstance(batches, keras.utils.PyDataset) and (batches.num_batches is None):
         raise ValueError(
             "`batches` must have an end, as those of `data.evaluation(...)` "
             f"have. Received: {type(batches).__name__} with num_batches=None"

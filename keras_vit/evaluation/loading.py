@@ -8,32 +8,30 @@ import re
 import keras
 import numpy as np
 
-from keras_vit import converters
-from keras_vit import detection
-from keras_vit import downloads
-from keras_vit._program import fill
-from keras_vit._program import printable
-from keras_vit._types import Array
-from keras_vit._types import ArrayLike
-from keras_vit._types import Config
+from keras_vit import converters, detection, downloads
+from keras_vit._program import fill, printable
+from keras_vit._types import Array, ArrayLike, Config
 from keras_vit._warnings import warn
 from keras_vit.data import ImageDataset
 from keras_vit.data.mixed_sizes import TokenBudget
 from keras_vit.data.protocols import height_and_width
-from keras_vit.evaluation.metrics import sigmoid
-from keras_vit.evaluation.metrics import softmax
+from keras_vit.evaluation.metrics import sigmoid, softmax
 from keras_vit.inspection.report import class_names
-from keras_vit.models import Model
-from keras_vit.models import inference_model
-from keras_vit.models import load_keras_file
-from keras_vit.models import mixed_sizes
-from keras_vit.models import patch_pixels
+from keras_vit.models import (
+    Model,
+    inference_model,
+    load_keras_file,
+    mixed_sizes,
+    patch_pixels,
+)
 from keras_vit.preprocessing import labels as imagenet
 from keras_vit.training.command_line import parse_image_size
-from keras_vit.training.models import open_weights
-from keras_vit.training.models import read_run_config
-from keras_vit.training.models import resolve_model_spec
-from keras_vit.training.models import size_text
+from keras_vit.training.models import (
+    open_weights,
+    read_run_config,
+    resolve_model_spec,
+    size_text,
+)
 from keras_vit.training.setup import jit_compile
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.files import read_config

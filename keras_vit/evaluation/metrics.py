@@ -9,9 +9,7 @@ import numpy as np
 
 from keras_vit import _checks
 from keras_vit._program import require
-from keras_vit._types import Array
-from keras_vit._types import ArrayLike
-from keras_vit._types import StrPath
+from keras_vit._types import Array, ArrayLike, StrPath
 
 # Rounding error of a sum of probabilities in half precision.
 _SUM_TOLERANCE = 1e-3
@@ -114,9 +112,7 @@ def _multi_hot(labels: Any, images: int, classes: int) -> Array:
         # They may be rows of zeros and ones.
         ambiguous = classes == 2 and all(row.shape == (2,) for row in rows)
         for hot, row in zip(labels, rows, strict=True):
-            integers = not row.size or (
-                row.ndim == 1 and row.dtype.kind in "iu"
-            )
+            integers = not row.size or (row.ndim == 1 and row.dtype.kind in "iu")
             if (
                 ambiguous
                 or not integers
@@ -185,11 +181,7 @@ def mean_average_precision(scores: ArrayLike, labels: Any) -> float:
     keras_vit.evaluation.mean_average_precision(scores, labels)
     ```
     """
-    found = [
-        value
-        for value in average_precisions(scores, labels)
-        if value is not None
-    ]
+    found = [value for value in average_precisions(scores, labels) if value is not None]
     if not found:
         raise ValueError("None of the images has a label.")
     return float(np.mean(found))
@@ -266,9 +258,7 @@ def reliability(
     counts = np.bincount(bin_index, minlength=bins)
 
     def mean(values: Array, index: int) -> float | None:
-        return (
-            float(values[bin_index == index].mean()) if counts[index] else None
-        )
+        return float(values[bin_index == index].mean()) if counts[index] else None
 
     return [
         {
@@ -302,8 +292,7 @@ def calibration_error(
     rows = [r for r in reliability(probabilities, labels, bins) if r["images"]]
     total = sum(row["images"] for row in rows)
     return sum(
-        row["images"] / total * abs(row["confidence"] - row["accuracy"])
-        for row in rows
+        row["images"] / total * abs(row["confidence"] - row["accuracy"]) for row in rows
     )
 
 
@@ -449,9 +438,7 @@ def per_class(
             "images": int(images[i]),
             "right": int(right[i]),
             "accuracy": float(right[i] / images[i]) if images[i] else None,
-            "precision": (
-                float(right[i] / predicted[i]) if predicted[i] else None
-            ),
+            "precision": (float(right[i] / predicted[i]) if predicted[i] else None),
             "mistaken_for": class_names[others[i]] if mistakes[i] else None,
             "times": int(mistakes[i]),
         }

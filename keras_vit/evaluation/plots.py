@@ -6,15 +6,12 @@ the caller's pyplot state does not change.
 
 import pathlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit._program import plot_label
-from keras_vit._program import require
-from keras_vit._types import Array
-from keras_vit._types import ArrayLike
+from keras_vit._program import plot_label, require
+from keras_vit._types import Array, ArrayLike
 from keras_vit.evaluation.metrics import confusion_matrix
 from keras_vit.inspection.plots import new_figure
 from keras_vit.training.run_folder import atomic_write
@@ -29,9 +26,7 @@ _MAX_NAME_LENGTH = 18
 _MAX_CLASSES = 1000
 
 
-def plot_reliability(
-    rows: Sequence[dict[str, Any]], title: str = ""
-) -> "Figure":
+def plot_reliability(rows: Sequence[dict[str, Any]], title: str = "") -> "Figure":
     """Plots a reliability diagram: accuracy against confidence.
 
     Args:
@@ -76,9 +71,7 @@ def plot_confusion(
     axes = figure.subplots()
     images = np.maximum(confusion.sum(axis=1, keepdims=True), 1)
     shown = axes.imshow(confusion / images, cmap="Blues", vmin=0, vmax=1)
-    figure.colorbar(
-        shown, ax=axes, label="fraction of the true class", shrink=0.8
-    )
+    figure.colorbar(shown, ax=axes, label="fraction of the true class", shrink=0.8)
     axes.set(xlabel="predicted", ylabel="true")
     if named:
         names = [plot_label(name, _MAX_NAME_LENGTH) for name in class_names]
@@ -135,9 +128,7 @@ def plot_top_predictions(
     grid = figure.subplots(rows, 2 * columns, squeeze=False)
     for axes in grid.ravel():
         axes.axis("off")
-    for number, (image, top, name) in enumerate(
-        zip(images, tops, names, strict=True)
-    ):
+    for number, (image, top, name) in enumerate(zip(images, tops, names, strict=True)):
         row, column = divmod(number, columns)
         left, right = grid[row, 2 * column : 2 * column + 2]
         left.imshow(image, cmap="gray", vmin=0, vmax=1)
@@ -177,9 +168,7 @@ def plot_segmentation(
     count = len(images)
     figure = new_figure(5.4, 1.7 * count + 0.9, title)
     grid = figure.subplots(count, 3, squeeze=False)
-    for axes, name in zip(
-        grid[0], ("image", "truth", "prediction"), strict=True
-    ):
+    for axes, name in zip(grid[0], ("image", "truth", "prediction"), strict=True):
         axes.set_title(name, fontsize=9)
     for row, (image, mask, guess) in zip(
         grid, zip(images, masks, predicted, strict=True), strict=True
@@ -189,9 +178,7 @@ def plot_segmentation(
         truth[ignored] = 1
         gray = image.shape[-1] == 1
         shown = np.repeat(image, 3, -1) if gray else image
-        for axes, picture in zip(
-            row, (shown, truth, colors[guess]), strict=True
-        ):
+        for axes, picture in zip(row, (shown, truth, colors[guess]), strict=True):
             axes.imshow(picture, vmin=0, vmax=1)
             axes.axis("off")
     present = np.union1d(predicted, masks[masks != ignore])

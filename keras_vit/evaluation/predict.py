@@ -8,8 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit._types import Array
-from keras_vit.data import ImageDataset
-from keras_vit.data import find_data_error
+from keras_vit.data import ImageDataset, find_data_error
 
 
 def predict_splits(

@@ -2,8 +2,7 @@
 and nearest neighbors."""
 
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -11,13 +10,11 @@ import numpy as np
 
 from keras_vit import _checks
 from keras_vit._program import require
-from keras_vit._types import Array
-from keras_vit._types import ArrayLike
+from keras_vit._types import Array, ArrayLike
 from keras_vit._warnings import warn
 from keras_vit.data import ImageDataset
 from keras_vit.evaluation.loading import feature_model
-from keras_vit.evaluation.metrics import check_labels
-from keras_vit.evaluation.metrics import check_scores
+from keras_vit.evaluation.metrics import check_labels, check_scores
 from keras_vit.evaluation.predict import predict_splits
 
 # Constants of big_vision's evaluators/fewshot_lsr.py. The bias is the weight of
@@ -100,8 +97,7 @@ def few_shot(
     for seed in seeds:
         rng = np.random.default_rng(seed)
         order = [
-            rng.permutation(np.flatnonzero(labels == label))
-            for label in range(classes)
+            rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)
         ]
         for count in shots:
             chosen = np.concatenate([members[:count] for members in order])
@@ -177,8 +173,7 @@ def _check_counts(
     counts = np.bincount(labels, minlength=classes)
     if np.count_nonzero(counts) < 2:
         raise ValueError(
-            "`labels` must have two classes or more. Received: only class "
-            f"{labels[0]}"
+            f"`labels` must have two classes or more. Received: only class {labels[0]}"
         )
     tested = np.bincount(test_labels, minlength=classes) > 0
     for few, text in (

@@ -6,8 +6,7 @@ import keras
 
 from keras_vit import detection
 from keras_vit._types import Array
-from keras_vit.evaluation.detection import find_boxes
-from keras_vit.evaluation.detection import plot_boxes
+from keras_vit.evaluation.detection import find_boxes, plot_boxes
 from keras_vit.evaluation.loading import load_classifier
 from keras_vit.inspection import command_line
 

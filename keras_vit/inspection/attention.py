@@ -1,20 +1,14 @@
 """Attention maps, attention distance, attention rollout and token norms."""
 
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import keras
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit._types import Array
-from keras_vit._types import ArrayLike
-from keras_vit._types import Tensor
+from keras_vit._types import Array, ArrayLike, Tensor
 from keras_vit.inspection import tokens
-from keras_vit.layers import AttentionPooling
-from keras_vit.layers import Pooling
-from keras_vit.layers import TransformerBlock
+from keras_vit.layers import AttentionPooling, Pooling, TransformerBlock
 from keras_vit.layers.resampling import resample
 from keras_vit.models.features import all_tokens
 
@@ -83,9 +77,7 @@ def iterate_attention_maps(
         yield keras.ops.convert_to_numpy(probabilities(block, *inputs))
 
 
-def probabilities(
-    block: TransformerBlock, x: Tensor, *relative: Tensor
-) -> Tensor:
+def probabilities(block: TransformerBlock, x: Tensor, *relative: Tensor) -> Tensor:
     """Returns the attention probabilities of a block for its inputs."""
     return block.attention.probabilities(block.norm_1(x), None, *relative)
 
@@ -118,9 +110,7 @@ def token_norms(
     outputs = tokens.compute_tensors(
         model, [all_tokens(block) for block in blocks], images
     )
-    return np.stack(
-        [np.linalg.norm(x.astype("float32"), axis=-1) for x in outputs]
-    )
+    return np.stack([np.linalg.norm(x.astype("float32"), axis=-1) for x in outputs])
 
 
 def outlier_tokens(
@@ -206,9 +196,7 @@ def patch_distances(layout: tokens.TokenLayout) -> Array:
     return np.hypot(down, right)
 
 
-def attention_heads(
-    model: keras.Model, images: ArrayLike, layer: int = -1
-) -> Array:
+def attention_heads(model: keras.Model, images: ArrayLike, layer: int = -1) -> Array:
     """Returns the attention of the model's output in one block, head by head.
 
     The query is the token that the model's pooling reads, or the weighted mean
@@ -360,8 +348,7 @@ def attention_heatmap(
     attended = _attended(model, images, layout, rollout)
     grids = attended.transpose(1, 2, 0)  # (h, w, B)
     padded_size = [
-        n * pixels
-        for n, pixels in zip(layout.grid, layout.patch_size, strict=True)
+        n * pixels for n, pixels in zip(layout.grid, layout.patch_size, strict=True)
     ]
     heat = resample(grids, padded_size, "bilinear", xp=np)
     heat = heat.transpose(2, 0, 1)[:, : size[0], : size[1]]  # without padding

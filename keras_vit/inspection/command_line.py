@@ -44,15 +44,12 @@ def main(
     return _program.run_program(run, arguments)
 
 
-def _run(
-    a: argparse.Namespace, draw_boxes: Callable[..., Any] | None = None
-) -> int:
+def _run(a: argparse.Namespace, draw_boxes: Callable[..., Any] | None = None) -> int:
     """Writes the report and returns the exit status."""
     # Imported here, so that --help does not wait for Keras.
     from keras_vit import converters
     from keras_vit.inspection import images as image_files
-    from keras_vit.inspection import report
-    from keras_vit.inspection import tokens
+    from keras_vit.inspection import report, tokens
 
     started = time.perf_counter()
     _program.require("matplotlib", "recipes")

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from keras_vit._types import Array
-from keras_vit._types import ArrayLike
+from keras_vit._types import Array, ArrayLike
 from keras_vit.inspection import tokens
 from keras_vit.models import dense_features
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from keras_vit._checks import check_image_mode
 from keras_vit._images import open_image
-from keras_vit._types import Array
-from keras_vit._types import StrPath
+from keras_vit._types import Array, StrPath
 from keras_vit.preprocessing import preprocess_input
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -40,9 +39,7 @@ def image_paths(names: Sequence[StrPath]) -> list[pathlib.Path]:
     return paths
 
 
-def read_images(
-    paths: Sequence[pathlib.Path], channels: int = 3
-) -> list[Array]:
+def read_images(paths: Sequence[pathlib.Path], channels: int = 3) -> list[Array]:
     """Reads image files as uint8 arrays `(height, width, channels)`, and raises
     a `ValueError` with all that cannot be read."""
     if paths and channels not in _PILLOW_MODES:
@@ -66,8 +63,7 @@ def read_images(
 
 def _read(path: pathlib.Path, channels: int) -> Array:
     """Reads an image as uint8, with this number of channels."""
-    from PIL import Image
-    from PIL import ImageOps
+    from PIL import Image, ImageOps
 
     with open_image(path) as image:
         check_image_mode(image)

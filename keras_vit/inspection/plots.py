@@ -6,15 +6,12 @@ not change.
 """
 
 import itertools
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit._program import plot_label
-from keras_vit._program import require
+from keras_vit._program import plot_label, require
 from keras_vit._types import Array
 from keras_vit.inspection.features import FeaturePCA
 from keras_vit.inspection.tokens import TokenLayout
@@ -56,9 +53,7 @@ def plot_attention_heatmap(
         heatmaps = {"attention": heatmaps}
     figure, rows = _image_rows(images, titles, ("attended", *heatmaps))
     for (image, axes), *maps in zip(rows, *heatmaps.values(), strict=True):
-        fine = [
-            _resize_heat(robust_scale(heat), image.shape[:2]) for heat in maps
-        ]
+        fine = [_resize_heat(robust_scale(heat), image.shape[:2]) for heat in maps]
         axes[0].imshow(image * fine[0][..., None])
         for axis, heat in zip(axes[1:], fine, strict=True):
             axis.imshow(image.mean(-1), cmap="gray", vmin=0, vmax=1)
@@ -89,8 +84,7 @@ def plot_attention_heads(
     indices = _evenly_spaced(len(heads[0]), 8)
     names = ("mean", *(f"head {index + 1}" for index in indices))
     tiles = [
-        robust_scale(np.stack([maps.mean(axis=0), *maps[indices]]))
-        for maps in heads
+        robust_scale(np.stack([maps.mean(axis=0), *maps[indices]])) for maps in heads
     ]
     return _plot_rows(images, titles, names, tiles)
 
@@ -191,9 +185,7 @@ def plot_attention_distance(
     axes.plot(depth, mean, color=_RED, lw=1.4, label="mean of the heads")
     axes.set(xlabel="layer", ylabel="mean attention distance (pixels)")
     if uniform is not None:
-        axes.axhline(
-            uniform, color=_DARK, ls=":", lw=1.2, label="uniform attention"
-        )
+        axes.axhline(uniform, color=_DARK, ls=":", lw=1.2, label="uniform attention")
     axes.set_ylim(0, 1.1 * max(distances.max(), uniform or 0, 1e-6))
     axes.locator_params(axis="x", integer=True)
     axes.legend(frameon=False, fontsize=8, loc="lower right")
@@ -299,9 +291,7 @@ def plot_token_norms(
     left.locator_params(axis="x", integer=True)
     left.legend(frameon=False, fontsize=8)
     _style(left)
-    mappable = right.imshow(
-        norms[-1, image, first:].reshape(layout.grid), cmap="magma"
-    )
+    mappable = right.imshow(norms[-1, image, first:].reshape(layout.grid), cmap="magma")
     right.set_title("patches after the last layer", fontsize=9, color=_DARK)
     _hide_ticks(right)
     figure.colorbar(mappable, ax=right, shrink=0.8).ax.tick_params(labelsize=7)
@@ -367,16 +357,13 @@ def _image_rows(
     shown = [enlarge(_to_rgb(image), 240) for image in images]
     # The height of rows with tall images is limited.
     heights = [
-        height * min(image.shape[0] / image.shape[1], 1.5) + 0.1
-        for image in shown
+        height * min(image.shape[0] / image.shape[1], 1.5) + 0.1 for image in shown
     ]
     count = len(columns) + 1
     width = min(height * count + 0.4, 10)
     heights = [x * (width - 0.4) / (height * count) for x in heights]
     figure = new_figure(width, sum(heights) + 0.35)
-    rows = figure.subplots(
-        len(shown), count, squeeze=False, height_ratios=heights
-    )
+    rows = figure.subplots(len(shown), count, squeeze=False, height_ratios=heights)
     for axes, name in zip(rows[0], ("image", *columns), strict=True):
         axes.set_title(name, fontsize=9, color=_DARK)
     for axes in rows.flat:
@@ -445,9 +432,7 @@ def _hide_ticks(axes: "Axes") -> None:
     axes.spines[:].set_visible(False)
 
 
-def _label_tiles(
-    axes: "Axes", rows: Sequence[Any], columns: Sequence[Any]
-) -> None:
+def _label_tiles(axes: "Axes", rows: Sequence[Any], columns: Sequence[Any]) -> None:
     """Labels rows and columns of tiles, each `(centers, numbers, name)`."""
     axes.spines[:].set_visible(False)
     axes.set_yticks(*rows[:2])

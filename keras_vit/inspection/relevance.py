@@ -1,8 +1,7 @@
 """Relevance maps: which patches a class score depends on."""
 
 import functools
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -10,16 +9,15 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Array
-from keras_vit._types import ArrayLike
-from keras_vit._types import Tensor
+from keras_vit._types import Array, ArrayLike, Tensor
 from keras_vit.inspection import tokens
-from keras_vit.inspection.attention import pooling_weights
-from keras_vit.inspection.attention import probabilities
-from keras_vit.layers import AddPositionEmbs
-from keras_vit.layers import RelativePositionEmbs
-from keras_vit.layers import RotaryPositionEmbs
-from keras_vit.layers import TransformerBlock
+from keras_vit.inspection.attention import pooling_weights, probabilities
+from keras_vit.layers import (
+    AddPositionEmbs,
+    RelativePositionEmbs,
+    RotaryPositionEmbs,
+    TransformerBlock,
+)
 
 _NOISE = 0.15  # standard deviation, of the range of the image's values
 _IMAGES = 5  # whose gradients with respect to pixels are computed together
@@ -183,9 +181,7 @@ class Parts:
         self._forward = tokens.part_of_model(
             model.inputs[0], [block.input for block in self.blocks]
         )
-        first, last = (
-            model.layers.index(self.blocks[index]) for index in (0, -1)
-        )
+        first, last = (model.layers.index(self.blocks[index]) for index in (0, -1))
         self.between = [
             layer.name
             for layer in model.layers[first:last]
@@ -209,8 +205,7 @@ class Parts:
         found = list(self._tail(x[:, : self._last.shape[1]]).values())
         if self.heads:
             logits = [
-                _logits(head, y)
-                for head, y in zip(self.heads, found, strict=True)
+                _logits(head, y) for head, y in zip(self.heads, found, strict=True)
             ]
             return sum(logits) / len(logits)
         (y,) = found
@@ -231,9 +226,7 @@ def dense_heads(model: keras.Model) -> list[keras.Layer]:
     for layer in reversed(model.layers):
         is_end = any(layer.output is end for end in ends)
         if is_end and isinstance(layer, _AFTER_HEADS):
-            ends = (
-                layer.input if isinstance(layer.input, list) else [layer.input]
-            )
+            ends = layer.input if isinstance(layer.input, list) else [layer.input]
     return [
         layer
         for layer in model.layers
@@ -264,9 +257,7 @@ def _directions(
     outputs = np.concatenate(
         [
             ops.convert_to_numpy(
-                parts.outputs(
-                    last_tokens(parts, parts.block_inputs(image[None]))
-                )
+                parts.outputs(last_tokens(parts, parts.block_inputs(image[None])))
             )
             for image in images
         ]
@@ -386,9 +377,7 @@ def _of_pixels(
     total = np.zeros(image.shape[1:])
     for start in range(0, steps, _IMAGES):
         (found,) = gradients(
-            lambda x: parts.score(
-                last_tokens(parts, parts.block_inputs(x)), direction
-            ),
+            lambda x: parts.score(last_tokens(parts, parts.block_inputs(x)), direction),
             ops.convert_to_tensor(points[start : start + _IMAGES], image.dtype),
         )
         found = ops.convert_to_numpy(found)
@@ -410,9 +399,7 @@ def _of_pixels(
     return values.reshape(rows, height, columns, width).sum((1, 3)).ravel()
 
 
-def gradients(
-    function: Callable[..., Tensor], *values: Tensor
-) -> Sequence[Tensor]:
+def gradients(function: Callable[..., Tensor], *values: Tensor) -> Sequence[Tensor]:
     """Returns the gradients of a scalar function with respect to tensors."""
     backend = keras.config.backend()
     if backend == "jax":

@@ -6,31 +6,20 @@ import html
 import importlib.resources
 import io
 import string
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
 from keras_vit._logging import logger
 from keras_vit._program import printable
-from keras_vit._types import Array
-from keras_vit._types import StrPath
+from keras_vit._types import Array, StrPath
 from keras_vit._version import __version__
-from keras_vit.inspection import attention
-from keras_vit.inspection import features
-from keras_vit.inspection import plots
-from keras_vit.inspection import tokens
-from keras_vit.inspection import weights
-from keras_vit.inspection.images import make_batches
-from keras_vit.inspection.images import thumbnail
+from keras_vit.inspection import attention, features, plots, tokens, weights
+from keras_vit.inspection.images import make_batches, thumbnail
 from keras_vit.inspection.relevance import relevance
-from keras_vit.layers import AddPositionEmbs
-from keras_vit.layers import PatchEmbedding
+from keras_vit.layers import AddPositionEmbs, PatchEmbedding
 from keras_vit.models import config_of
 from keras_vit.preprocessing import decode_predictions
 from keras_vit.preprocessing.labels import default_names
@@ -116,9 +105,7 @@ class Report:
             self._norms()
         folder = importlib.resources.files("keras_vit.inspection")
         page = string.Template((folder / PAGE).read_text()).substitute(
-            title=html.escape(
-                f"Inside {self.checkpoint.path.rsplit('/', 1)[-1]}"
-            ),
+            title=html.escape(f"Inside {self.checkpoint.path.rsplit('/', 1)[-1]}"),
             subtitle=f"keras_vit {__version__}, Keras {keras.__version__} on "
             f"{keras.backend.backend()}",
             body="\n".join(self.sections),
@@ -208,13 +195,9 @@ class Report:
         heads = self._of_images(attention.attention_heads)
         columns = {
             "last block": [maps.mean(axis=0) for maps in heads],
-            "rollout": self._of_images(
-                attention.attention_heatmap, outliers="mask"
-            ),
+            "rollout": self._of_images(attention.attention_heatmap, outliers="mask"),
         }
-        caption = (
-            "Colors range from the 2nd to the 98th percentile of each map."
-        )
+        caption = "Colors range from the 2nd to the 98th percentile of each map."
         try:
             columns["relevance"] = self._of_images(relevance)
         except ValueError as error:  # of a quantized head, for example

@@ -1,22 +1,21 @@
 """Layers and tokens of a model: how to find, describe and compute them."""
 
 import dataclasses
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit._types import Array
-from keras_vit._types import ArrayLike
-from keras_vit._types import Tensor
-from keras_vit.layers import AddPositionEmbs
-from keras_vit.layers import ClassToken
-from keras_vit.layers import PatchEmbedding
-from keras_vit.layers import RelativePositionEmbs
-from keras_vit.layers import RotaryPositionEmbs
-from keras_vit.layers import TransformerBlock
+from keras_vit._types import Array, ArrayLike, Tensor
+from keras_vit.layers import (
+    AddPositionEmbs,
+    ClassToken,
+    PatchEmbedding,
+    RelativePositionEmbs,
+    RotaryPositionEmbs,
+    TransformerBlock,
+)
 from keras_vit.models import patch_pixels
 from keras_vit.models.features import check_takes_images
 
@@ -129,9 +128,7 @@ def find_blocks(
     return [blocks[index] for index in indices]
 
 
-def _missing_layer(
-    model: keras.Model, problem: str, layer_class: type
-) -> ValueError:
+def _missing_layer(model: keras.Model, problem: str, layer_class: type) -> ValueError:
     """Returns an error that names a model in the model that has the layer."""
     nested = [
         layer.name
@@ -143,8 +140,7 @@ def _missing_layer(
     if nested:
         hint = f"A model inside it has: pass model.get_layer({nested[0]!r})."
     return ValueError(
-        f"The model {model.name!r} {problem}: {layer_class.__name__} is "
-        f"missing. {hint}"
+        f"The model {model.name!r} {problem}: {layer_class.__name__} is missing. {hint}"
     )
 
 
@@ -154,8 +150,7 @@ def check_images(model: keras.Model, images: ArrayLike) -> Array:
     shape = getattr(images, "shape", ())
     expected = model.inputs[0].shape
     if len(shape) != len(expected) or any(
-        size not in (None, found)
-        for size, found in zip(expected, shape, strict=True)
+        size not in (None, found) for size, found in zip(expected, shape, strict=True)
     ):
         raise ValueError(
             "`images` must be a batch of images as the model takes them, of "

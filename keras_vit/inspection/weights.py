@@ -7,8 +7,7 @@ import numpy as np
 
 from keras_vit._types import Array
 from keras_vit.inspection import tokens
-from keras_vit.layers import AddPositionEmbs
-from keras_vit.layers import PatchEmbedding
+from keras_vit.layers import AddPositionEmbs, PatchEmbedding
 
 
 def embedding_filters(model: keras.Model, count: int = 28) -> Array:
@@ -45,9 +44,7 @@ def embedding_filters(model: keras.Model, count: int = 28) -> Array:
     filters = filters - filters.mean(axis=0)
     components = np.linalg.svd(filters, full_matrices=False)[2][:count]
     largest = np.abs(components).argmax(axis=1)[:, None]
-    components = components * np.sign(
-        np.take_along_axis(components, largest, axis=1)
-    )
+    components = components * np.sign(np.take_along_axis(components, largest, axis=1))
     low = components.min(axis=1, keepdims=True)
     high = components.max(axis=1, keepdims=True)
     span = np.where(high > low, high - low, 1)
@@ -81,8 +78,7 @@ def position_similarity(
     layer = tokens.find_layer(model, AddPositionEmbs)
     if layer is None or layer.kind == "none":
         raise ValueError(
-            f"The model {model.name!r} adds no position embeddings to its "
-            "patches."
+            f"The model {model.name!r} adds no position embeddings to its patches."
         )
     grid_size = grid_size or layer.built_grid
     if not grid_size or None in grid_size:

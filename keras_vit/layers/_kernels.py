@@ -9,8 +9,7 @@ and 6: 1.30 s instead of 1.46, 0.405 instead of 0.423).
 """
 
 import math
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -77,9 +76,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         )
         if kernel is None or not is_usual:
             return super().call(inputs)
-        return kernel(
-            inputs, self.gamma, self.beta, self.epsilon, self.compute_dtype
-        )
+        return kernel(inputs, self.gamma, self.beta, self.epsilon, self.compute_dtype)
 
 
 class _Projection(keras.Layer):
@@ -368,9 +365,7 @@ def _tensorflow_attention(
     return tensorflow_chunked_attention(query, key, value)
 
 
-def tensorflow_chunked_attention(
-    query: Tensor, key: Tensor, value: Tensor
-) -> Tensor:
+def tensorflow_chunked_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Computes attention sequentially, for `QUERY_CHUNK` queries at a time.
 
     Scores are recomputed for the gradients. As in Keras's operation, they are

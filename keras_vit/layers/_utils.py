@@ -1,7 +1,6 @@
 """Helpers that several layers share."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras

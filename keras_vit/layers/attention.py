@@ -7,15 +7,12 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Shape
-from keras_vit._types import Tensor
-from keras_vit.layers import _kernels
-from keras_vit.layers import initializers
+from keras_vit._types import Shape, Tensor
+from keras_vit.layers import _kernels, initializers
 from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.mlp import MlpBlock
-from keras_vit.layers.positions import relative_logits
-from keras_vit.layers.positions import rotate
+from keras_vit.layers.positions import relative_logits, rotate
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -163,9 +160,7 @@ class MultiHeadAttention(CompositeLayer):
             output_shape=(None, *output_shape),
             bias_axes=bias_axes,
             # That of a (hidden_size, hidden_size) matrix.
-            kernel_initializer=initializers.glorot_uniform(
-                hidden_size, hidden_size
-            ),
+            kernel_initializer=initializers.glorot_uniform(hidden_size, hidden_size),
             kernel_regularizer=self.kernel_regularizer,
             dtype=self.dtype_policy,
             name=name,
@@ -260,9 +255,7 @@ class MultiHeadAttention(CompositeLayer):
         bias = self._bias(query, key, relative, mask)
         return _probabilities(query, key, bias)
 
-    def query_and_key(
-        self, inputs: Tensor, context: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def query_and_key(self, inputs: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
         """Computes queries and keys, for calls and for `probabilities`.
 
         A subclass overrides it to change both, for example to rotate them by
@@ -290,9 +283,7 @@ class MultiHeadAttention(CompositeLayer):
     ) -> Shape:
         return inputs_shape
 
-    def compute_mask(
-        self, inputs: Tensor, previous_mask: Tensor | None
-    ) -> None:
+    def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> None:
         # When a model is built, Keras calls this method instead of `call`.
         check_mask(self, previous_mask)
 
@@ -352,9 +343,7 @@ class AttentionPooling(CompositeLayer):
         self.norm = _kernels.LayerNormalization(
             epsilon=norm_epsilon, dtype=dtype, name="norm"
         )
-        self.mlp = MlpBlock(
-            mlp_dim, activation=activation, dtype=dtype, name="mlp"
-        )
+        self.mlp = MlpBlock(mlp_dim, activation=activation, dtype=dtype, name="mlp")
 
     def build(self, inputs_shape: Shape, **others: Shape) -> None:
         _checks.check_rank(self, inputs_shape, "(batch, length, channels)")

@@ -6,15 +6,11 @@ from typing import Any
 import keras
 
 from keras_vit import _checks
-from keras_vit._types import Shape
-from keras_vit._types import Tensor
+from keras_vit._types import Shape, Tensor
 from keras_vit.layers import _kernels
 from keras_vit.layers._utils import cast_inputs
-from keras_vit.layers.attention import MultiHeadAttention
-from keras_vit.layers.attention import additive_mask
-from keras_vit.layers.attention import check_mask
-from keras_vit.layers.composite import CompositeLayer
-from keras_vit.layers.composite import Layer
+from keras_vit.layers.attention import MultiHeadAttention, additive_mask, check_mask
+from keras_vit.layers.composite import CompositeLayer, Layer
 from keras_vit.layers.mlp import MlpBlock
 
 
@@ -39,9 +35,7 @@ class LayerScale(Layer):
 
     def __init__(self, initial_value: float = 1e-5, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.initial_value = _checks.positive_float(
-            "initial_value", initial_value
-        )
+        self.initial_value = _checks.positive_float("initial_value", initial_value)
 
     def build(self, input_shape: Shape) -> None:
         self.gamma = self.add_weight(
@@ -169,9 +163,7 @@ class TransformerBlock(CompositeLayer):
             _checks.positive_float("layer_scale", layer_scale)
         self.layer_scale = layer_scale
         self.dropout = _checks.rate("dropout", dropout)
-        self.attention_dropout = _checks.rate(
-            "attention_dropout", attention_dropout
-        )
+        self.attention_dropout = _checks.rate("attention_dropout", attention_dropout)
         self.drop_path = _checks.rate("drop_path", drop_path)
         self.remat = remat
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
@@ -179,9 +171,7 @@ class TransformerBlock(CompositeLayer):
         dtype = self.dtype_policy
         self.norm_1 = self.make_norm("norm_1")
         self.attention = self.make_attention("attention")
-        self._dropout = keras.layers.Dropout(
-            self.dropout, dtype=dtype, name="dropout"
-        )
+        self._dropout = keras.layers.Dropout(self.dropout, dtype=dtype, name="dropout")
         self.norm_2 = self.make_norm("norm_2")
         self.mlp = self.make_mlp("mlp")
         self.scale_1 = self.scale_2 = None
@@ -258,9 +248,7 @@ class TransformerBlock(CompositeLayer):
             name=name,
         )
 
-    def build(
-        self, inputs_shape: Shape, relative_shape: Shape | None = None
-    ) -> None:
+    def build(self, inputs_shape: Shape, relative_shape: Shape | None = None) -> None:
         _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         relative = {}
         if relative_shape is not None:
@@ -294,9 +282,7 @@ class TransformerBlock(CompositeLayer):
 
             def function(*values: Tensor) -> Tensor:
                 named = dict(zip(tensors, values, strict=True))
-                return self._call(
-                    **named, training=True, num_queries=num_queries
-                )
+                return self._call(**named, training=True, num_queries=num_queries)
 
             return _rematerialized(self, function, *tensors.values())
         return self._call(**tensors, training=training, num_queries=num_queries)
@@ -372,9 +358,7 @@ class TransformerBlock(CompositeLayer):
         shape = self.compute_output_shape(inputs.shape, num_queries=num_queries)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
-    def compute_mask(
-        self, inputs: Tensor, previous_mask: Tensor | None
-    ) -> None:
+    def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> None:
         # When a model is built, Keras calls this method instead of `call`.
         check_mask(self, previous_mask)
 

@@ -7,13 +7,10 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Shape
-from keras_vit._types import Tensor
+from keras_vit._types import Shape, Tensor
 from keras_vit.layers import _kernels
-from keras_vit.layers._utils import axis_sizes
-from keras_vit.layers._utils import cast_inputs
-from keras_vit.layers.composite import CompositeLayer
-from keras_vit.layers.composite import Layer
+from keras_vit.layers._utils import axis_sizes, cast_inputs
+from keras_vit.layers.composite import CompositeLayer, Layer
 from keras_vit.layers.resampling import resample_maps
 
 # Output: number of positions along an axis for each of the input's.
@@ -66,9 +63,7 @@ class FeatureMap(Layer):
         shape = (ops.shape(inputs)[0], *axis_sizes(grid, 1, 2))
         return ops.reshape(patches, (*shape, inputs.shape[-1]))
 
-    def compute_output_shape(
-        self, inputs_shape: Shape, grid_shape: Shape
-    ) -> Shape:
+    def compute_output_shape(self, inputs_shape: Shape, grid_shape: Shape) -> Shape:
         _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         batch, length, hidden_size = inputs_shape
         rows, columns = grid_shape[1:3]
@@ -214,9 +209,7 @@ class SimpleFeaturePyramid(CompositeLayer):
         return maps
 
     def compute_output_shape(self, input_shape: Shape) -> dict[str, Shape]:
-        _checks.check_rank(
-            self, input_shape, "(batch, rows, columns, channels)"
-        )
+        _checks.check_rank(self, input_shape, "(batch, rows, columns, channels)")
         batch, *grid, channels = input_shape
         if channels is None or channels % 4:
             raise ValueError(
@@ -282,12 +275,8 @@ class UpsampleMap(Layer):
         x = resample_maps(cast_inputs(self, inputs), size)
         return x[:, :height, :width]
 
-    def compute_output_shape(
-        self, inputs_shape: Shape, images_shape: Shape
-    ) -> Shape:
-        _checks.check_rank(
-            self, inputs_shape, "(batch, rows, columns, channels)"
-        )
+    def compute_output_shape(self, inputs_shape: Shape, images_shape: Shape) -> Shape:
+        _checks.check_rank(self, inputs_shape, "(batch, rows, columns, channels)")
         grid, size = inputs_shape[1:3], images_shape[1:3]
         for count, pixels, stride in zip(grid, size, self.stride, strict=True):
             if None not in (count, pixels) and -(-pixels // stride) != count:

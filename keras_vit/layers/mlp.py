@@ -7,10 +7,8 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Shape
-from keras_vit._types import Tensor
-from keras_vit.layers import _kernels
-from keras_vit.layers import initializers
+from keras_vit._types import Shape, Tensor
+from keras_vit.layers import _kernels, initializers
 from keras_vit.layers.composite import CompositeLayer
 
 

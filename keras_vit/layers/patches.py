@@ -8,15 +8,15 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Shape
-from keras_vit._types import Tensor
+from keras_vit._types import Shape, Tensor
 from keras_vit.layers import initializers
-from keras_vit.layers._utils import axis_sizes
-from keras_vit.layers._utils import call_channels_last
-from keras_vit.layers._utils import cast_inputs
-from keras_vit.layers._utils import is_static
-from keras_vit.layers.composite import Layer
-from keras_vit.layers.composite import NumberedLayer
+from keras_vit.layers._utils import (
+    axis_sizes,
+    call_channels_last,
+    cast_inputs,
+    is_static,
+)
+from keras_vit.layers.composite import Layer, NumberedLayer
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -76,13 +76,9 @@ class Patches(Layer):
         return ops.reshape(x, (batch, rows * columns, p * q * channels))
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        _checks.check_rank(
-            self, input_shape, "(batch, height, width, channels)"
-        )
+        _checks.check_rank(self, input_shape, "(batch, height, width, channels)")
         batch, *image_size, channels = input_shape
-        rows, columns = grid_size(
-            image_size, self.patch_size, self.pad_to_patch
-        )
+        rows, columns = grid_size(image_size, self.patch_size, self.pad_to_patch)
         area = self.patch_size[0] * self.patch_size[1]
         return (
             batch,
@@ -251,9 +247,7 @@ class PatchEmbedding(NumberedLayer):
         return x + self.bias if self.use_bias else x
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        _checks.check_rank(
-            self, input_shape, "(batch, height, width, channels)"
-        )
+        _checks.check_rank(self, input_shape, "(batch, height, width, channels)")
         grid = grid_size(input_shape[1:3], self.patch_size, self.pad_to_patch)
         return (input_shape[0], *grid, self.hidden_size)
 

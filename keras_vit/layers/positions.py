@@ -1,8 +1,7 @@
 """Layers of absolute, relative and rotary position embeddings."""
 
 import math
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -11,19 +10,17 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit._published import rotary_periods
-from keras_vit._types import Array
-from keras_vit._types import Shape
-from keras_vit._types import Tensor
+from keras_vit._types import Array, Shape, Tensor
 from keras_vit.layers import initializers
-from keras_vit.layers._utils import axis_sizes
-from keras_vit.layers._utils import cast_inputs
-from keras_vit.layers._utils import is_static
+from keras_vit.layers._utils import axis_sizes, cast_inputs, is_static
 from keras_vit.layers.composite import Layer
-from keras_vit.layers.resampling import RESAMPLINGS
-from keras_vit.layers.resampling import resample
-from keras_vit.layers.resampling import resample_embedding
-from keras_vit.layers.resampling import resample_offsets
-from keras_vit.layers.resampling import resampling_matrices
+from keras_vit.layers.resampling import (
+    RESAMPLINGS,
+    resample,
+    resample_embedding,
+    resample_offsets,
+    resampling_matrices,
+)
 
 
 class _LearnedPositions(Layer):
@@ -66,9 +63,7 @@ class _LearnedPositions(Layer):
         if tables:
             rows, columns = (int(n) for n in store["grid_size"])
             arrays = {name: np.asarray(store[name]) for name in tables}
-            for name, array in self.resample_arrays(
-                arrays, (rows, columns)
-            ).items():
+            for name, array in self.resample_arrays(arrays, (rows, columns)).items():
                 tables[name].assign(array)
 
 
@@ -147,9 +142,7 @@ class AddPositionEmbs(_LearnedPositions):
         kinds = "learned", "learned_2d", "factorized", "sincos2d", "none"
         self.kind = _checks.one_of("kind", kind, kinds)
         self.grid_size = (
-            None
-            if grid_size is None
-            else _checks.positive_pair("grid_size", grid_size)
+            None if grid_size is None else _checks.positive_pair("grid_size", grid_size)
         )
         self.num_prefix_tokens = _checks.non_negative_int(
             "num_prefix_tokens", num_prefix_tokens
@@ -160,9 +153,7 @@ class AddPositionEmbs(_LearnedPositions):
         self.resampling = _checks.one_of("resampling", resampling, RESAMPLINGS)
         self.embedding = self.columns = self.rows = self.prefix = None
 
-    def build(
-        self, inputs_shape: Shape, grid_shape: Shape | None = None
-    ) -> None:
+    def build(self, inputs_shape: Shape, grid_shape: Shape | None = None) -> None:
         _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         hidden_size = inputs_shape[-1]
         self.built_grid = self.grid_size or tuple((grid_shape or ())[1:3])
@@ -254,9 +245,7 @@ class AddPositionEmbs(_LearnedPositions):
             prefix = ops.cast(prefix, inputs.dtype)
             shape = (count, *prefix.shape[1:])
             parts.insert(0, ops.broadcast_to(prefix, shape))
-        return inputs + (
-            ops.concatenate(parts, axis=1) if parts[1:] else patches
-        )
+        return inputs + (ops.concatenate(parts, axis=1) if parts[1:] else patches)
 
     def _learned(
         self, size: Sequence[Any], indices: tuple[Tensor, Tensor] | None
@@ -339,9 +328,7 @@ class AddPositionEmbs(_LearnedPositions):
                 self.num_prefix_tokens,
             )
         elif grid != self.built_grid:
-            matrices = resampling_matrices(
-                grid, self.built_grid, self.resampling
-            )
+            matrices = resampling_matrices(grid, self.built_grid, self.resampling)
             for name, matrix in zip(("rows", "columns"), matrices, strict=True):
                 table = matrix @ arrays[name].astype("float64")
                 arrays[name] = table.astype(arrays[name].dtype)
@@ -460,9 +447,7 @@ class RelativePositionEmbs(_LearnedPositions):
         super().__init__(**kwargs)
         self.head_size = _checks.positive_int("head_size", head_size)
         self.grid_size = (
-            None
-            if grid_size is None
-            else _checks.positive_pair("grid_size", grid_size)
+            None if grid_size is None else _checks.positive_pair("grid_size", grid_size)
         )
         methods = [x for x in RESAMPLINGS if not x.endswith("_square")]
         self.resampling = _checks.one_of("resampling", resampling, methods)
@@ -634,12 +619,8 @@ class RotaryPositionEmbs(Layer):
             name="periods",
         )
 
-    def _initial_periods(
-        self, shape: Shape, dtype: str | None = None
-    ) -> Tensor:
-        return ops.convert_to_tensor(
-            rotary_periods(self.base, self.head_size), dtype
-        )
+    def _initial_periods(self, shape: Shape, dtype: str | None = None) -> Tensor:
+        return ops.convert_to_tensor(rotary_periods(self.base, self.head_size), dtype)
 
     def call(self, grid: Tensor, training: bool = False) -> Tensor:
         periods = ops.convert_to_tensor(self.periods)

@@ -8,8 +8,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit._published import PREPROCESSING
-from keras_vit._types import Shape
-from keras_vit._types import Tensor
+from keras_vit._types import Shape, Tensor
 from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers.composite import Layer
 from keras_vit.layers.resampling import resampling_matrix
@@ -100,9 +99,7 @@ class ImagePreprocessing(Layer):
         return ops.cast(images - ops.cast(shift, "float32"), self.compute_dtype)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        _checks.check_rank(
-            self, input_shape, "(batch, height, width, channels)"
-        )
+        _checks.check_rank(self, input_shape, "(batch, height, width, channels)")
         batch, *image_size, channels = input_shape
         if self.mode != "tf" and channels not in (None, 3):
             raise ValueError(

@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_vit._types import Array
-from keras_vit._types import Tensor
-from keras_vit.layers._utils import axis_sizes
-from keras_vit.layers._utils import is_static
+from keras_vit._types import Array, Tensor
+from keras_vit.layers._utils import axis_sizes, is_static
 
 # Each layout names its method in `checkpoints/formats`, in `arguments`.
 # name: (interpolation kernel, align_corners, antialias, offset, square), with
@@ -43,9 +41,7 @@ RESAMPLINGS = {
 }
 
 
-def resample(
-    grid: Tensor, size: Sequence[Any], method: str, xp: Any = ops
-) -> Tensor:
+def resample(grid: Tensor, size: Sequence[Any], method: str, xp: Any = ops) -> Tensor:
     """Resamples a grid of vectors, `(rows, columns, channels)`, to another
     number of rows and columns, which may be scalar tensors; `xp` is
     `keras.ops`, or `numpy` for NumPy arrays."""
@@ -248,9 +244,7 @@ def resampling_matrices(
         sizes = [max(new)] * 2
     matrices = [
         resampling_matrix(n, size, method, offset, index)
-        for n, size, index in zip(
-            old, sizes, indices or (None, None), strict=True
-        )
+        for n, size, index in zip(old, sizes, indices or (None, None), strict=True)
     ]
     if indices:
         return matrices

@@ -9,15 +9,15 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Shape
-from keras_vit._types import Tensor
+from keras_vit._types import Shape, Tensor
 from keras_vit.layers import initializers
-from keras_vit.layers._utils import axis_sizes
-from keras_vit.layers._utils import call_channels_last
-from keras_vit.layers._utils import cast_inputs
-from keras_vit.layers._utils import is_static
-from keras_vit.layers.composite import CompositeLayer
-from keras_vit.layers.composite import Layer
+from keras_vit.layers._utils import (
+    axis_sizes,
+    call_channels_last,
+    cast_inputs,
+    is_static,
+)
+from keras_vit.layers.composite import CompositeLayer, Layer
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -121,9 +121,7 @@ class StdConv2D(Layer):
         kernel = ops.cast(self.standardized_kernel(), inputs.dtype)
         if self.kernel_size == (1, 1):  # no padding needed
             return self._pointwise_conv(inputs, kernel[0, 0])
-        inputs, padding = _pad(
-            inputs, self.kernel_size, self.strides, self.padding
-        )
+        inputs, padding = _pad(inputs, self.kernel_size, self.strides, self.padding)
         return call_channels_last(
             ops.conv, inputs, kernel, strides=self.strides, padding=padding
         )
@@ -241,9 +239,7 @@ class GroupNorm(Layer):
         return ops.reshape(means, (-1, 1, 1, channels))
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        _checks.check_rank(
-            self, input_shape, "(batch, height, width, channels)"
-        )
+        _checks.check_rank(self, input_shape, "(batch, height, width, channels)")
         return tuple(input_shape)
 
 
@@ -314,9 +310,7 @@ class MaxPool2D(Layer):
         )
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        shape = _window_output_shape(
-            self, input_shape, self.pool_size, self.strides
-        )
+        shape = _window_output_shape(self, input_shape, self.pool_size, self.strides)
         return (*shape, input_shape[-1])
 
 
@@ -428,9 +422,7 @@ class ResidualUnit(CompositeLayer):
 
     def build(self, input_shape: Shape) -> None:
         shape = self.compute_output_shape(input_shape)
-        if not self.projects and (
-            self.strides != 1 or input_shape[-1] != shape[-1]
-        ):
+        if not self.projects and (self.strides != 1 or input_shape[-1] != shape[-1]):
             raise ValueError(
                 "A shortcut without `projects=True` keeps its shape: "
                 f"`strides` must be 1 and the channels {shape[-1]}. Received: "

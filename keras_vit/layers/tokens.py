@@ -6,8 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Shape
-from keras_vit._types import Tensor
+from keras_vit._types import Shape, Tensor
 from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers.composite import NumberedLayer
 
@@ -100,9 +99,7 @@ class MaskToken(NumberedLayer):
         That of `inputs`.
     """
 
-    def build(
-        self, inputs_shape: Shape, masked_shape: Shape | None = None
-    ) -> None:
+    def build(self, inputs_shape: Shape, masked_shape: Shape | None = None) -> None:
         _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         self.tokens = self.add_weight(
             shape=(1, 1, inputs_shape[-1]), initializer="zeros", name="tokens"

@@ -5,23 +5,14 @@ import difflib
 import functools
 import inspect
 import numbers
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Iterable
-from typing import Any
-from typing import ParamSpec
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, ParamSpec, TypeVar
 
 import keras
 
 from keras_vit import _checks
-from keras_vit._types import Config
-from keras_vit._types import Tensor
-from keras_vit.config import ResNetConfig
-from keras_vit.config import ViTConfig
-from keras_vit.config import field_names
-from keras_vit.config import known
-from keras_vit.config import resolve
+from keras_vit._types import Config, Tensor
+from keras_vit.config import ResNetConfig, ViTConfig, field_names, known, resolve
 from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
 from keras_vit.weights import Checkpoint
 
@@ -44,10 +35,7 @@ def architecture_of(
     names, found = field_names(config_class), {}
     if config is not None:
         # A `HybridConfig` is a config of both its parts.
-        if (
-            not isinstance(config, config_class)
-            or field_names(type(config)) != names
-        ):
+        if not isinstance(config, config_class) or field_names(type(config)) != names:
             raise ValueError(
                 f"The first argument must be a `{config_class.__name__}`. "
                 f"Received: {config!r}. Give all other arguments by name, such "
@@ -89,9 +77,7 @@ def resolve_vit(
             if final_norm == "after_pooling":  # and there is no pooling
                 explicit["final_norm"] = "none"
     elif "pooling" not in {**inferred, **explicit}:
-        explicit["pooling"] = (
-            "token" if explicit.get("class_token", True) else "gap"
-        )
+        explicit["pooling"] = "token" if explicit.get("class_token", True) else "gap"
     return resolve(config_class, {**inferred, **explicit})
 
 
@@ -258,9 +244,7 @@ def check_arguments(
     for name in names:
         if name not in accepted:
             close = difflib.get_close_matches(name, accepted, 1)
-            suggestion = FOREIGN_ARGUMENT_NAMES.get(
-                name, close[0] if close else None
-            )
+            suggestion = FOREIGN_ARGUMENT_NAMES.get(name, close[0] if close else None)
             hint = f" Did you mean {suggestion!r}?" if suggestion else ""
             raise TypeError(f"{function}() has no argument {name!r}.{hint}")
 
@@ -272,9 +256,7 @@ def suggests_names(
     accepted = inspect.signature(function).parameters
 
     @functools.wraps(function)
-    def wrapper(
-        *args: _Arguments.args, **arguments: _Arguments.kwargs
-    ) -> _Result:
+    def wrapper(*args: _Arguments.args, **arguments: _Arguments.kwargs) -> _Result:
         check_arguments(function.__name__, arguments, accepted)
         return function(*args, **arguments)
 

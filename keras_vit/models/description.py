@@ -3,14 +3,14 @@
 import keras
 
 from keras_vit._types import Config
-from keras_vit.config import ResNetConfig
-from keras_vit.config import ViTConfig
-from keras_vit.config import config_from
+from keras_vit.config import ResNetConfig, ViTConfig, config_from
 from keras_vit.models.loading import weights_by_path
-from keras_vit.weights.infer import arguments_from_layer_configs
-from keras_vit.weights.infer import infer_pretraining
-from keras_vit.weights.infer import is_position_layer
-from keras_vit.weights.infer import pretraining_options
+from keras_vit.weights.infer import (
+    arguments_from_layer_configs,
+    infer_pretraining,
+    is_position_layer,
+    pretraining_options,
+)
 
 
 def config_of(model: keras.Model) -> ViTConfig | ResNetConfig:

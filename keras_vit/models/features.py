@@ -2,22 +2,22 @@
 
 import numbers
 import re
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 
 from keras_vit._types import Tensor
 from keras_vit.config import stride
-from keras_vit.layers import ClassToken
-from keras_vit.layers import FeatureMap
-from keras_vit.layers import ImagePreprocessing
-from keras_vit.layers import PatchEmbedding
-from keras_vit.layers import Pooling
-from keras_vit.layers import TransformerBlock
-from keras_vit.models.model import Model
-from keras_vit.models.model import unique_name
+from keras_vit.layers import (
+    ClassToken,
+    FeatureMap,
+    ImagePreprocessing,
+    PatchEmbedding,
+    Pooling,
+    TransformerBlock,
+)
+from keras_vit.models.model import Model, unique_name
 
 _STAGE = re.compile(r"stage_\d+")
 
@@ -139,9 +139,7 @@ def dense_features(
     found_blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]
     found_stages = [x for x in model.layers if _STAGE.fullmatch(x.name)]
     if blocks is None and stages is None:
-        blocks, stages = (
-            (-1, None) if found_blocks else (None, len(found_stages))
-        )
+        blocks, stages = (-1, None) if found_blocks else (None, len(found_stages))
     indices = _indices("blocks", blocks, found_blocks, 0, model)
     stage_indices = _indices("stages", stages, found_stages, 1, model)
     outputs = {
@@ -175,9 +173,7 @@ def _indices(
     index_of = {i + first: i for i in range(count)}
     index_of |= {i - count: i for i in range(count)}
     if not wanted or any(number not in index_of for number in wanted):
-        numbered = (
-            f" from {first} to {count - 1 + first}, or from -{count} to -1"
-        )
+        numbered = f" from {first} to {count - 1 + first}, or from -{count} to -1"
         raise ValueError(
             f"The model {model.name!r} has {count or 'no'} {name}"
             + (numbered if count else "")
@@ -186,9 +182,7 @@ def _indices(
     return sorted({index_of[number] for number in wanted})
 
 
-def _block_map(
-    model: keras.Model, block: TransformerBlock, norm: bool
-) -> Tensor:
+def _block_map(model: keras.Model, block: TransformerBlock, norm: bool) -> Tensor:
     """Returns the feature map of a block's patches."""
     tokens = all_tokens(block)
     if norm:
@@ -202,9 +196,7 @@ def _block_map(
         tokens = model.get_layer("encoder_norm")(tokens)
     embedding = next(x for x in model.layers if isinstance(x, PatchEmbedding))
     num_prefix_tokens = sum(
-        layer.num_tokens
-        for layer in model.layers
-        if isinstance(layer, ClassToken)
+        layer.num_tokens for layer in model.layers if isinstance(layer, ClassToken)
     )
     layer = FeatureMap(num_prefix_tokens, name=f"{block.name}_map")
     return layer(tokens, embedding.output)

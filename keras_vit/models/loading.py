@@ -6,14 +6,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import StrPath
+from keras_vit._types import Array, Config, StrPath
 from keras_vit._warnings import warn
 from keras_vit.layers.resampling import resample_patch_kernel
-from keras_vit.weights import Checkpoint
-from keras_vit.weights import open_checkpoint
-from keras_vit.weights import resolve_weights
+from keras_vit.weights import Checkpoint, open_checkpoint, resolve_weights
 from keras_vit.weights.infer import is_position_layer
 from keras_vit.weights.weight_map import assign_all
 
@@ -37,9 +33,7 @@ def open_for(
     if not isinstance(weights, Checkpoint):
         checkpoint = resolve_weights(weights)
     if not isinstance(checkpoint, Checkpoint):
-        checkpoint = open_checkpoint(
-            checkpoint, num_heads=explicit.get("num_heads")
-        )
+        checkpoint = open_checkpoint(checkpoint, num_heads=explicit.get("num_heads"))
     if checkpoint.family != family:
         raise ValueError(
             f"{checkpoint.path!r} holds a model that "
@@ -190,8 +184,7 @@ def adapt(
     new = {
         head
         for head in ("head", "distillation_head")
-        if not (reused and head in found)
-        or _has_other_classes(head, stored, shapes)
+        if not (reused and head in found) or _has_other_classes(head, stored, shapes)
     }
     weights = {
         path: array
@@ -282,8 +275,7 @@ def _rename_numbered(
         # "kernel" and "bias" are 0 and 1; HDF5 has 10 before 2.
         paths.sort(key=_number)
         renamed |= {
-            other: weights[path]
-            for path, other in zip(paths, others, strict=True)
+            other: weights[path] for path, other in zip(paths, others, strict=True)
         }
     return renamed
 

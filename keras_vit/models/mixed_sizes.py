@@ -5,18 +5,22 @@ from typing import Any
 
 import keras
 
-from keras_vit.layers import AddPositionEmbs
-from keras_vit.layers import AttentionPooling
-from keras_vit.layers import ClassToken
-from keras_vit.layers import MixedSizes
-from keras_vit.layers import PatchEmbedding
-from keras_vit.layers import Pooling
-from keras_vit.layers import RelativePositionEmbs
-from keras_vit.layers import RotaryPositionEmbs
-from keras_vit.layers import TransformerBlock
-from keras_vit.models.features import check_takes_images
-from keras_vit.models.features import for_another_size
-from keras_vit.models.features import recorded_calls
+from keras_vit.layers import (
+    AddPositionEmbs,
+    AttentionPooling,
+    ClassToken,
+    MixedSizes,
+    PatchEmbedding,
+    Pooling,
+    RelativePositionEmbs,
+    RotaryPositionEmbs,
+    TransformerBlock,
+)
+from keras_vit.models.features import (
+    check_takes_images,
+    for_another_size,
+    recorded_calls,
+)
 from keras_vit.models.model import Model
 
 

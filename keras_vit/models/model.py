@@ -2,21 +2,15 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import keras
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit import _replicas
-from keras_vit._types import Config
-from keras_vit._types import Tensor
-from keras_vit.layers import ImagePreprocessing
-from keras_vit.layers import PatchEmbedding
-from keras_vit.layers import initializers
+from keras_vit import _checks, _replicas
+from keras_vit._types import Config, Tensor
+from keras_vit.layers import ImagePreprocessing, PatchEmbedding, initializers
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -6,28 +6,19 @@ from collections.abc import Callable
 import keras
 
 from keras_vit import _checks
-from keras_vit._types import StrPath
-from keras_vit._types import Tensor
-from keras_vit.config import GROUPS
-from keras_vit.config import BiTConfig
-from keras_vit.config import ResNetConfig
-from keras_vit.config import resolve
-from keras_vit.layers import GroupNorm
-from keras_vit.layers import MaxPool2D
-from keras_vit.layers import ResidualUnit
-from keras_vit.layers import StdConv2D
-from keras_vit.models.config import DEFAULT_IMAGE_SIZE
-from keras_vit.models.config import architecture_of
-from keras_vit.models.config import resolve_classes
-from keras_vit.models.config import resolve_input_shape
-from keras_vit.models.config import resolve_preprocessing
-from keras_vit.models.config import suggests_names
-from keras_vit.models.loading import load_weights
-from keras_vit.models.loading import open_for
-from keras_vit.models.model import Model
-from keras_vit.models.model import build_model
-from keras_vit.models.model import classification_head
-from keras_vit.models.model import unique_name
+from keras_vit._types import StrPath, Tensor
+from keras_vit.config import GROUPS, BiTConfig, ResNetConfig, resolve
+from keras_vit.layers import GroupNorm, MaxPool2D, ResidualUnit, StdConv2D
+from keras_vit.models.config import (
+    DEFAULT_IMAGE_SIZE,
+    architecture_of,
+    resolve_classes,
+    resolve_input_shape,
+    resolve_preprocessing,
+    suggests_names,
+)
+from keras_vit.models.loading import load_weights, open_for
+from keras_vit.models.model import Model, build_model, classification_head, unique_name
 from keras_vit.weights import Checkpoint
 
 

@@ -9,36 +9,33 @@ import numpy as np
 
 from keras_vit import _checks
 from keras_vit._published import rotary_periods
-from keras_vit._types import Config
-from keras_vit._types import StrPath
-from keras_vit._types import Tensor
+from keras_vit._types import Config, StrPath, Tensor
 from keras_vit._warnings import warn
-from keras_vit.config import HybridConfig
-from keras_vit.config import ViTConfig
-from keras_vit.layers import AddPositionEmbs
-from keras_vit.layers import AttentionPooling
-from keras_vit.layers import ClassToken
-from keras_vit.layers import LayerNormalization
-from keras_vit.layers import MaskToken
-from keras_vit.layers import PatchEmbedding
-from keras_vit.layers import Pooling
-from keras_vit.layers import RelativePositionEmbs
-from keras_vit.layers import RotaryPositionEmbs
-from keras_vit.layers import TransformerBlock
-from keras_vit.layers import initializers
-from keras_vit.models.config import DEFAULT_IMAGE_SIZE
-from keras_vit.models.config import architecture_of
-from keras_vit.models.config import resolve_classes
-from keras_vit.models.config import resolve_input_shape
-from keras_vit.models.config import resolve_preprocessing
-from keras_vit.models.config import resolve_vit
-from keras_vit.models.config import suggests_names
-from keras_vit.models.loading import load_weights
-from keras_vit.models.loading import open_for
-from keras_vit.models.model import Model
-from keras_vit.models.model import build_model
-from keras_vit.models.model import classification_head
-from keras_vit.models.model import unique_name
+from keras_vit.config import HybridConfig, ViTConfig
+from keras_vit.layers import (
+    AddPositionEmbs,
+    AttentionPooling,
+    ClassToken,
+    LayerNormalization,
+    MaskToken,
+    PatchEmbedding,
+    Pooling,
+    RelativePositionEmbs,
+    RotaryPositionEmbs,
+    TransformerBlock,
+    initializers,
+)
+from keras_vit.models.config import (
+    DEFAULT_IMAGE_SIZE,
+    architecture_of,
+    resolve_classes,
+    resolve_input_shape,
+    resolve_preprocessing,
+    resolve_vit,
+    suggests_names,
+)
+from keras_vit.models.loading import load_weights, open_for
+from keras_vit.models.model import Model, build_model, classification_head, unique_name
 from keras_vit.models.resnet import resnet
 from keras_vit.weights import Checkpoint
 from keras_vit.weights.infer import Grid
@@ -472,9 +469,7 @@ def vit(
     prefix, num_prefix, num_positioned = [], 0, 0
     for name, (count, has_position) in c.prefix_tokens.items():
         initializer = zeros if name == "class_token" else normal(0.02)
-        layer = ClassToken(
-            count, index=num_prefix, initializer=initializer, name=name
-        )
+        layer = ClassToken(count, index=num_prefix, initializer=initializer, name=name)
         prefix.append((layer, has_position))
         num_prefix += count
         num_positioned += count if has_position else 0
@@ -512,9 +507,7 @@ def vit(
     make_block, shared = _block_class(c), None
     if c.position_placement == "every_layer_shared":
         name = "position_embedding_shared"
-        shared = _positions(
-            c, name, num_positioned, num_prefix - num_positioned
-        )
+        shared = _positions(c, name, num_positioned, num_prefix - num_positioned)
     relative = None
     rates = np.linspace(0, c.drop_path, c.num_layers)
     rates[-1] = c.drop_path  # also of the only block
@@ -570,12 +563,8 @@ def vit(
             name="pooling",
         )
     else:
-        pooling = Pooling(
-            c.pooling, num_prefix_tokens=num_prefix, name="pooling"
-        )
-    make_head = functools.partial(
-        classification_head, classes, classifier_activation
-    )
+        pooling = Pooling(c.pooling, num_prefix_tokens=num_prefix, name="pooling")
+    make_head = functools.partial(classification_head, classes, classifier_activation)
     if c.pooling == "token" and c.distillation:
         distillation = Pooling("token", index=1, name="distillation")
         vectors = [pooling(x), distillation(x)]  # 2 x (B, D)
@@ -690,9 +679,7 @@ def _build(
         patch_size = checkpoint.patch_size if checkpoint else None
         size = _image_size(config, patch_size, checkpoint_grid)
         input_shape = (*size, checkpoint.channels if checkpoint else 3)
-    grid = _image_grid(
-        input_shape[:2], stride, config.patch_size, config.pad_to_patch
-    )
+    grid = _image_grid(input_shape[:2], stride, config.patch_size, config.pad_to_patch)
     if "grid_size" in architecture:
         grid = architecture["grid_size"]
     elif None in grid:
@@ -754,9 +741,7 @@ def _infer(
     if input_shape:
         pads = {**checkpoint.stored, **explicit}.get("pad_to_patch")
         pads = pads or patch not in (None, stored)
-        image_grid = _image_grid(
-            input_shape[:2], checkpoint.stride, stored, pads
-        )
+        image_grid = _image_grid(input_shape[:2], checkpoint.stride, stored, pads)
     given = {
         "grid_size": grid,
         "image_grid": image_grid,
@@ -849,6 +834,4 @@ def _keeps_head(
         )
     if pooling is None or checkpoint.layout in ("timm", "mae"):
         return True
-    return pooling == inferred["pooling"] or (
-        is_ambiguous and pooling == "first_patch"
-    )
+    return pooling == inferred["pooling"] or (is_ambiguous and pooling == "first_patch")

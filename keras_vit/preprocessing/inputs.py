@@ -7,8 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Array
-from keras_vit._types import Tensor
+from keras_vit._types import Array, Tensor
 from keras_vit._warnings import warn
 from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
 

@@ -8,18 +8,13 @@ import json
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-from keras import Model
-from keras import activations
-from keras import ops
+from keras import Model, activations, ops
 
 from keras_vit import downloads
-from keras_vit._types import Array
-from keras_vit._types import StrPath
-from keras_vit._types import Tensor
+from keras_vit._types import Array, StrPath, Tensor
 from keras_vit._warnings import warn
 
 Labels: TypeAlias = list[tuple[str | None, str]]
@@ -37,12 +32,8 @@ SOURCES = {
         f"{_BUCKETS}/download.tensorflow.org/data/{IMAGENET_INDEX}",
         "md5:c2c37ea517e94d9795004a39431a14cb",  # published by Keras
     ),
-    IMAGENET21K_IDS: downloads.Source(
-        f"{_BUCKETS}/bit_models/{IMAGENET21K_IDS}"
-    ),
-    IMAGENET21K_NAMES: downloads.Source(
-        f"{_BUCKETS}/bit_models/{IMAGENET21K_NAMES}"
-    ),
+    IMAGENET21K_IDS: downloads.Source(f"{_BUCKETS}/bit_models/{IMAGENET21K_IDS}"),
+    IMAGENET21K_NAMES: downloads.Source(f"{_BUCKETS}/bit_models/{IMAGENET21K_NAMES}"),
 }
 
 
@@ -135,9 +126,7 @@ def _scores(predictions: Any, model: Model | None) -> Array:
     return scores
 
 
-def _resolve_labels(
-    labels: StrPath | Sequence[str] | None, classes: int
-) -> Labels:
+def _resolve_labels(labels: StrPath | Sequence[str] | None, classes: int) -> Labels:
     """Returns one pair `(id, name)` for each class."""
     if labels is None and classes == IMAGENET_CLASSES:
         return imagenet_labels()

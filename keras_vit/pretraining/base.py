@@ -2,18 +2,14 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit import _replicas
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import Tensor
+from keras_vit import _checks, _replicas
+from keras_vit._types import Array, Config, Tensor
 from keras_vit.layers import Patches
 from keras_vit.layers.composite import with_arguments
 from keras_vit.models import weights_by_path

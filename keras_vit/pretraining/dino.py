@@ -10,15 +10,16 @@ from keras_vit import _checks
 from keras_vit._replicas import SeedGenerator
 from keras_vit._types import Tensor
 from keras_vit.layers import MaskToken
-from keras_vit.pretraining import masks
-from keras_vit.pretraining import momentum
+from keras_vit.pretraining import masks, momentum
 from keras_vit.pretraining.heads import DINOHead
-from keras_vit.pretraining.losses import dino_losses
-from keras_vit.pretraining.losses import entropy_and_diversity
-from keras_vit.pretraining.losses import ibot_losses
-from keras_vit.pretraining.losses import koleo_loss
-from keras_vit.pretraining.losses import teacher_probabilities
-from keras_vit.pretraining.losses import updated_center
+from keras_vit.pretraining.losses import (
+    dino_losses,
+    entropy_and_diversity,
+    ibot_losses,
+    koleo_loss,
+    teacher_probabilities,
+    updated_center,
+)
 from keras_vit.pretraining.momentum import MomentumModel
 
 
@@ -121,17 +122,13 @@ class DINO(MomentumModel):
         super().__init__(encoder, teacher_momentum, **kwargs)
         self.output_dim = _checks.positive_int("output_dim", output_dim)
         self.hidden_dim = _checks.positive_int("hidden_dim", hidden_dim)
-        self.bottleneck_dim = _checks.positive_int(
-            "bottleneck_dim", bottleneck_dim
-        )
+        self.bottleneck_dim = _checks.positive_int("bottleneck_dim", bottleneck_dim)
         self.teacher_temperature = teacher_temperature
         self.student_temperature = _checks.positive_float(
             "student_temperature", student_temperature
         )
         self.center_momentum = center_momentum
-        self.frozen_steps = _checks.non_negative_int(
-            "frozen_steps", frozen_steps
-        )
+        self.frozen_steps = _checks.non_negative_int("frozen_steps", frozen_steps)
         self.koleo_weight, self.ibot_weight = koleo_weight, ibot_weight
         masks.num_kept(self.stages.num_patches, mask_ratio)
         self.mask_ratio = mask_ratio
@@ -147,15 +144,11 @@ class DINO(MomentumModel):
         )
         self.center = self._add_center("center")
         if ibot_weight:
-            self.mask_token = MaskToken(
-                dtype=self.dtype_policy, name="mask_token"
-            )
+            self.mask_token = MaskToken(dtype=self.dtype_policy, name="mask_token")
             self.mask_token.build((None, None, self.stages.hidden_size))
             self.patch_center = self._add_center("patch_center")
             self.seed_generator = SeedGenerator(seed)
-        self.entropy_tracker = keras.metrics.Mean(
-            "teacher_entropy", dtype="float32"
-        )
+        self.entropy_tracker = keras.metrics.Mean("teacher_entropy", dtype="float32")
         self.built = True
 
     def _add_center(self, name: str) -> keras.Variable:
@@ -178,9 +171,7 @@ class DINO(MomentumModel):
             paths["patch_center"] = self.patch_center
         return paths
 
-    def call(
-        self, inputs: Any, training: bool | None = None
-    ) -> dict[str, Tensor]:
+    def call(self, inputs: Any, training: bool | None = None) -> dict[str, Tensor]:
         crops, local = self.split_crops(inputs)
         frozen = None
         if training:
@@ -223,9 +214,7 @@ class DINO(MomentumModel):
         )
         chosen = keras.random.uniform((batch, 1), seed=self.seed_generator)
         masked = masked * ops.cast(chosen < 0.5, masked.dtype)
-        tokens = stages.embed(
-            images, lambda x: self.mask_token(x, masked), training
-        )
+        tokens = stages.embed(images, lambda x: self.mask_token(x, masked), training)
         tokens = stages.encode(tokens, training)
         targets = self.teacher_stages.encode(
             self.teacher_stages.embed(images, training=False), False
@@ -311,7 +300,5 @@ class DINO(MomentumModel):
         probabilities = teacher_probabilities(teacher, self.center, temperature)
         weights = momentum.weights_of(probabilities, sample_weight)
         entropy, diversity = entropy_and_diversity(probabilities[:, 0], weights)
-        self.entropy_tracker.update_state(
-            entropy, sample_weight=ops.sum(weights)
-        )
+        self.entropy_tracker.update_state(entropy, sample_weight=ops.sum(weights))
         self.update_diversity(diversity, weights)

@@ -6,11 +6,9 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Shape
-from keras_vit._types import Tensor
+from keras_vit._types import Shape, Tensor
 from keras_vit.layers import initializers
-from keras_vit.layers.composite import CompositeLayer
-from keras_vit.layers.composite import Layer
+from keras_vit.layers.composite import CompositeLayer, Layer
 from keras_vit.layers.replicated import BatchNormalization
 from keras_vit.pretraining.base import float32_output_policy
 
@@ -96,9 +94,7 @@ class DINOHead(CompositeLayer):
         self.hidden_dim = hidden_dim
         self.bottleneck_dim = bottleneck_dim
 
-        def dense(
-            units: int, activation: str | None, name: str
-        ) -> keras.layers.Dense:
+        def dense(units: int, activation: str | None, name: str) -> keras.layers.Dense:
             return keras.layers.Dense(
                 units,
                 activation=activation,

@@ -3,9 +3,7 @@
 import dataclasses
 import typing
 from collections.abc import Callable
-from typing import Any
-from typing import TypedDict
-from typing import Unpack
+from typing import Any, TypedDict, Unpack
 
 from keras_vit import converters
 from keras_vit._types import StrPath
@@ -17,8 +15,7 @@ from keras_vit.pretraining.mae import MaskedAutoencoder
 from keras_vit.pretraining.mocov3 import MoCoV3
 from keras_vit.pretraining.patch_prediction import MaskedPatchPrediction
 from keras_vit.pretraining.simmim import MaskedImageModeling
-from keras_vit.weights.infer import drop_pretraining
-from keras_vit.weights.infer import pretraining_options
+from keras_vit.weights.infer import drop_pretraining, pretraining_options
 from keras_vit.weights.weight_map import assign_all
 
 _MODELS = {
@@ -142,9 +139,7 @@ def load(
     given: dict[str, Any] = dict(overrides)
     for_encoder = EncoderArguments.__annotations__.keys() & given.keys()
     encoder = converters.load(
-        dataclasses.replace(
-            checkpoint, weights=_encoder_weights(checkpoint.weights)
-        ),
+        dataclasses.replace(checkpoint, weights=_encoder_weights(checkpoint.weights)),
         include_top=False,
         pooling=None,
         mask_token=False,
@@ -175,9 +170,7 @@ def _load_decoder(
         encoder = _encoder_weights(weights)
         found = {path: x for path, x in weights.items() if path not in encoder}
         if resized:
-            return {
-                k: x for k, x in found.items() if not k.endswith(_POSITIONS)
-            }
+            return {k: x for k, x in found.items() if not k.endswith(_POSITIONS)}
         # The constructor may have replaced the encoder's positions by fixed
         # sines and cosines.
         if _POSITIONS in weights:

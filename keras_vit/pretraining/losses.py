@@ -1,7 +1,6 @@
 """Losses of self-distillation and of contrastive pre-training."""
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 from keras import ops

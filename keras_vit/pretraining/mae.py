@@ -6,11 +6,8 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Array
-from keras_vit._types import Shape
-from keras_vit._types import Tensor
-from keras_vit.layers import AddPositionEmbs
-from keras_vit.layers import TransformerBlock
+from keras_vit._types import Array, Shape, Tensor
+from keras_vit.layers import AddPositionEmbs, TransformerBlock
 from keras_vit.layers.composite import Layer
 from keras_vit.layers.positions import sincos_positions
 from keras_vit.pretraining import masks
@@ -130,9 +127,7 @@ class MaskedAutoencoder(MaskedModel):
         ids_restore = keras.Input(
             (stages.num_patches,), dtype="int32", name="ids_restore"
         )
-        x = keras.layers.Dense(hidden_size, dtype=dtype, name="embedding")(
-            tokens
-        )
+        x = keras.layers.Dense(hidden_size, dtype=dtype, name="embedding")(tokens)
         x = RestoreTokens(stages.num_prefix, dtype=dtype, name="mask_token")(
             x, ids_restore
         )
@@ -214,18 +209,14 @@ class MaskedAutoencoder(MaskedModel):
         masked = ops.cast(ids_restore >= self.num_kept, "float32")
         return latent, masked, ops.cast(ids_restore, "int32")
 
-    def patch_losses(
-        self, images: Tensor, outputs: dict[str, Tensor]
-    ) -> Tensor:
+    def patch_losses(self, images: Tensor, outputs: dict[str, Tensor]) -> Tensor:
         target = self.stages.patchify(images)
         if self.norm_pixels:
             mean, std = _mean_and_std(target)
             target = (target - mean) / std
         return ops.mean((outputs["prediction"] - target) ** 2, axis=-1)
 
-    def prediction_to_pixels(
-        self, prediction: Tensor, patches: Tensor
-    ) -> Tensor:
+    def prediction_to_pixels(self, prediction: Tensor, patches: Tensor) -> Tensor:
         if not self.norm_pixels:
             return prediction
         mean, std = _mean_and_std(patches)
@@ -239,9 +230,7 @@ def _mae_positions(
 
     Unlike big_vision's, they do not include the lowest frequency, 1e-4.
     """
-    return sincos_positions(
-        grid_size, hidden_size, num_prefix_tokens, endpoint=False
-    )
+    return sincos_positions(grid_size, hidden_size, num_prefix_tokens, endpoint=False)
 
 
 def _mean_and_std(patches: Tensor) -> tuple[Tensor, Tensor]:

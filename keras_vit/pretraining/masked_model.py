@@ -28,16 +28,12 @@ class MaskedModel(PretrainingModel):
         self.seed_generator = SeedGenerator(seed)
         self.built = True  # subclass constructors build all layers
 
-    def patch_losses(
-        self, images: Tensor, outputs: dict[str, Tensor]
-    ) -> Tensor:
+    def patch_losses(self, images: Tensor, outputs: dict[str, Tensor]) -> Tensor:
         """Computes the loss of each patch, `(batch, num_patches)`, of which the
         masked ones count."""
         raise NotImplementedError
 
-    def prediction_to_pixels(
-        self, prediction: Tensor, patches: Tensor
-    ) -> Tensor:
+    def prediction_to_pixels(self, prediction: Tensor, patches: Tensor) -> Tensor:
         """Converts predictions to pixels of the shape of the original patches,
         `(batch, num_patches, rows * columns * channels)`, for display."""
         raise NotImplementedError
@@ -62,9 +58,7 @@ class MaskedModel(PretrainingModel):
         loss = ops.sum(losses * weights) / count
         return self.add_extra_losses(loss)
 
-    def reconstruct(
-        self, images: Tensor, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
+    def reconstruct(self, images: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Returns images with masked patches set to 0, and images with masked
         patches predicted; the keyword arguments, such as `masked` or `noise`,
         are those of a call."""

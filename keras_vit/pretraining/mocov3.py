@@ -8,8 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Array
-from keras_vit._types import Tensor
+from keras_vit._types import Array, Tensor
 from keras_vit.layers.positions import sincos_positions
 from keras_vit.pretraining import momentum
 from keras_vit.pretraining.base import freeze
@@ -116,9 +115,7 @@ class MoCoV3(MomentumModel):
         )
         self.built = True
 
-    def _head(
-        self, num_layers: int, name: str, policy: keras.DTypePolicy
-    ) -> MoCoHead:
+    def _head(self, num_layers: int, name: str, policy: keras.DTypePolicy) -> MoCoHead:
         return MoCoHead(
             self.output_dim,
             self.hidden_dim,
@@ -127,9 +124,7 @@ class MoCoV3(MomentumModel):
             name=name,
         )
 
-    def call(
-        self, inputs: Any, training: bool | None = None
-    ) -> dict[str, Tensor]:
+    def call(self, inputs: Any, training: bool | None = None) -> dict[str, Tensor]:
         crops, _ = self.split_crops(inputs)
         if training:
             self.update_teacher(self.step)
@@ -137,9 +132,7 @@ class MoCoV3(MomentumModel):
         teacher = momentum.features(self.teacher_stages, crops, False)
         # The statistics of batch norms are those of one crop of all images.
         queries = [
-            self.prediction(
-                self.projection(x, training=training), training=training
-            )
+            self.prediction(self.projection(x, training=training), training=training)
             for x in ops.unstack(student, num=2, axis=1)
         ]
         keys = [
@@ -192,9 +185,7 @@ class MoCoV3(MomentumModel):
         share = share[:, None]
         mean = ops.sum(share * keys, axis=0)
         spread = ops.sqrt(ops.sum(share * (keys - mean) ** 2, axis=0))
-        self.update_diversity(
-            ops.mean(spread) * self.output_dim**0.5, every_weight
-        )
+        self.update_diversity(ops.mean(spread) * self.output_dim**0.5, every_weight)
         similarity = ops.matmul(queries, ops.transpose(keys))
         largest = ops.max(ops.abs(similarity)) + 1
         similarity = ops.where(every_weight > 0, similarity, -largest)

@@ -1,7 +1,6 @@
 """Base class of models with a momentum encoder: DINO and MoCo v3."""
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -11,9 +10,7 @@ from keras_vit import _replicas
 from keras_vit._types import Tensor
 from keras_vit.layers import initializers
 from keras_vit.layers.replicated import float32_variables
-from keras_vit.pretraining.base import EncoderStages
-from keras_vit.pretraining.base import PretrainingModel
-from keras_vit.pretraining.base import freeze
+from keras_vit.pretraining.base import EncoderStages, PretrainingModel, freeze
 from keras_vit.pretraining.losses import update_momentum
 
 
@@ -167,9 +164,7 @@ def features(
     return ops.reshape(pool(tokens, stages), (-1, count, stages.hidden_size))
 
 
-def weighted_mean(
-    losses: Tensor, sample_weight: Tensor | None = None
-) -> Tensor:
+def weighted_mean(losses: Tensor, sample_weight: Tensor | None = None) -> Tensor:
     """Returns the mean of the images' losses, each times its weight, as Keras's
     losses do: the mean over batches of any size is then that over images."""
     return ops.mean(losses * weights_of(losses, sample_weight))

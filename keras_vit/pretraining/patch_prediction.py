@@ -7,8 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Array
-from keras_vit._types import Tensor
+from keras_vit._types import Array, Tensor
 from keras_vit.layers import MaskToken
 from keras_vit.pretraining import masks
 from keras_vit.pretraining.base import float32_output_policy
@@ -96,9 +95,7 @@ class MaskedPatchPrediction(MaskedModel):
                 "`target='downsized'` needs patches of 4 x 4 pixels or more. "
                 f"Received: patches of {stages.patch_size} pixels"
             )
-        self._pooling = [
-            area_pooling_matrix(size, side) for size in stages.patch_size
-        ]
+        self._pooling = [area_pooling_matrix(size, side) for size in stages.patch_size]
         self._num_classes = _LEVELS**stages.channels
         outputs = side * side * self._num_classes
         self.mask_token = MaskToken(dtype=self.dtype_policy, name="mask_token")
@@ -138,9 +135,7 @@ class MaskedPatchPrediction(MaskedModel):
             x = ops.reshape(x, (-1, *shape))
         return {"prediction": x, "masked": masked}
 
-    def corrupt(
-        self, embeddings: Tensor, masked: Tensor, noise: Tensor
-    ) -> Tensor:
+    def corrupt(self, embeddings: Tensor, masked: Tensor, noise: Tensor) -> Tensor:
         """Corrupts patch embeddings.
 
         Args:
@@ -171,9 +166,7 @@ class MaskedPatchPrediction(MaskedModel):
         x = embeddings * (1 - to_swap) + others * to_swap
         return self.mask_token(x, to_mask)
 
-    def patch_losses(
-        self, images: Tensor, outputs: dict[str, Tensor]
-    ) -> Tensor:
+    def patch_losses(self, images: Tensor, outputs: dict[str, Tensor]) -> Tensor:
         patches = self.stages.patchify(images)
         prediction = outputs["prediction"]
         if self.target == "pixels":
@@ -205,13 +198,9 @@ class MaskedPatchPrediction(MaskedModel):
         levels = ops.clip(ops.floor(x * _LEVELS), 0, _LEVELS - 1)
         weights = ops.convert_to_tensor(self._class_weights.astype("float32"))
         classes = ops.cast(ops.sum(levels * weights, axis=-1), "int32")
-        return ops.reshape(
-            classes, (-1, stages.num_patches, x.shape[2] * x.shape[3])
-        )
+        return ops.reshape(classes, (-1, stages.num_patches, x.shape[2] * x.shape[3]))
 
-    def prediction_to_pixels(
-        self, prediction: Tensor, patches: Tensor
-    ) -> Tensor:
+    def prediction_to_pixels(self, prediction: Tensor, patches: Tensor) -> Tensor:
         if self.target == "pixels":
             return prediction
         stages = self.stages
@@ -222,18 +211,14 @@ class MaskedPatchPrediction(MaskedModel):
         lowest, span = map(ops.convert_to_tensor, (self._lowest, self._span))
         x = (levels + 0.5) / _LEVELS * span + lowest
         side = len(self._pooling[0])
-        x = ops.reshape(
-            x, (-1, stages.num_patches, side, side, stages.channels)
-        )
+        x = ops.reshape(x, (-1, stages.num_patches, side, side, stages.channels))
         upsampling = [(pool > 0).astype("float32") for pool in self._pooling]
         upsampling = [matrix / matrix.sum(0) for matrix in upsampling]
         x = ops.einsum("ip,jq,bnijc->bnpqc", *upsampling, x)
         return ops.reshape(x, (-1, stages.num_patches, stages.patch_area))
 
 
-def _check_range(
-    value_range: tuple[Any, Any], channels: int
-) -> tuple[Array, Array]:
+def _check_range(value_range: tuple[Any, Any], channels: int) -> tuple[Array, Array]:
     low, high = (np.asarray(bound, "float32") for bound in value_range)
     if any(x.shape not in ((), (channels,)) for x in (low, high)) or not (
         np.all(low < high)

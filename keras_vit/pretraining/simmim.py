@@ -9,8 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Array
-from keras_vit._types import Tensor
+from keras_vit._types import Array, Tensor
 from keras_vit.layers import MaskToken
 from keras_vit.pretraining import masks
 from keras_vit.pretraining.base import float32_output_policy
@@ -141,9 +140,7 @@ class MaskedImageModeling(MaskedModel):
             batch_size = ops.shape(images)[0]
             masked = self.sample_mask(batch_size, self.seed_generator)
         masked = ops.cast(masked, "float32")
-        tokens = stages.embed(
-            images, lambda x: self.mask_token(x, masked), training
-        )
+        tokens = stages.embed(images, lambda x: self.mask_token(x, masked), training)
         tokens = stages.encode(tokens, training)
         x = self.decoder(tokens[:, stages.num_prefix :])
         # As in SimMIM's pixel shuffle, a patch is ordered (channel, row,
@@ -179,21 +176,15 @@ class MaskedImageModeling(MaskedModel):
         )
         kept = masks.num_kept_units(rows * columns, self.mask_ratio)
         noise = keras.random.uniform((batch_size, rows * columns), seed=seed)
-        masked = ops.reshape(
-            masks.mask_from_noise(noise, kept), (-1, rows, columns)
-        )
+        masked = ops.reshape(masks.mask_from_noise(noise, kept), (-1, rows, columns))
         masked = ops.repeat(ops.repeat(masked, height, axis=1), width, axis=2)
         return ops.reshape(masked, (-1, self.stages.num_patches))
 
-    def patch_losses(
-        self, images: Tensor, outputs: dict[str, Tensor]
-    ) -> Tensor:
+    def patch_losses(self, images: Tensor, outputs: dict[str, Tensor]) -> Tensor:
         difference = outputs["prediction"] - self.stages.patchify(images)
         return ops.mean(ops.abs(difference), axis=-1)
 
-    def prediction_to_pixels(
-        self, prediction: Tensor, patches: Tensor
-    ) -> Tensor:
+    def prediction_to_pixels(self, prediction: Tensor, patches: Tensor) -> Tensor:
         return prediction
 
 
@@ -205,9 +196,7 @@ def _initial_token(hidden_size: int, seed: int | None) -> Array:
     """
     # Without a seed, `random` is used, so that `keras.utils.set_random_seed`
     # determines the token as it does the weights of layers.
-    rng = np.random.default_rng(
-        random.randint(1, 10**9) if seed is None else seed
-    )
+    rng = np.random.default_rng(random.randint(1, 10**9) if seed is None else seed)
     x = rng.standard_normal((1, 1, hidden_size))
     while (outliers := np.abs(x) > 1).any():
         x[outliers] = rng.standard_normal(outliers.sum())

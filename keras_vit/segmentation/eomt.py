@@ -6,24 +6,15 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit import _replicas
-from keras_vit._types import Config
-from keras_vit._types import Shape
-from keras_vit._types import Tensor
-from keras_vit.layers import ClassToken
-from keras_vit.layers import LayerNormalization
-from keras_vit.layers import TransformerBlock
-from keras_vit.layers.composite import CompositeLayer
-from keras_vit.layers.composite import Layer
+from keras_vit import _checks, _replicas
+from keras_vit._types import Config, Shape, Tensor
+from keras_vit.layers import ClassToken, LayerNormalization, TransformerBlock
+from keras_vit.layers.composite import CompositeLayer, Layer
 from keras_vit.layers.resampling import resample_maps
-from keras_vit.models import Model
-from keras_vit.models import with_any_size
+from keras_vit.models import Model, with_any_size
 from keras_vit.models.features import check_takes_images
 from keras_vit.models.model import unique_name
-from keras_vit.segmentation.matching import SetModel
-from keras_vit.segmentation.matching import check_loss_options
-from keras_vit.segmentation.matching import mask_loss
+from keras_vit.segmentation.matching import SetModel, check_loss_options, mask_loss
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -135,9 +126,7 @@ def EoMT(
             "EoMT needs an encoder with position embeddings in the stem. "
             f"Received: {', '.join(x for x in names if 'position' in x)}"
         )
-    prefix = sum(
-        x.num_tokens for x in encoder.layers if isinstance(x, ClassToken)
-    )
+    prefix = sum(x.num_tokens for x in encoder.layers if isinstance(x, ClassToken))
     norm = encoder.get_layer("encoder_norm")
     grid = encoder.get_layer("patch_embedding").output
     head = EoMTHead(
@@ -200,9 +189,7 @@ class EoMTHead(CompositeLayer):
     def build(self, inputs_shape: Shape, grid_shape: Shape) -> None:
         width = inputs_shape[-1]
         options = {"dtype": self.dtype_policy}
-        self.class_head = keras.layers.Dense(
-            self.classes + 1, name="class", **options
-        )
+        self.class_head = keras.layers.Dense(self.classes + 1, name="class", **options)
         self.class_head.build((*inputs_shape[:2], width))
         self.mask_layers = []
         for number in (1, 2, 3):
@@ -307,9 +294,7 @@ class QueryMask(Layer):
         seen = resample_maps(ops.cast(inputs, "float32"), (rows, columns)) > 0
         seen = ops.reshape(seen, (batch, -1, queries))
         seen = ops.transpose(seen, (0, 2, 1))  # (B, Q, N)
-        random = keras.random.uniform(
-            (batch, queries, 1), seed=self.seed_generator
-        )
+        random = keras.random.uniform((batch, queries, 1), seed=self.seed_generator)
         is_free = random > ops.cast(self.probability, "float32")
         seen = ops.logical_or(seen, is_free)
         others = queries + self.num_prefix_tokens
@@ -319,9 +304,7 @@ class QueryMask(Layer):
         rest = ops.repeat(rest, ops.shape(seen)[2] - queries, axis=1)
         return ops.concatenate([seen, rest], axis=1)
 
-    def compute_output_spec(
-        self, inputs: Tensor, grid: Tensor
-    ) -> keras.KerasTensor:
+    def compute_output_spec(self, inputs: Tensor, grid: Tensor) -> keras.KerasTensor:
         batch, rows, columns = grid.shape[:3]
         length = None
         if None not in (rows, columns):
@@ -340,9 +323,7 @@ class AnnealMasks(keras.callbacks.Callback):
         power: Float. 0.9 in EoMT's code.
     """
 
-    def __init__(
-        self, steps: Sequence[tuple[int, int]], power: float = 0.9
-    ) -> None:
+    def __init__(self, steps: Sequence[tuple[int, int]], power: float = 0.9) -> None:
         super().__init__()
         self.steps, self.power = list(steps), power
 

@@ -5,28 +5,22 @@ import pathlib
 import keras
 import numpy as np
 
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import StrPath
-from keras_vit.config import ViTConfig
-from keras_vit.config import resolve
+from keras_vit._types import Array, Config, StrPath
+from keras_vit.config import ViTConfig, resolve
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers.initializers import skip_init
-from keras_vit.models import VisionTransformer
-from keras_vit.models import config_of
-from keras_vit.segmentation.eomt import EoMT
-from keras_vit.segmentation.eomt import QueryMask
-from keras_vit.weights.formats.eomt import CLASS_WEIGHTS
-from keras_vit.weights.formats.eomt import EOMT
-from keras_vit.weights.formats.eomt import EOMT_GATED
-from keras_vit.weights.formats.eomt import PROBABILITIES
-from keras_vit.weights.formats.format import read_folder
-from keras_vit.weights.formats.format import write_folder
+from keras_vit.models import VisionTransformer, config_of
+from keras_vit.segmentation.eomt import EoMT, QueryMask
+from keras_vit.weights.formats.eomt import (
+    CLASS_WEIGHTS,
+    EOMT,
+    EOMT_GATED,
+    PROBABILITIES,
+)
+from keras_vit.weights.formats.format import read_folder, write_folder
 from keras_vit.weights.formats.huggingface_config import mlp_ratio
 from keras_vit.weights.infer import infer_architecture
-from keras_vit.weights.weight_map import assign_all
-from keras_vit.weights.weight_map import from_checkpoint
-from keras_vit.weights.weight_map import to_checkpoint
+from keras_vit.weights.weight_map import assign_all, from_checkpoint, to_checkpoint
 
 _REGISTERS = "embeddings.register_tokens"
 _NO_OBJECT = ("no_object_weight", 0.1)
@@ -147,9 +141,7 @@ def save(model: keras.Model, folder: StrPath, overwrite: bool = False) -> None:
     )
 
 
-def _build(
-    config: Config, weights: dict[str, Array], masked: bool
-) -> keras.Model:
+def _build(config: Config, weights: dict[str, Array], masked: bool) -> keras.Model:
     shapes = {path: array.shape for path, array in weights.items()}
     inferred = infer_architecture(shapes, prefixes=("none",))
     activation = config.get("hidden_act", "gelu")
@@ -217,9 +209,7 @@ def _config(model: keras.Model) -> Config:
     rows, columns = c.grid_size or (1, 1)
     width, gated = c.hidden_size, c.activation == "swiglu"
     ratio = mlp_ratio(width, c.mlp_dim, gated)
-    problems = {
-        name: getattr(c, name) != value for name, value in _ENCODER.items()
-    } | {
+    problems = {name: getattr(c, name) != value for name, value in _ENCODER.items()} | {
         "activation": not gated and c.activation != "gelu",
         "layer_scale": c.layer_scale is None,
         "grid_size": rows != columns,

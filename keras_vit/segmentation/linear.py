@@ -7,9 +7,7 @@ import keras
 from keras_vit import _checks
 from keras_vit.layers import UpsampleMap
 from keras_vit.layers.replicated import BatchNormalization
-from keras_vit.models import Model
-from keras_vit.models import dense_features
-from keras_vit.models import patch_pixels
+from keras_vit.models import Model, dense_features, patch_pixels
 from keras_vit.models.features import check_takes_images
 from keras_vit.models.model import unique_name
 
@@ -95,9 +93,7 @@ def LinearSegmenter(
         dtype="float32",
         name="head",
     )(x)
-    x = UpsampleMap(patch_pixels(encoder), dtype="float32", name="pixels")(
-        x, images
-    )
+    x = UpsampleMap(patch_pixels(encoder), dtype="float32", name="pixels")(x, images)
     if classifier_activation is not None:
         x = keras.layers.Activation(
             classifier_activation, dtype="float32", name="probabilities"

@@ -9,12 +9,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit import _replicas
+from keras_vit import _checks, _replicas
 from keras_vit._program import require
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import Tensor
+from keras_vit._types import Array, Config, Tensor
 from keras_vit.models import Model
 
 # Annotations are often rounded to a pixel outside of the image.
@@ -118,9 +115,7 @@ def mask_loss(
             f"Received: {shapes[0]} and {shapes[1]}"
         )
     labels = checked(labels, outputs["classes"].shape[-1] - 1)
-    suffixes = [
-        name.removeprefix("masks") for name in outputs if "masks_" in name
-    ]
+    suffixes = [name.removeprefix("masks") for name in outputs if "masks_" in name]
     total = 0.0
     for suffix in (*suffixes, ""):
         logits = ops.cast(outputs[f"masks{suffix}"], "float32")
@@ -170,8 +165,7 @@ def check_loss_options(options: Config | None) -> Config:
             _checks.positive_int(name, value)
         elif isinstance(value, bool) or not 0 <= value < float("inf"):
             raise ValueError(
-                f"`{name}` must be a number, 0 or more. Received: "
-                f"{name}={value!r}"
+                f"`{name}` must be a number, 0 or more. Received: {name}={value!r}"
             )
     if not options.get("importance", 0) <= 1 <= options.get("oversampling", 1):
         raise ValueError(
@@ -325,9 +319,9 @@ def class_loss(
     found = ops.sum(matched * found[..., None], axis=1)  # (B, Q)
     found = ops.where(found > 0, found - 1, none)
     weights = ops.where(found == none, no_object_weight, 1.0)
-    losses = ops.take_along_axis(
-        -ops.log_softmax(classes), found[..., None], axis=2
-    )[..., 0]
+    losses = ops.take_along_axis(-ops.log_softmax(classes), found[..., None], axis=2)[
+        ..., 0
+    ]
     # 0 if no query has a weight: no objects, and `no_object_weight=0`.
     total = _replicas.sum_of_all(ops.sum(weights))
     return ops.sum(weights * losses) / ops.where(total > 0, total, 1.0)
@@ -343,9 +337,7 @@ def _mask_losses(
     uniform: Callable[..., Tensor],
 ) -> tuple[Tensor, Tensor]:
     """Returns cross-entropy and dice loss of pairs of masks (B, N, h, w)."""
-    logits, masks = (
-        ops.reshape(x, (-1, *x.shape[2:])) for x in (logits, masks)
-    )
+    logits, masks = (ops.reshape(x, (-1, *x.shape[2:])) for x in (logits, masks))
     valid = ops.cast(ops.reshape(valid, (-1,)), "float32")
     fixed = ops.stop_gradient(logits)
     count = ops.shape(logits)[0]

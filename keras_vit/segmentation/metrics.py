@@ -6,9 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import Tensor
+from keras_vit._types import Array, Config, Tensor
 
 # float32 holds the integers up to it, and float32 is the one dtype that all
 # backends have on all devices. Counts are sums of a multiple of it and a rest.
@@ -62,8 +60,7 @@ class MeanIoU(keras.metrics.Metric):
         self.classes = _checks.positive_int("classes", classes)
         if ignore is not None and not isinstance(ignore, numbers.Integral):
             raise ValueError(
-                "`ignore` must be an integer or None. Received: "
-                f"ignore={ignore!r}"
+                f"`ignore` must be an integer or None. Received: ignore={ignore!r}"
             )
         self.ignore = ignore
         self._multiples, self._rests = (
@@ -112,9 +109,7 @@ class MeanIoU(keras.metrics.Metric):
         multiples = total // _LARGEST_REST
         total = ops.cast(total - multiples * _LARGEST_REST, "float32")
         self._multiples.assign_add(ops.cast(multiples, "float32"))
-        self._rests.assign_add(
-            ops.where(ops.any(wrong), float("nan"), total - rests)
-        )
+        self._rests.assign_add(ops.where(ops.any(wrong), float("nan"), total - rests))
 
     def result(self) -> Tensor:
         confusion = ops.convert_to_tensor(self._multiples) * _LARGEST_REST

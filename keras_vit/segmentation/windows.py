@@ -4,8 +4,7 @@ import keras
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit._types import Array
-from keras_vit._types import ArrayLike
+from keras_vit._types import Array, ArrayLike
 
 
 def sliding_window(

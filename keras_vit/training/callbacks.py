@@ -9,8 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 
@@ -18,10 +17,8 @@ from keras_vit import _checks
 from keras_vit._logging import logger
 from keras_vit._program import require
 from keras_vit._types import StrPath
-from keras_vit.optimizers import averaged
-from keras_vit.optimizers import inner_optimizer
-from keras_vit.training.run_folder import atomic_write
-from keras_vit.training.run_folder import log_os_errors
+from keras_vit.optimizers import averaged, inner_optimizer
+from keras_vit.training.run_folder import atomic_write, log_os_errors
 
 # The metrics by name, in all calls by `model.fit`: Keras's default is None.
 Logs: TypeAlias = Any
@@ -194,9 +191,7 @@ class StopEarly(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if self.is_due:
-            logger.info(
-                f"stopped: {self._patience} evaluations without improvement"
-            )
+            logger.info(f"stopped: {self._patience} evaluations without improvement")
             self.model.stop_training = True
 
 
@@ -307,9 +302,7 @@ class EventFiles(keras.callbacks.Callback):
                     shutil.rmtree(self._folder, ignore_errors=True)
                     self._folder.mkdir(parents=True)
                     # TensorBoard reads files of such names.
-                    path = (
-                        self._folder / f"events.out.tfevents.{time.time_ns()}"
-                    )
+                    path = self._folder / f"events.out.tfevents.{time.time_ns()}"
                     self._file = self._tf.io.TFRecordWriter(str(path))
                     self._write(file_version="brain.Event:2")
                     rows = self._metrics.rows

@@ -6,23 +6,18 @@ import os
 import pathlib
 import signal
 import threading
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit._logging import logger
-from keras_vit._types import Array
-from keras_vit._types import StrPath
+from keras_vit._types import Array, StrPath
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.optimizers import assign_averages
-from keras_vit.training.callbacks import Logs
-from keras_vit.training.callbacks import best_row
-from keras_vit.training.run_folder import atomic_write
-from keras_vit.training.run_folder import log_os_errors
+from keras_vit.training.callbacks import Logs, best_row
+from keras_vit.training.run_folder import atomic_write, log_os_errors
 
 
 class Diverged(ArithmeticError):
@@ -103,9 +98,7 @@ def to_arrays(state: dict[str, Any]) -> dict[str, Array]:
     return arrays
 
 
-def write_state(
-    path: StrPath, arrays: dict[str, Array], note: dict[str, Any]
-) -> None:
+def write_state(path: StrPath, arrays: dict[str, Array], note: dict[str, Any]) -> None:
     # The names of the arrays are stored too, because a zip archive has no
     # checksum of its list of members.
     text = json.dumps({**note, "names": list(arrays)}).encode()
@@ -287,9 +280,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         for name, variable in variables.items():
             variable.assign(arrays[name])
         self._metrics = [
-            array
-            for name, array in arrays.items()
-            if name.startswith("metrics/")
+            array for name, array in arrays.items() if name.startswith("metrics/")
         ]
         if self._metrics:
             self._random = arrays.get("random/0")
@@ -387,11 +378,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         self._raise_if_diverged(logs)
         # The best weights are saved before the checkpoint: a run that is
         # killed between the two evaluates this step again.
-        if (
-            self.keep_best
-            and self.rows
-            and best_row(self.rows) is self.rows[-1]
-        ):
+        if self.keep_best and self.rows and best_row(self.rows) is self.rows[-1]:
             self.save(path=self._best)
         if self._due():
             self.save()
@@ -413,9 +400,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         loss = float(logs["loss"])
         if np.isfinite(loss):
             return
-        rate = float(
-            keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)
-        )
+        rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
         raise Diverged(
             f"The loss is {loss} at step {self.done}, with a learning rate "
             f"of {rate:.3g}. {self.last} Lower the learning rate, or lengthen "

@@ -10,12 +10,8 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import ClassVar
-from typing import Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 from keras_vit import _program
 from keras_vit._logging import logger
@@ -26,17 +22,17 @@ from keras_vit._program import require as require
 from keras_vit._program import user_errors as user_errors
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.mixed_sizes import TokenBudget
-from keras_vit.data.protocols import PROTOCOLS
-from keras_vit.data.protocols import height_and_width
+from keras_vit.data.protocols import PROTOCOLS, height_and_width
 from keras_vit.data.randaugment import AUGREG
 from keras_vit.data.splits import parse_holdout
-from keras_vit.training.checkpoint import Diverged
-from keras_vit.training.checkpoint import Preempted
-from keras_vit.training.models import MODEL_NAMES
-from keras_vit.training.models import check_patch_size
-from keras_vit.training.models import choose_patch_size
+from keras_vit.training.checkpoint import Diverged, Preempted
+from keras_vit.training.models import (
+    MODEL_NAMES,
+    check_patch_size,
+    choose_patch_size,
+    resolve_model_spec,
+)
 from keras_vit.training.models import parse_image_size as parse_image_size
-from keras_vit.training.models import resolve_model_spec
 from keras_vit.training.presets import Published
 
 # What `--help` shows for a value, unless its flag says otherwise.
@@ -51,9 +47,7 @@ _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 }
 
 
-def flag(
-    text: str, default: Any = None, metavar: str = "", **limits: Any
-) -> Any:
+def flag(text: str, default: Any = None, metavar: str = "", **limits: Any) -> Any:
     """Returns a dataclass field that `parse_args` turns into a flag; `limits`
     of its values, by the names of `_LIMITS`, are checked by `check_flags`."""
     metadata = {"help": text, "metavar": metavar, "limits": limits}
@@ -65,8 +59,7 @@ def preset_flag(presets: Mapping[str | None, Published]) -> Any:
     settings."""
     names = tuple(name for name in presets if name)
     return flag(
-        "published settings for all flags that are not given: "
-        + ", ".join(names),
+        "published settings for all flags that are not given: " + ", ".join(names),
         choices=names,
     )
 
@@ -119,9 +112,7 @@ def parse_args(
     hints = typing.get_type_hints(config_class)
     # `--help` lists a recipe's own flags before those of its base classes.
     names = [
-        name
-        for base in config_class.__mro__
-        for name in inspect.get_annotations(base)
+        name for base in config_class.__mro__ for name in inspect.get_annotations(base)
     ]
     fields = dataclasses.fields(config_class)
     for field in sorted(fields, key=lambda f: names.index(f.name)):
@@ -226,8 +217,7 @@ class ProgramFlags:
     """Flags of all programs that train."""
 
     image_size: int | None = flag(
-        "images are resized to N x N; default: that of the model or of the "
-        "dataset"
+        "images are resized to N x N; default: that of the model or of the dataset"
     )
     mode: str | None = flag(
         "pixel values: tf for [-1, 1], torch for normalization by ImageNet's "
@@ -240,9 +230,7 @@ class ProgramFlags:
         "their activations, to use less memory",
         False,
     )
-    mixed_precision: bool = flag(
-        "compute in bfloat16, for TPUs and newer GPUs", False
-    )
+    mixed_precision: bool = flag("compute in bfloat16, for TPUs and newer GPUs", False)
     seed: int = flag(
         "random seed of the initial weights, the order of the images and the "
         "augmentation; the split into training and validation images does not "
@@ -256,9 +244,7 @@ class ProgramFlags:
         "followed by the name of the dataset",
         metavar="DIR",
     )
-    overwrite: bool = flag(
-        "replace the files of an earlier run in --output", False
-    )
+    overwrite: bool = flag("replace the files of an earlier run in --output", False)
 
     def __post_init__(self) -> None:
         check_flags(self)
@@ -349,8 +335,7 @@ class TrainingFlags(ProgramFlags):
         f"{', '.join(AUGREG)}; default: none"
     )
     mixup: float | None = flag(
-        "mixup with lambda sampled from Beta(P, P), such as 0.2; default: no "
-        "mixup",
+        "mixup with lambda sampled from Beta(P, P), such as 0.2; default: no mixup",
         metavar="P",
         minimum=0,
     )
@@ -394,22 +379,17 @@ class TrainingFlags(ProgramFlags):
         "auto",
     )
     evaluate_every: int | None = flag(
-        "steps between two evaluations; default: depends on the number of "
-        "steps",
+        "steps between two evaluations; default: depends on the number of steps",
         minimum=1,
     )
     checkpoint_every: int | None = flag(
         "steps between two checkpoints; default: --evaluate-every", minimum=1
     )
-    tensorboard: bool = flag(
-        "write event files for TensorBoard to --output", False
-    )
+    tensorboard: bool = flag("write event files for TensorBoard to --output", False)
 
     # Published settings by `preset`. It and what `build_optimizer` reads are
     # fields of the programs that have a flag or a setting for them.
-    presets: ClassVar[Mapping[str | None, Published]] = {
-        None: Published("none", {})
-    }
+    presets: ClassVar[Mapping[str | None, Published]] = {None: Published("none", {})}
     preset = layer_decay = momentum_dtype = None
     optimizer, weight_decay, clip = "adamw", 0.0, 1.0
 
@@ -451,9 +431,7 @@ class TrainingFlags(ProgramFlags):
         if spec["stride"]:  # not of a ResNet, which has no patches
             patch_size = patch_size or choose_patch_size(image_size)
             check_patch_size(image_size, patch_size * spec["stride"])
-        return dataclasses.replace(
-            self, image_size=image_size, patch_size=patch_size
-        )
+        return dataclasses.replace(self, image_size=image_size, patch_size=patch_size)
 
     def encoder_arguments(self) -> dict[str, Any]:
         """Returns the arguments of encoders among the flags that are not 0."""
@@ -463,9 +441,7 @@ class TrainingFlags(ProgramFlags):
 
     def scaled_rate(self, rate: float, batch_size: int) -> float:
         """Returns a published learning rate for a batch size."""
-        return (
-            rate * (batch_size / self.rate_images) if self.rate_images else rate
-        )
+        return rate * (batch_size / self.rate_images) if self.rate_images else rate
 
     @property
     def published(self) -> Published:
@@ -600,16 +576,13 @@ class SupervisedFlags(PresetFlags):
         "--weights; default: none",
         metavar="FILE|NAME",
     )
-    teacher_model: str | None = flag(
-        "the --model of the teacher, for released weights"
-    )
+    teacher_model: str | None = flag("the --model of the teacher, for released weights")
     teacher_size: int | str | None = flag(
         "images are resized to this size for the teacher; default: its own",
         metavar="N|HxW",
     )
     teacher_mode: str | None = flag(
-        "the --mode of the teacher; default: its own, or tf if its file does "
-        "not tell",
+        "the --mode of the teacher; default: its own, or tf if its file does not tell",
         choices=("tf", "torch", "clip"),
     )
     distill: str | None = flag(
@@ -774,9 +747,7 @@ class LabelFreeFlags(PresetFlags):
 def check_is_vit(model: str | None) -> None:
     """Raises a `ValueError` if a model is no Vision Transformer."""
     if resolve_model_spec(model, None)["stride"] != 1:
-        raise ValueError(
-            f"{model} is no Vision Transformer: give one, such as ViTB16."
-        )
+        raise ValueError(f"{model} is no Vision Transformer: give one, such as ViTB16.")
 
 
 def resolve_pretraining(

@@ -8,24 +8,19 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit import converters
-from keras_vit import models
+from keras_vit import converters, models
 from keras_vit._types import StrPath
-from keras_vit.config import BIT_VARIANTS
-from keras_vit.config import VARIANTS
-from keras_vit.config import ViTConfig
-from keras_vit.config import stride
-from keras_vit.config import variant_sizes
+from keras_vit.config import BIT_VARIANTS, VARIANTS, ViTConfig, stride, variant_sizes
 from keras_vit.converters import describe
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.protocols import height_and_width
-from keras_vit.weights import Checkpoint
-from keras_vit.weights import open_checkpoint
-from keras_vit.weights import resolve_weights
+from keras_vit.weights import Checkpoint, open_checkpoint, resolve_weights
 from keras_vit.weights.files import read_config
-from keras_vit.weights.formats import check_representable
-from keras_vit.weights.formats import get_weight_map
-from keras_vit.weights.formats import implied_arguments
+from keras_vit.weights.formats import (
+    check_representable,
+    get_weight_map,
+    implied_arguments,
+)
 from keras_vit.weights.infer import is_position_layer
 
 PATCHES = range(2, 17)
@@ -69,9 +64,7 @@ def choose_patch_size(image_size: int | tuple[int, int]) -> int:
     )
 
 
-def check_patch_size(
-    image_size: int | tuple[int, int], patch_size: int
-) -> None:
+def check_patch_size(image_size: int | tuple[int, int], patch_size: int) -> None:
     """Raises a `ValueError` if the patch size does not divide the image size,
     both in pixels."""
     sides = height_and_width(image_size)
@@ -84,9 +77,7 @@ def check_patch_size(
         )
 
 
-def fine_tuning_size(
-    spec: dict, side: int | None
-) -> int | tuple[int, int] | None:
+def fine_tuning_size(spec: dict, side: int | None) -> int | tuple[int, int] | None:
     """Returns the image size at which a recipe fine-tunes weights by default.
 
     It is that of the weights, `spec` being what `resolve_model_spec` returns.
@@ -219,8 +210,7 @@ def resolve_model_spec(
         close = difflib.get_close_matches(model, MODEL_NAMES)
         hint = f" Did you mean {' or '.join(close)}?" if close else ""
         raise ValueError(
-            f"There is no model {model!r}.{hint} There are: "
-            f"{', '.join(MODEL_NAMES)}."
+            f"There is no model {model!r}.{hint} There are: {', '.join(MODEL_NAMES)}."
         )
     if weights is not None:
         return _checkpoint_spec(model, weights, patch_size)
@@ -326,9 +316,7 @@ def _checkpoint_spec(
                 )
     sizes, image_size = vars(checkpoint.config), None
     if "hidden_size" not in sizes:  # a BiT's weights are for images of any size
-        image_size = (
-            config_of_run(checkpoint.path).get("config", {}).get("image_size")
-        )
+        image_size = config_of_run(checkpoint.path).get("config", {}).get("image_size")
         image_size = parse_image_size(image_size or 224)
     elif sizes["grid_size"] is not None and rows is not None:
         image_size = parse_image_size(
@@ -488,13 +476,9 @@ def spread_positions(model: keras.Model, seed: int) -> None:
     # of 0.5 gives 0.97 after 600. All kinds of position embeddings have the
     # same one, wherever they are added.
     layers = [x for x in model.layers if is_position_layer(x.name)]
-    tables = [
-        table for x in layers for table in x.embedding_variables().values()
-    ]
+    tables = [table for x in layers for table in x.embedding_variables().values()]
     for i, table in enumerate(tables):
-        table.assign(
-            keras.random.normal(table.shape, stddev=0.5, seed=seed + i)
-        )
+        table.assign(keras.random.normal(table.shape, stddev=0.5, seed=seed + i))
 
 
 def initialize_positions(model: keras.Model, seed: int) -> None:

@@ -4,23 +4,18 @@ pyplot is not used, so that the caller's pyplot state does not change.
 """
 
 import pathlib
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit._program import plot_label
-from keras_vit._program import require
-from keras_vit._types import Array
-from keras_vit._types import ArrayLike
-from keras_vit._types import StrPath
+from keras_vit._program import plot_label, require
+from keras_vit._types import Array, ArrayLike, StrPath
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.training.callbacks import SCORES
-from keras_vit.training.run_folder import atomic_write
-from keras_vit.training.run_folder import log_os_errors
+from keras_vit.training.run_folder import atomic_write, log_os_errors
 
 _TRAIN, _TEST, _WRONG = "#9aa5b1", "#1f5fa8", "#c62828"
 _COLORS = {"train": _TRAIN, "validation": _TEST, "test": _TEST}

@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from keras_vit.data.crops import CROPS
-from keras_vit.data.crops import MultiCrop
+from keras_vit.data.crops import CROPS, MultiCrop
 from keras_vit.training.models import COMPACT
 
 # Settings of which one replaces the others.
@@ -528,9 +527,7 @@ MASKED = {
             "not_decayed": _NOT_DECAYED,
             "initialize": "mae",
         },
-        by_model=_small(
-            {**_SMALL_MASKED, "decoder_layers": 2, "decoder_width": 32}
-        ),
+        by_model=_small({**_SMALL_MASKED, "decoder_layers": 2, "decoder_width": 32}),
     ),
 }
 

@@ -8,22 +8,15 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit import inspection
-from keras_vit import pretraining
+from keras_vit import inspection, pretraining
 from keras_vit._logging import logger
 from keras_vit._types import Array
-from keras_vit.converters import save
-from keras_vit.converters import write_keras
+from keras_vit.converters import save, write_keras
 from keras_vit.models import weights_by_path
 from keras_vit.schedules import CosineSchedule
-from keras_vit.training.callbacks import Logs
-from keras_vit.training.callbacks import completed_steps
-from keras_vit.training.models import COMPACT
-from keras_vit.training.models import build_model
-from keras_vit.training.models import lossless_layout
-from keras_vit.training.plots import pixel_range
-from keras_vit.training.plots import plot_grid
-from keras_vit.training.plots import unit_range
+from keras_vit.training.callbacks import Logs, completed_steps
+from keras_vit.training.models import COMPACT, build_model, lossless_layout
+from keras_vit.training.plots import pixel_range, plot_grid, unit_range
 from keras_vit.training.run_folder import atomic_write
 
 # Mean of the metric `teacher_diversity` over an interval, below which the
@@ -214,22 +207,16 @@ def build_momentum_model(
     options = {
         "output_dim": config.output_dim,
         "hidden_dim": config.hidden_dim,
-        "teacher_momentum": CosineSchedule(
-            config.teacher_momentum, 1.0, config.steps
-        ),
+        "teacher_momentum": CosineSchedule(config.teacher_momentum, 1.0, config.steps),
     }
     if config.method == "mocov3":
-        return pretraining.MoCoV3(
-            encoder, temperature=config.temperature, **options
-        )
+        return pretraining.MoCoV3(encoder, temperature=config.temperature, **options)
     return pretraining.DINO(
         encoder,
         bottleneck_dim=config.bottleneck_dim,
         teacher_temperature=config.teacher_temperature,
         student_temperature=config.temperature,
-        center_momentum=(
-            None if config.no_centering else config.center_momentum
-        ),
+        center_momentum=(None if config.no_centering else config.center_momentum),
         frozen_steps=config.frozen_steps,
         koleo_weight=config.koleo_weight,
         seed=config.seed,
@@ -357,9 +344,7 @@ def attention_rows(model: Any, images: Array, mode: str) -> dict[str, Array]:
     return {"image": unit_range(images, mode), **named}
 
 
-def reconstruction_rows(
-    model: Any, images: Array, mode: str
-) -> dict[str, Array]:
+def reconstruction_rows(model: Any, images: Array, mode: str) -> dict[str, Array]:
     """Returns images, the masked images and their reconstructions, always with
     the same mask."""
     count, patches = len(images), model.stages.num_patches

@@ -15,8 +15,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -55,9 +54,7 @@ def check_output(folder: StrPath, overwrite: bool) -> pathlib.Path:
     folder = pathlib.Path(folder).expanduser()
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--output {str(folder)!r} is a file, not a folder.")
-    begun = any(
-        (folder / name).is_dir() for name in (CHECKPOINTS, SWEEP, COMPARISON)
-    )
+    begun = any((folder / name).is_dir() for name in (CHECKPOINTS, SWEEP, COMPARISON))
     finished = (folder / DONE).exists()
     used = folder.is_dir() and any(folder.iterdir())
     if used and (finished or not begun) and not overwrite:
@@ -71,9 +68,7 @@ def check_output(folder: StrPath, overwrite: bool) -> pathlib.Path:
             + f". Choose another --output{further * finished}, or replace what "
             "an earlier run wrote with --overwrite."
         )
-    existing = next(
-        p for p in (folder, *folder.absolute().parents) if p.exists()
-    )
+    existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise ValueError(
             f"The output folder {str(folder)!r} cannot be written, because "

@@ -9,15 +9,13 @@ from typing import Any
 import keras
 
 from keras_vit._logging import show as show_log
-from keras_vit._program import require
-from keras_vit._program import user_errors
+from keras_vit._program import require, user_errors
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.loading import load_dataset
 from keras_vit.data.splits import parse_holdout
 from keras_vit.distribution import get_strategy
 from keras_vit.distribution.strategy import Strategy
-from keras_vit.optimizers import PublishedAdamW
-from keras_vit.optimizers import PublishedSGD
+from keras_vit.optimizers import PublishedAdamW, PublishedSGD
 from keras_vit.schedules import WarmupDecay
 from keras_vit.training.run_folder import check_output
 from keras_vit.training.training_run import print_results
@@ -76,9 +74,7 @@ def warmup_decay(config: Any) -> WarmupDecay:
     """Returns the learning rate of a config by step: a warm-up, and its
     `decay`, by default a cosine."""
     decay = getattr(config, "decay", "cosine")
-    return WarmupDecay(
-        config.learning_rate, config.steps, config.warmup_steps, decay
-    )
+    return WarmupDecay(config.learning_rate, config.steps, config.warmup_steps, decay)
 
 
 def load_run_data(config: Any) -> ImageDataset:

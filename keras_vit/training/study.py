@@ -4,8 +4,7 @@ import dataclasses
 import json
 import pathlib
 import shutil
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -16,22 +15,19 @@ from keras_vit._program import user_errors
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.schedules import warmup_cosine
-from keras_vit.training.callbacks import score_name
-from keras_vit.training.callbacks import selection_score
-from keras_vit.training.checkpoint import Diverged
-from keras_vit.training.checkpoint import check_same_run
+from keras_vit.training.callbacks import score_name, selection_score
+from keras_vit.training.checkpoint import Diverged, check_same_run
 from keras_vit.training.command_line import parse_learning_rates
 from keras_vit.training.plots import plot_sweep
-from keras_vit.training.run_folder import DONE
-from keras_vit.training.run_folder import SWEEP
-from keras_vit.training.run_folder import check_output
-from keras_vit.training.run_folder import program_info
-from keras_vit.training.run_folder import save_json
-from keras_vit.training.setup import build_optimizer
-from keras_vit.training.setup import jit_compile
-from keras_vit.training.setup import set_up
-from keras_vit.training.training_run import Run
-from keras_vit.training.training_run import fingerprint
+from keras_vit.training.run_folder import (
+    DONE,
+    SWEEP,
+    check_output,
+    program_info,
+    save_json,
+)
+from keras_vit.training.setup import build_optimizer, jit_compile, set_up
+from keras_vit.training.training_run import Run, fingerprint
 
 FILES = ("sweep.json", "sweep.png")
 
@@ -146,17 +142,14 @@ def _summarize(
     label = score.replace("_", " ")
     name = label.removeprefix("validation ")
     found = {rate: x.get(score) for rate, x in results.items()}
-    logger.info(
-        f"\nlearning rate  {name} on {data.num_validation} validation images"
-    )
+    logger.info(f"\nlearning rate  {name} on {data.num_validation} validation images")
     for rate, value in found.items():
         text = "diverged" if value is None else f"{value:.4f}"
         logger.info(f"{rate:<13g}  {text}" + "  best" * (rate == best))
     logger.info(f"\ntraining on all images with {best:g}")
     summary = {
         "rates": [
-            {"learning_rate": rate, score: value}
-            for rate, value in found.items()
+            {"learning_rate": rate, score: value} for rate, value in found.items()
         ],
         "best": best,
         "holdout": config.holdout,
@@ -220,9 +213,7 @@ def train_classifier(
         return done
     with Run(config, data, strategy, output, summary) as run:
         model = build_model()
-        schedule = warmup_cosine(
-            config.learning_rate, config.steps, config.warmup
-        )
+        schedule = warmup_cosine(config.learning_rate, config.steps, config.warmup)
         model.compile(
             optimizer=build_optimizer(config, schedule),
             loss=losses.get_loss("softmax", config.one_hot),

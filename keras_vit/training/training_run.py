@@ -6,19 +6,14 @@ import pathlib
 import shlex
 import shutil
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
-from typing import Any
-from typing import Self
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 import keras
 
-from keras_vit import _checks
-from keras_vit import converters
-from keras_vit._logging import log_file
-from keras_vit._logging import logger
-from keras_vit._program import UserError
-from keras_vit._program import fill
+from keras_vit import _checks, converters
+from keras_vit._logging import log_file, logger
+from keras_vit._program import UserError, fill
 from keras_vit._types import StrPath
 from keras_vit._warnings import warn
 from keras_vit.converters import write_keras
@@ -26,29 +21,33 @@ from keras_vit.data import find_data_error
 from keras_vit.data.protocols import height_and_width
 from keras_vit.distribution.sharding import to_tf_dataset
 from keras_vit.distribution.strategy import Strategy
-from keras_vit.models import load_keras_file
-from keras_vit.models import mixed_sizes
-from keras_vit.models import one_size
-from keras_vit.training.callbacks import CSVMetrics
-from keras_vit.training.callbacks import EvaluateAverages
-from keras_vit.training.callbacks import EventFiles
-from keras_vit.training.callbacks import Progress
-from keras_vit.training.callbacks import StopEarly
-from keras_vit.training.callbacks import score_name
+from keras_vit.models import load_keras_file, mixed_sizes, one_size
+from keras_vit.training.callbacks import (
+    CSVMetrics,
+    EvaluateAverages,
+    EventFiles,
+    Progress,
+    StopEarly,
+    score_name,
+)
 from keras_vit.training.checkpoint import ResumableCheckpoint
 from keras_vit.training.models import lossless_layout
-from keras_vit.training.plots import plot_learning_curves
-from keras_vit.training.plots import plot_predictions
-from keras_vit.training.plots import sample_evenly
-from keras_vit.training.run_folder import CHECKPOINTS
-from keras_vit.training.run_folder import DONE
-from keras_vit.training.run_folder import atomic_write
-from keras_vit.training.run_folder import environment_info
-from keras_vit.training.run_folder import exclusive_lock
-from keras_vit.training.run_folder import log_os_errors
-from keras_vit.training.run_folder import prepare_output
-from keras_vit.training.run_folder import program_info
-from keras_vit.training.run_folder import save_json
+from keras_vit.training.plots import (
+    plot_learning_curves,
+    plot_predictions,
+    sample_evenly,
+)
+from keras_vit.training.run_folder import (
+    CHECKPOINTS,
+    DONE,
+    atomic_write,
+    environment_info,
+    exclusive_lock,
+    log_os_errors,
+    prepare_output,
+    program_info,
+    save_json,
+)
 
 FILES = (
     *("model.keras", "model.npz", "metrics.csv"),
@@ -92,9 +91,7 @@ def write_model(model: keras.Model, path: StrPath) -> None:
         write_keras(alone, temporary)
 
 
-def run_summary(
-    run: Any, model: keras.Model, row: dict[str, Any]
-) -> dict[str, Any]:
+def run_summary(run: Any, model: keras.Model, row: dict[str, Any]) -> dict[str, Any]:
     """Returns the content of `config.json`, with the row of `metrics.csv` of
     the weights that are saved."""
     metric = score_name(row)
@@ -166,9 +163,7 @@ def plot_title(run: Any, summary: dict[str, Any]) -> str:
     return f"{name} on {run.data.name}: {score.replace('_', ' ')} {value}"
 
 
-def write_predictions(
-    run: Any, model: keras.Model, summary: dict[str, Any]
-) -> None:
+def write_predictions(run: Any, model: keras.Model, summary: dict[str, Any]) -> None:
     """Plots the predictions for some of the evaluated images."""
     config, total = run.config, run.data.num_evaluation
     if len(model.inputs) > 1:  # patches of images of several sizes
@@ -176,9 +171,7 @@ def write_predictions(
     batches = run.data.evaluation(
         **config.batches(), batch_size=min(config.batch_size, total)
     )
-    images, labels = sample_evenly(
-        batches, total, multi_label=run.data.multi_label
-    )
+    images, labels = sample_evenly(batches, total, multi_label=run.data.multi_label)
     plot_predictions(
         model,
         images,
@@ -325,8 +318,7 @@ class Run:
         self.callbacks = []
         self.checkpoints = ResumableCheckpoint(
             output / CHECKPOINTS,
-            config.accumulate
-            * (config.checkpoint_every or config.evaluate_every),
+            config.accumulate * (config.checkpoint_every or config.evaluate_every),
             fingerprint(config),
             seed=config.seed,
             micro_batches=config.accumulate,
@@ -420,9 +412,7 @@ class Run:
             return self.distribute(train_batches(start))
 
         def is_over() -> bool:  # by `--patience`
-            return any(
-                isinstance(x, StopEarly) and x.is_due for x in self.callbacks
-            )
+            return any(isinstance(x, StopEarly) and x.is_due for x in self.callbacks)
 
         validation_data = self.distribute(validation_data)
         # Wrong options raise before the folder is opened.
@@ -594,10 +584,7 @@ def explain_error(
     None for any other error."""
     # Each backend wraps TensorFlow's error in one of its own.
     if found := find_data_error(error):
-        return (
-            f"{found} This was after step {checkpoints.done}. "
-            f"{checkpoints.last}"
-        )
+        return f"{found} This was after step {checkpoints.done}. {checkpoints.last}"
     count = strategy.process[1]
     if count > 1 and any(word in str(error) for word in _LOST):
         return (

@@ -16,28 +16,20 @@ import hashlib
 import importlib.resources
 import json
 import tarfile
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _onnx
-from keras_vit import converters
-from keras_vit import downloads
+from keras_vit import _onnx, converters, downloads
 from keras_vit._program import require
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import StrPath
-from keras_vit._types import Tensor
+from keras_vit._types import Array, Config, StrPath, Tensor
 from keras_vit.inspection import tokens
 from keras_vit.inspection.images import size_with_aspect
-from keras_vit.inspection.relevance import dense_heads
-from keras_vit.inspection.relevance import explain
+from keras_vit.inspection.relevance import dense_heads, explain
 from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers.resampling import resampling_matrix
 from keras_vit.models import patch_pixels
@@ -111,14 +103,10 @@ class Page:
         """Returns the outputs for one image and the direction 0, by name."""
         image = ops.convert_to_tensor(images)
         found = explain(self.model, image, ops.zeros((1, self.count)))
-        return dict(
-            zip(_OUTPUTS, map(ops.convert_to_numpy, found), strict=True)
-        )
+        return dict(zip(_OUTPUTS, map(ops.convert_to_numpy, found), strict=True))
 
 
-def write_page(
-    page: Page, path: Path, shape: Sequence[int | None], int8: bool
-) -> None:
+def write_page(page: Page, path: Path, shape: Sequence[int | None], int8: bool) -> None:
     """Writes the folder of a page."""
     archive, _ = downloads.fetch(
         downloads.cache_dir() / "npm", (RUNTIME,), label=RUNTIME.name
@@ -187,9 +175,7 @@ def _graphs(page: Page, size: tuple[int, ...]) -> dict[str, Any]:
             ({0: "rows", 1: "width"},),
             output_names=["picture"],
         ),
-        "model": trace(
-            model, inputs, ({0: "height"}, None), output_names=_OUTPUTS
-        ),
+        "model": trace(model, inputs, ({0: "height"}, None), output_names=_OUTPUTS),
     }
 
 

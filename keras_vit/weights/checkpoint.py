@@ -1,31 +1,19 @@
 """The `Checkpoint` class and `open_checkpoint`, which reads one."""
 
 import functools
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from keras_vit._published import PREPROCESSING
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import StrPath
+from keras_vit._types import Array, Config, StrPath
 from keras_vit._warnings import warn
-from keras_vit.config import ResNetConfig
-from keras_vit.config import ViTConfig
-from keras_vit.config import config_from
-from keras_vit.config import stride
-from keras_vit.weights import formats
-from keras_vit.weights import infer
-from keras_vit.weights.files import class_names_of
-from keras_vit.weights.files import locate
-from keras_vit.weights.files import read
-from keras_vit.weights.files import read_config
-from keras_vit.weights.files.keras import is_keras
-from keras_vit.weights.files.keras import read_keras
+from keras_vit.config import ResNetConfig, ViTConfig, config_from, stride
+from keras_vit.weights import formats, infer
+from keras_vit.weights.files import class_names_of, locate, read, read_config
+from keras_vit.weights.files.keras import is_keras, read_keras
 from keras_vit.weights.formats.keras_hub import mean_and_std
-from keras_vit.weights.weight_map import WeightMap
-from keras_vit.weights.weight_map import from_checkpoint
+from keras_vit.weights.weight_map import WeightMap, from_checkpoint
 
 # All models of these families were released with ImageNet's mean and standard
 # deviation; these are the names of their variants in several layouts.
@@ -244,18 +232,14 @@ class Checkpoint:
                 prefixes,
                 # Derived from the name of timm's architecture only, so it is
                 # checked against the shapes.
-                stored.pop("position_prefix", None)
-                if self.layout == "timm"
-                else None,
+                stored.pop("position_prefix", None) if self.layout == "timm" else None,
             )
             inferred |= self.pretraining
         except (ValueError, KeyError, IndexError) as error:
             reason = str(error)
             if not isinstance(error, ValueError):
                 reason = f"Arrays are missing or have no axes ({reason})."
-            raise ValueError(
-                f"{self.path!r} cannot be used. {reason}"
-            ) from error
+            raise ValueError(f"{self.path!r} cannot be used. {reason}") from error
         if self.layout == "big_vision" and (
             inferred.get("position_embedding") == "none"
         ):
@@ -300,9 +284,7 @@ def open_checkpoint(
         return _open_keras(path, layout, finite, decoder)
     arrays = read(path, finite)
     try:
-        code_base, weight_map, normalized, keys = formats.detect_layout(
-            arrays, layout
-        )
+        code_base, weight_map, normalized, keys = formats.detect_layout(arrays, layout)
         left_out = code_base.left_out(arrays)
         config = formats.find_config(code_base, path)
         stored = code_base.read_config(config) if config else {}
@@ -319,21 +301,15 @@ def open_checkpoint(
             # Without the decoder, its arrays are dropped, whatever their axes.
             decoder_heads if decoder else 1,
         )
-        weights = from_checkpoint(
-            normalized, weight_map, (heads, decoder_heads), keys
-        )
+        weights = from_checkpoint(normalized, weight_map, (heads, decoder_heads), keys)
         if not decoder:
             weights = infer.drop_pretraining(weights)
-        weights, stored = code_base.after_reading(
-            weights, stored, weight_map.variant
-        )
+        weights, stored = code_base.after_reading(weights, stored, weight_map.variant)
         if config:
             code_base.check_config(config, weights)
     except ValueError as error:
         wanted = f" the layout {layout!r}" if layout else " a known layout"
-        raise ValueError(
-            f"{str(path)!r} cannot be read as{wanted}. {error}"
-        ) from error
+        raise ValueError(f"{str(path)!r} cannot be read as{wanted}. {error}") from error
     if left_out:
         warn(
             f"{str(path)!r} holds {len(left_out)} arrays that are no part of "
@@ -391,9 +367,7 @@ def _open_keras(
     try:
         stored, build_arguments = infer.arguments_of(file)
     except ValueError as error:
-        raise ValueError(
-            f"{str(path)!r} was not made by keras_vit. {error}"
-        ) from error
+        raise ValueError(f"{str(path)!r} was not made by keras_vit. {error}") from error
     checkpoint = Checkpoint(
         str(path),
         "keras",

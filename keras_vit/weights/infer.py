@@ -11,9 +11,7 @@ import re
 from collections.abc import Collection
 from typing import TypeAlias
 
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import StrPath
+from keras_vit._types import Array, Config, StrPath
 from keras_vit._warnings import warn
 from keras_vit.config import POSITION_PREFIXES
 from keras_vit.weights.files.keras import KerasFile
@@ -141,9 +139,7 @@ def infer_architecture(
         inferred["pooling"] = "token_gap"
     else:
         before = inferred["final_norm"] != "after_pooling"
-        inferred["pooling"] = (
-            "token" if inferred["class_token"] and before else "gap"
-        )
+        inferred["pooling"] = "token" if inferred["class_token"] and before else "gap"
     layer, array = next(
         (
             (name, array)
@@ -501,10 +497,7 @@ def arguments_of(file: KerasFile) -> tuple[Config, Config]:
             }
             # Lists are tuples in JSON.
             told, built = (
-                {
-                    k: tuple(v) if isinstance(v, list) else v
-                    for k, v in x.items()
-                }
+                {k: tuple(v) if isinstance(v, list) else v for k, v in x.items()}
                 for x in (file.metadata.get(k, {}) for k in ("told", "built"))
             )
             if told:  # arrays decide on sizes, of which metadata may lie
@@ -583,8 +576,7 @@ def arguments_from_layer_configs(
         "position_placement": placement(layer),
         # Layers of rotary positions have none, and any would do.
         "resampling": positions.get("resampling", "bilinear_align_corners"),
-        "pooling": built["pooling"]
-        or ("token" if arguments["class_token"] else "gap"),
+        "pooling": built["pooling"] or ("token" if arguments["class_token"] else "gap"),
     }
     if embedding == "rope":
         for name in ("base", "shift", "jitter", "rescale"):

@@ -6,9 +6,7 @@ import pathlib
 import tomllib
 import urllib.parse
 from collections.abc import Callable
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -16,8 +14,7 @@ import numpy as np
 from keras_vit import downloads
 from keras_vit._types import Config
 from keras_vit.downloads import Source
-from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.checkpoint import open_checkpoint
+from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.formats import RESNET_CONSTANTS
 
 Weights = TypeVar("Weights")
@@ -71,9 +68,7 @@ def resolve_weights(
         names, lower = [*tags, *ALIASES], weights.lower()
         most = 1 if lower in names else 2
         close = difflib.get_close_matches(lower, names, most)
-        hint = (
-            f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-        )
+        hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
         raise FileNotFoundError(
             f"There is no file {weights!r}, and no weights have that name."
             f"{hint} Names: {', '.join(map(repr, tags))}; see "
@@ -95,15 +90,12 @@ def resolve_weights(
     layouts = dict(released.files)
     # MoCo v3's number of heads, for example, is not that of the variant.
     sizes = {
-        name: released.arguments.get(name, size)
-        for name, size in (sizes or {}).items()
+        name: released.arguments.get(name, size) for name, size in (sizes or {}).items()
     }
     checked = {}  # a file is read once: to check it, and for its weights
 
     def check(path: pathlib.Path, source: Source) -> None:
-        checkpoint = open_checkpoint(
-            path, layouts[source], sizes.get("num_heads")
-        )
+        checkpoint = open_checkpoint(path, layouts[source], sizes.get("num_heads"))
         _check_complete(checkpoint, released, sizes)
         checked[source] = checkpoint
 
@@ -161,8 +153,7 @@ def list_weights(
     if model is not None and not tags_of(model):
         models = dict.fromkeys(name for name, _ in RELEASED)
         raise ValueError(
-            f"There are weights for {', '.join(models)}. Received: "
-            f"model={model!r}"
+            f"There are weights for {', '.join(models)}. Received: model={model!r}"
         )
     rows = [("model", "weights", "pixels", "classes", "mode", "from", "here")]
     for (variant, tag), released in RELEASED.items():
@@ -180,9 +171,7 @@ def list_weights(
                 str(released.image_size),
                 classes + " 0-head" * released.zero_init_head,
                 released.preprocess_mode,
-                ", ".join(
-                    x.netloc if x.scheme != "hf" else "hf" for x in addresses
-                ),
+                ", ".join(x.netloc if x.scheme != "hf" else "hf" for x in addresses),
                 "yes" if is_cached else "",
             )
         )
@@ -193,10 +182,7 @@ def list_weights(
     print_fn("")
     for alias, tag in ALIASES.items():
         print_fn(f"{alias!r} is short for {tag!r}.")
-    print_fn(
-        "Also a path, 'https://...', 'hf://owner/name' or "
-        "'hf://owner/name/file'."
-    )
+    print_fn("Also a path, 'https://...', 'hf://owner/name' or 'hf://owner/name/file'.")
 
 
 def _folder(variant: str, tag: str) -> pathlib.Path:
@@ -234,9 +220,7 @@ def _check_complete(
         if block.startswith("block_"):
             blocks.setdefault(block, set()).add((name, array.shape))
     first = blocks.get("block_0")
-    problems += [
-        f"{x} is not like block_0" for x in blocks if blocks[x] != first
-    ]
+    problems += [f"{x} is not like block_0" for x in blocks if blocks[x] != first]
     if problems:
         raise ValueError(f"it is not the file expected: {'; '.join(problems)}")
 

@@ -1,16 +1,10 @@
 """Text report on a checkpoint: layout, architecture, size and keys."""
 
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import StrPath
-from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.checkpoint import open_checkpoint
-from keras_vit.weights.files import locate
-from keras_vit.weights.files import read
-from keras_vit.weights.files import read_config
+from keras_vit._types import Array, Config, StrPath
+from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
+from keras_vit.weights.files import locate, read, read_config
 from keras_vit.weights.files.keras import is_keras
-from keras_vit.weights.formats import detect_layout
-from keras_vit.weights.formats import is_config_of
+from keras_vit.weights.formats import detect_layout, is_config_of
 
 
 def report(
@@ -55,9 +49,7 @@ def report(
     if is_keras(path):
         arrays = checkpoint.weights
     inferred = _infer(checkpoint, arguments, ambiguities)
-    if "pooling" not in arguments and (
-        checkpoint.may_read_first_patch(inferred)
-    ):
+    if "pooling" not in arguments and (checkpoint.may_read_first_patch(inferred)):
         ambiguities.append(
             "pooling: 'gap', the mean of the patches, or 'first_patch', "
             'big_vision\'s pool_type="0", have the same arrays (--set '
@@ -80,9 +72,7 @@ def report(
     return "\n".join([*lines, *_key_table(arrays)])
 
 
-def _infer(
-    checkpoint: Checkpoint, arguments: Config, ambiguities: list[str]
-) -> Config:
+def _infer(checkpoint: Checkpoint, arguments: Config, ambiguities: list[str]) -> Config:
     """Returns the arguments of the model; appends to `ambiguities`."""
     try:
         inferred = checkpoint.arguments(arguments)
@@ -99,9 +89,7 @@ def _infer(
         count = inferred.get("num_positions")
         if count is not None and inferred["grid_size"] is None:
             grids = [
-                f"({n}, {count // n})"
-                for n in range(1, count + 1)
-                if count % n == 0
+                f"({n}, {count // n})" for n in range(1, count + 1) if count % n == 0
             ]
             ambiguities.append(
                 f"grid_size: {count} positions are no square. Give --set "

@@ -7,19 +7,12 @@ two sides, so the same map is used for reading and writing.
 
 import functools
 import re
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
-from typing import Any
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
-from einops import EinopsError
-from einops import rearrange
+from einops import EinopsError, rearrange
 
 from keras_vit._types import Array
 
@@ -157,10 +150,7 @@ class WeightMap:
             arrays = self.parameter_types[parameter_type]
             for path_name, (key_name, pattern) in arrays.items():
                 yield (
-                    [
-                        name.replace("*", path_name)
-                        for name in _tuple(path_names)
-                    ],
+                    [name.replace("*", path_name) for name in _tuple(path_names)],
                     [
                         self.prefix + name.replace("*", key_name)
                         for name in _tuple(key_names)
@@ -190,9 +180,7 @@ class WeightMap:
             if indices and "{i}" in path_names[0] and "{i}" not in key_names[0]:
                 shape = np.shape(arrays[key_names[0]])
                 indices = [{"i": i} for i in range((*shape, 0)[0])]
-            paths += [
-                _fill(name, index) for index in indices for name in path_names
-            ]
+            paths += [_fill(name, index) for index in indices for name in path_names]
         return paths
 
     def key(self, path: str, file_keys: Mapping[str, str] | None = None) -> str:
@@ -210,9 +198,7 @@ class WeightMap:
     def unmapped_keys(self, arrays: dict[str, Array]) -> list[str]:
         """Lists the keys of a checkpoint that have no keras_vit path."""
         found = {
-            key
-            for _, keys, _ in self.transfers(self.paths(arrays))
-            for key in keys
+            key for _, keys, _ in self.transfers(self.paths(arrays)) for key in keys
         }
         return sorted(set(arrays) - found)
 
@@ -251,8 +237,7 @@ def from_checkpoint(
     raise_problems(
         {
             "Arrays that this layout has no place for": [
-                file_keys.get(key, key)
-                for key in weight_map.unmapped_keys(arrays)
+                file_keys.get(key, key) for key in weight_map.unmapped_keys(arrays)
             ],
             "Arrays that are missing": missing,
             "Arrays of the wrong shape": wrong_shape,
@@ -362,9 +347,7 @@ def _transform(
     # Without `n` in the pattern, several arrays are blocks that share a key.
     sizes = {"h": heads, "n": max(count, len(arrays))}
     sizes = {
-        axis: size
-        for axis, size in sizes.items()
-        if re.search(rf"\b{axis}\b", pattern)
+        axis: size for axis, size in sizes.items() if re.search(rf"\b{axis}\b", pattern)
     }
     array = np.stack(arrays) if len(arrays) > 1 else arrays[0]
     array = rearrange(array, pattern, **sizes)
@@ -417,9 +400,7 @@ def _compile_template(
     return re.compile(pattern + re.escape(template[end:])), letters
 
 
-def _indices(
-    template: str, names: dict[str, list[str]]
-) -> list[dict[str, int]]:
+def _indices(template: str, names: dict[str, list[str]]) -> list[dict[str, int]]:
     """Lists the numbers for which a template is one of the names, in order,
     such as `[{"i": 0}, {"i": 1}]`."""
     candidates = names.get(_strip_numbers(_NUMBER.sub("0", template)))

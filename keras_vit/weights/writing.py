@@ -6,18 +6,13 @@ import pathlib
 import ml_dtypes
 import numpy as np
 
-from keras_vit._types import Array
-from keras_vit._types import Config
+from keras_vit._types import Array, Config
 from keras_vit._warnings import warn
-from keras_vit.weights.files import SUFFIXES
-from keras_vit.weights.files import write
-from keras_vit.weights.formats import check_representable
-from keras_vit.weights.formats import split
-from keras_vit.weights.formats.format import Checkpoint
-from keras_vit.weights.formats.format import write_folder
+from keras_vit.weights.files import SUFFIXES, write
+from keras_vit.weights.formats import check_representable, split
+from keras_vit.weights.formats.format import Checkpoint, write_folder
 from keras_vit.weights.infer import warn_if_heads_ambiguous
-from keras_vit.weights.weight_map import WeightMap
-from keras_vit.weights.weight_map import to_checkpoint
+from keras_vit.weights.weight_map import WeightMap, to_checkpoint
 
 DTYPES = {
     "float32": np.float32,

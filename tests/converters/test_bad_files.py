@@ -12,15 +12,11 @@ import pytest
 import safetensors
 
 from keras_vit import convert as _cli
-from keras_vit.converters import load
-from keras_vit.converters import save
+from keras_vit.converters import load, save
 from keras_vit.weights.files import read
 from keras_vit.weights.files import torch as torch_files
 from tests import attacks
-from tests.containers import FLAX
-from tests.containers import KEYS
-from tests.containers import put
-from tests.containers import to_arrays
+from tests.containers import FLAX, KEYS, put, to_arrays
 from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
@@ -71,9 +67,7 @@ def test_error_names_the_wrong_array(name, whole, tmp_path):
             key = number(key)
             if name == "a.keras":  # Keras itself finds these
                 message = "a.keras' cannot be loaded.* name=encoder_norm"
-        with pytest.raises(
-            ValueError, match=message.replace("KEY", shown(key))
-        ):
+        with pytest.raises(ValueError, match=message.replace("KEY", shown(key))):
             load(path)
     path = put(name, arrays, whole, tmp_path)
     assert load(path).name.startswith("vision_transformer")
@@ -105,10 +99,7 @@ def test_damaged_files_and_web_pages_are_refused(name, whole, tmp_path, capsys):
     data = file.read_bytes()
     page = b"\n<!DOCTYPE html><p>404"
     cases = [
-        *(
-            (part, "cut off")
-            for part in (data[: len(data) // 2], b"", page[:1])
-        ),
+        *((part, "cut off") for part in (data[: len(data) // 2], b"", page[:1])),
         (page, "It is a web page"),
     ]
     if name not in ("a.npz", "a.keras", "a.pth"):
@@ -131,9 +122,7 @@ INDICES = {
         for shard in ("../b.npz", "/tmp/b.npz", "x/b.npz", "..\\b.npz")
     },
     json.dumps({"weight_map": ONE}): "b: in one.npz and in two.npz",
-    json.dumps(
-        {"weight_map": TWO}
-    ): "a: in one.npz, not in two.npz|in no shard",
+    json.dumps({"weight_map": TWO}): "a: in one.npz, not in two.npz|in no shard",
     **{
         json.dumps({"weight_map": {"a": shard}}): "names the shard"
         for shard in ("x" * 300, "a\0b")

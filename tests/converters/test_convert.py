@@ -8,10 +8,8 @@ import pytest
 
 import keras_vit
 from keras_vit.weights import open_checkpoint
-from keras_vit.weights.formats import FORMATS
-from keras_vit.weights.formats import naflex
-from keras_vit.weights.weight_map import from_checkpoint
-from keras_vit.weights.weight_map import to_checkpoint
+from keras_vit.weights.formats import FORMATS, naflex
+from keras_vit.weights.weight_map import from_checkpoint, to_checkpoint
 from keras_vit.weights.writing import write_checkpoint
 from tests import golden_data
 

@@ -9,10 +9,8 @@ from keras_vit import convert as _cli
 from keras_vit._published import rotary_periods
 from keras_vit._verify import verify
 from keras_vit.converters import load
-from keras_vit.weights.files import read
-from keras_vit.weights.files import write
-from tests import golden_data
-from tests import originals
+from keras_vit.weights.files import read, write
+from tests import golden_data, originals
 from tests.harness import numpy
 
 TOLERANCE = 3e-5

@@ -11,12 +11,9 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.converters import load
-from keras_vit.converters import save
+from keras_vit.converters import load, save
 from tests.harness import numpy
-from tests.small import images
-from tests.small import randomize
-from tests.small import tiny
+from tests.small import images, randomize, tiny
 
 pytestmark = pytest.mark.backends("torch")
 CONSTANTS = {

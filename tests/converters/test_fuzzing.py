@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from tests.fuzzing import check
-from tests.fuzzing import readers
+from tests.fuzzing import check, readers
 
 pytestmark = pytest.mark.backends("torch")
 

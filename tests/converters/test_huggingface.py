@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from keras_vit import convert as _cli
-from keras_vit.converters import load
-from keras_vit.converters import save
+from keras_vit.converters import load, save
 from tests import golden_data
-from tests.small import randomize
-from tests.small import vit
+from tests.small import randomize, vit
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -115,9 +113,7 @@ def test_resampling_of_images_is_written(interpolation, resample, tmp_path):
 def test_preprocessing_matches_the_code_base(case, mean, tmp_path):
     given = {} if case.startswith("vit_jax") else {"num_heads": 3}
     folder = tmp_path / "folder"
-    _cli.convert(
-        golden_data.load_path(case), folder, to="huggingface", settings=given
-    )
+    _cli.convert(golden_data.load_path(case), folder, to="huggingface", settings=given)
     path = folder / "preprocessor_config.json"
     found = json.loads(path.read_text())
     assert found["image_mean"][0] == mean

@@ -165,9 +165,7 @@ def test_every_field_has_a_case(family):
         if not (isinstance(value, list) and (family, field) in THEY_FAIL)
     ],
 )
-def test_field_gives_their_numbers_or_is_refused(
-    family, field, value, tmp_path
-):
+def test_field_gives_their_numbers_or_is_refused(family, field, value, tmp_path):
     options = {field: value}
     if field == "use_gated_mlp":
         options["hidden_act"] = "silu"

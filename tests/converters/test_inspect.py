@@ -5,8 +5,7 @@ import pytest
 
 from keras_vit import convert as _cli
 from keras_vit.converters import save
-from keras_vit.weights.files import track
-from keras_vit.weights.files import write
+from keras_vit.weights.files import track, write
 from tests import golden_data
 from tests.small import vit
 
@@ -25,9 +24,7 @@ def inspected(capsys, *arguments):
 
 
 # One of each code base.
-@pytest.mark.parametrize(
-    "case", {x: c for c, x in golden_data.LOADED.items()}.values()
-)
+@pytest.mark.parametrize("case", {x: c for c, x in golden_data.LOADED.items()}.values())
 def test_inspect_reports_golden_cases(case, capsys):
     path = golden_data.load_path(case)
     out, metadata = inspected(capsys, path)
@@ -98,9 +95,7 @@ def test_inspect_reads_keras_files(capsys, tmp_path):
         assert metadata["parameters"] == f"{model.count_params():,}"
         assert "block_0/mlp/dense_1/kernel" in out and "(16, 64)" in out
     # The folder of a recipe's run, too.
-    assert inspected(capsys, tmp_path) == inspected(
-        capsys, tmp_path / "model.keras"
-    )
+    assert inspected(capsys, tmp_path) == inspected(capsys, tmp_path / "model.keras")
     bare = tmp_path / "bare.weights.h5"
     model.save_weights(bare)
     out, metadata = inspected(capsys, bare)

@@ -9,14 +9,14 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit.config import BiTConfig
-from keras_vit.config import HybridConfig
-from keras_vit.config import ResNetConfig
-from keras_vit.config import ViTConfig
-from keras_vit.config import field_names
-from tests.small import RESNET
-from tests.small import TINY
-from tests.small import tiny
+from keras_vit.config import (
+    BiTConfig,
+    HybridConfig,
+    ResNetConfig,
+    ViTConfig,
+    field_names,
+)
+from tests.small import RESNET, TINY, tiny
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -128,8 +128,7 @@ def default(family):
 def changed(model, other):
     """Returns what differs in the configs of two models' layers."""
     configs = [
-        {layer.name: layer.get_config() for layer in m.layers}
-        for m in (model, other)
+        {layer.name: layer.get_config() for layer in m.layers} for m in (model, other)
     ]
     assert configs[0].keys() == configs[1].keys()
     return {
@@ -217,9 +216,7 @@ def test_config_of_an_encoder_and_of_other_models():
         keras_vit.config_of(other)
     config = HybridConfig(**{**TINY, **RESNET, "patch_size": 1})
     for function in (keras_vit.VisionTransformer, keras_vit.BiT):
-        with pytest.raises(
-            ValueError, match="must be .*Received: HybridConfig"
-        ):
+        with pytest.raises(ValueError, match="must be .*Received: HybridConfig"):
             function(config, input_shape=(16, 16, 3))
 
 
@@ -238,18 +235,14 @@ def test_an_argument_takes_precedence_over_the_file(tmp_path):
     path = tmp_path / "model.keras"
     given = {"dropout": 0.1, "attention_dropout": 0.1, "drop_path": 0.2}
     keras_vit.VisionTransformer(**SIZES, **given, remat=True).save(path)
-    model = keras_vit.converters.load(
-        path, dropout=0.0, drop_path=0.4, remat=False
-    )
+    model = keras_vit.converters.load(path, dropout=0.0, drop_path=0.4, remat=False)
     block = model.get_layer("block_0")
     assert (block.dropout, block.drop_path, block.remat) == (0.0, 0.4, False)
     assert block.attention_dropout == 0.1
 
 
 def with_regularizer(*args, **kwargs):
-    return keras_vit.layers.TransformerBlock(
-        *args, kernel_regularizer="l2", **kwargs
-    )
+    return keras_vit.layers.TransformerBlock(*args, kernel_regularizer="l2", **kwargs)
 
 
 def with_two_activations(*args, name, **kwargs):

@@ -8,12 +8,9 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.converters import load
-from keras_vit.converters import open_checkpoint
-from keras_vit.converters import save
+from keras_vit.converters import load, open_checkpoint, save
 from keras_vit.models import weights_by_path
-from tests.small import OPTIONS
-from tests.small import randomize
+from tests.small import OPTIONS, randomize
 
 pytestmark = pytest.mark.backends("torch")
 

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit import convert as _cli
-from keras_vit.converters import load
-from keras_vit.converters import open_checkpoint
-from keras_vit.converters import save
+from keras_vit.converters import load, open_checkpoint, save
 from keras_vit.weights.files import read
 from tests import golden_data
 
@@ -28,9 +26,7 @@ def edit(folder, file, **changes):
     path = folder / file
     content = json.loads(path.read_text())
     options = content["config"]
-    options.get("backbone", content)["config"].update(
-        changes.pop("backbone", {})
-    )
+    options.get("backbone", content)["config"].update(changes.pop("backbone", {}))
     options.update(changes)
     path.write_text(json.dumps(content))
 
@@ -69,8 +65,7 @@ def test_preset_is_written_back_bit_for_bit(case, program, tmp_path):
         if not (source / name).exists():
             continue
         old, new = (
-            json.loads((folder / name).read_text())
-            for folder in (source, target)
+            json.loads((folder / name).read_text()) for folder in (source, target)
         )
         for key in ("module", "class_name", "registered_name"):
             assert new[key] == old[key]
@@ -137,9 +132,7 @@ def test_preprocessing_is_read_and_written(vit, tmp_path):
     with pytest.warns(UserWarning, match="does not contain the preprocessing"):
         save(model, tmp_path / "back", "keras_hub")
     assert open_checkpoint(tmp_path / "back").preprocess_mode == "torch"
-    content = json.loads(
-        (tmp_path / "back" / "image_converter.json").read_text()
-    )
+    content = json.loads((tmp_path / "back" / "image_converter.json").read_text())
     assert content["class_name"] == "ViTImageConverter"
     assert content["config"]["image_size"] == [16, 24]
 

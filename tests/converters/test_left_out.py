@@ -8,13 +8,11 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as _cli
-from keras_vit.converters import load
-from keras_vit.converters import save
+from keras_vit.converters import load, save
 from keras_vit.weights.files import read
 from keras_vit.weights.formats import FORMATS
 from tests import golden_data
-from tests.small import randomize
-from tests.small import vit
+from tests.small import randomize, vit
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -78,9 +76,7 @@ def test_dinov2_to_timm_and_back_keeps_all_but_the_mask_token(tmp_path):
         ("folder", None),
     ],
 )
-def test_activation_that_is_not_stored_is_named(
-    name, layout, activation, tmp_path
-):
+def test_activation_that_is_not_stored_is_named(name, layout, activation, tmp_path):
     model = build(classifier_activation=activation)
     with pytest.warns(UserWarning, match=f"The {activation} of the head is"):
         save(model, tmp_path / name, layout)

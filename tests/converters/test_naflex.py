@@ -7,14 +7,10 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.converters import load
-from keras_vit.converters import open_checkpoint
-from keras_vit.converters import save
+from keras_vit.converters import load, open_checkpoint, save
 from keras_vit.models import with_any_size
-from keras_vit.weights.files import read
-from keras_vit.weights.files import write
-from tests import golden_data
-from tests import originals
+from keras_vit.weights.files import read, write
+from tests import golden_data, originals
 from tests.harness import numpy
 from tests.small import tiny
 
@@ -117,9 +113,7 @@ def run(function, *arrays, **named):
 
     with torch.no_grad(), torch.device("cpu"):
         arrays = [torch.tensor(x) for x in arrays]
-        return function(
-            *arrays, **{k: torch.tensor(x) for k, x in named.items()}
-        )
+        return function(*arrays, **{k: torch.tensor(x) for k, x in named.items()})
 
 
 @pytest.mark.parametrize("name", cases(TIMM))
@@ -172,9 +166,7 @@ def test_siglip_2(name, tmp_path, record_error):
     if kind.config_class is transformers.Siglip2Config:
         text = {k: v for k, v in SIGLIP.items() if "patch" not in k}
         text |= {"vocab_size": 10, "max_position_embeddings": 8}
-        config = kind.config_class(
-            vision_config=vision, text_config=text, num_labels=5
-        )
+        config = kind.config_class(vision_config=vision, text_config=text, num_labels=5)
     original = build(kind, config=config)
     x = batch(vision["patch_size"])
     tower = original.vision_model if left_out else original
@@ -195,9 +187,7 @@ def test_siglip_2(name, tmp_path, record_error):
     found = numpy(keras_vit.mixed_sizes(model)(x))
     if output == "last_hidden_state":
         found, expected = found[x[2]], expected[x[2]]
-    record_error(
-        f"hf_{name}", "ten sizes", np.abs(found - expected).max(), 3e-5
-    )
+    record_error(f"hf_{name}", "ten sizes", np.abs(found - expected).max(), 3e-5)
     save(model, tmp_path / "back")
     arrays, back = read(tmp_path / "theirs"), read(tmp_path / "back")
     assert len(back) == len(arrays) - left_out
@@ -206,9 +196,7 @@ def test_siglip_2(name, tmp_path, record_error):
     if not left_out:
         golden_data.assert_same(back, arrays)
         assert type(again.config) is type(original.config)
-    processor = json.loads(
-        (tmp_path / "back/preprocessor_config.json").read_text()
-    )
+    processor = json.loads((tmp_path / "back/preprocessor_config.json").read_text())
     assert processor["image_processor_type"] == "Siglip2ImageProcessor"
 
 

@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 
 from keras_vit import convert as _cli
-from keras_vit.converters import load
-from keras_vit.converters import open_checkpoint
-from keras_vit.converters import save
-from keras_vit.weights.files import read
-from keras_vit.weights.files import write
+from keras_vit.converters import load, open_checkpoint, save
+from keras_vit.weights.files import read, write
 from keras_vit.weights.formats.timm import Timm
-from tests import golden_data
-from tests import originals
+from tests import golden_data, originals
 from tests.harness import numpy
 from tests.markers import on_all
 
@@ -84,9 +80,7 @@ def assert_reads(case, original, folder):
     original = getattr(original, "vit", original) if case.given else original
     kind = type(original).__name__
     if kind in ("SiglipModel", "CLIPModel"):  # of which a tower is written
-        kind = {"S": "SiglipVisionModel", "C": "CLIPVisionModelWithProjection"}[
-            kind[0]
-        ]
+        kind = {"S": "SiglipVisionModel", "C": "CLIPVisionModelWithProjection"}[kind[0]]
     config = json.loads((folder / "config.json").read_text())
     assert config["architectures"] == [kind]
     again, report = getattr(transformers, kind).from_pretrained(
@@ -100,8 +94,7 @@ def assert_reads(case, original, folder):
         assert not problems
         x = originals.images(*SIZES[0])
         found, expected = (
-            originals.output(case, model.cpu().eval(), x)
-            for model in (again, original)
+            originals.output(case, model.cpu().eval(), x) for model in (again, original)
         )
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
@@ -117,16 +110,12 @@ def test_deit3_layout_writes_gamma_names(tmp_path):
     module = pytest.importorskip("timm").models.vision_transformer
     arrays = originals.read(target)
     assert "blocks.0.gamma_1" in arrays
-    renamed = module.checkpoint_filter_fn(
-        arrays, original, adapt_layer_scale=True
-    )
+    renamed = module.checkpoint_filter_fn(arrays, original, adapt_layer_scale=True)
     golden_data.assert_same(
         {key: array.numpy() for key, array in renamed.items()}, read(path)
     )
     x = originals.images(32, 32)
-    np.testing.assert_array_equal(
-        numpy(load(target, num_heads=2)(x)), numpy(model(x))
-    )
+    np.testing.assert_array_equal(numpy(load(target, num_heads=2)(x)), numpy(model(x)))
 
 
 def timm_file(folder, img_size, kind="VisionTransformer", **options):
@@ -165,9 +154,7 @@ def test_epsilon_of_timm_clip_models(tmp_path):
 
 @pytest.mark.backends("torch")
 def test_positions_that_fit_two_grids_raise(tmp_path):
-    path, expected = timm_file(
-        tmp_path, (24, 24), reg_tokens=4, no_embed_class=True
-    )
+    path, expected = timm_file(tmp_path, (24, 24), reg_tokens=4, no_embed_class=True)
     with pytest.raises(ValueError, match="read in two ways"):
         load(path, num_heads=2)
     model = load(path, num_heads=2, position_prefix="none")
@@ -194,9 +181,7 @@ def test_layer_scale_with_ambiguous_positions_warns(tmp_path):
         ("vit_medium_patch16_reg4_gap_256", "none"),
     ],
 )
-def test_position_prefix_is_inferred_from_a_timm_config(
-    architecture, prefix, tmp_path
-):
+def test_position_prefix_is_inferred_from_a_timm_config(architecture, prefix, tmp_path):
     path, expected = timm_file(
         tmp_path,
         (24, 24),
@@ -323,9 +308,7 @@ def test_every_library_that_has_the_tower_verifies_it(name, tmp_path, capsys):
     _cli.convert(target, tmp_path / "back", to="huggingface", settings=settings)
     dropped = ("text_model.", "text_projection.", "logit_scale")
     arrays = {
-        key: array
-        for key, array in read(source).items()
-        if not key.startswith(dropped)
+        key: array for key, array in read(source).items() if not key.startswith(dropped)
     }
     golden_data.assert_same(read(tmp_path / "back"), arrays)
 

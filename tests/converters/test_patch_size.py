@@ -7,8 +7,7 @@ import pytest
 import keras_vit
 from keras_vit import convert as _cli
 from keras_vit.layers.resampling import resample_patch_kernel
-from tests import golden_data
-from tests import originals
+from tests import golden_data, originals
 
 SIZES = ((8, 8), (12, 12), (32, 32), (20, 12))
 TOLERANCE = 3e-5
@@ -38,10 +37,7 @@ def test_big_vision_resizes_bilinearly():
     "size",
     [
         (20, 12),
-        *(
-            pytest.param(s, marks=pytest.mark.backends("torch"))
-            for s in SIZES[:3]
-        ),
+        *(pytest.param(s, marks=pytest.mark.backends("torch")) for s in SIZES[:3]),
     ],
 )
 def test_logits_equal_timms(size, tmp_path, record_error):

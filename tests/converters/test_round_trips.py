@@ -9,14 +9,15 @@ import pytest
 from keras_vit import convert as _cli
 from keras_vit.converters import open_checkpoint
 from keras_vit.weights.files import read
-from keras_vit.weights.formats import FORMATS
-from keras_vit.weights.formats import check_representable
-from keras_vit.weights.formats import detect_layout
-from keras_vit.weights.formats import get_weight_map
-from keras_vit.weights.formats import naflex
+from keras_vit.weights.formats import (
+    FORMATS,
+    check_representable,
+    detect_layout,
+    get_weight_map,
+    naflex,
+)
 from keras_vit.weights.infer import infer_num_heads
-from keras_vit.weights.weight_map import from_checkpoint
-from keras_vit.weights.weight_map import to_checkpoint
+from keras_vit.weights.weight_map import from_checkpoint, to_checkpoint
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -219,9 +220,7 @@ def test_variant_round_trip(case):
             code_base, variant = FORMATS[layout], weight_map.variant
             if variant in naflex.VARIANTS and arguments["class_token"]:
                 continue  # Its positions have no place for one.
-            weights = code_base.before_writing(
-                checkpoint.weights, arguments, variant
-            )
+            weights = code_base.before_writing(checkpoint.weights, arguments, variant)
             arrays = to_checkpoint(weights, weight_map, heads=3)
             found = detect_layout(arrays, f"{layout}:{variant}")[1]
             again = from_checkpoint(arrays, found, heads=3)

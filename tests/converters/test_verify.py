@@ -8,8 +8,7 @@ import pytest
 
 from keras_vit import convert as _cli
 from keras_vit._verify import verify
-from keras_vit.weights.files import read
-from keras_vit.weights.files import write
+from keras_vit.weights.files import read, write
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -68,9 +67,7 @@ def _no_keras_hub(monkeypatch):
 
 
 @pytest.mark.parametrize("case,target,to,settings,libraries", CASES)
-def test_verify_matches_every_library(
-    case, target, to, settings, libraries, tmp_path
-):
+def test_verify_matches_every_library(case, target, to, settings, libraries, tmp_path):
     for library in libraries.split():
         pytest.importorskip(library)
     source, target = golden_data.load_path(case), tmp_path / target
@@ -179,9 +176,7 @@ def _break(monkeypatch, kind):
         ("wrapped", "torchvision was built for another PyTorch (operator"),
     ],
 )
-def test_unavailable_library_is_reported(
-    kind, words, tmp_path, capsys, monkeypatch
-):
+def test_unavailable_library_is_reported(kind, words, tmp_path, capsys, monkeypatch):
     source = str(golden_data.load_path("vit_jax_token"))
     target = str(tmp_path / "a.safetensors")
     _break(monkeypatch, kind)

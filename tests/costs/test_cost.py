@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from tests import operations
-from tests import small
+from tests import operations, small
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -206,8 +205,7 @@ def test_layers_of_unknown_cost_are_refused():
 
 def test_the_memory_of_a_quantized_model_is_refused():
     model = keras.Sequential(
-        [keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)]
-        + [keras.layers.Dense(4)]
+        [keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)] + [keras.layers.Dense(4)]
     )
     model.quantize("int8")
     with pytest.raises(ValueError, match="int8_from_float32"):

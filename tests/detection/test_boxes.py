@@ -7,11 +7,9 @@ import types
 import numpy as np
 import pytest
 
-from keras_vit.data import load_detection
-from keras_vit.data import segmentation
+from keras_vit.data import load_detection, segmentation
 from keras_vit.data.boxes import crop_boxes
-from keras_vit.evaluation import coco_metrics
-from keras_vit.evaluation import targets_by_image
+from keras_vit.evaluation import coco_metrics, targets_by_image
 
 pytestmark = pytest.mark.backends("torch")
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.detection import decode
-from keras_vit.evaluation import coco_metrics
-from keras_vit.evaluation import plot_boxes
+from keras_vit.evaluation import coco_metrics, plot_boxes
 from tests.detection import make_coco
 
 ON_TORCH = pytest.mark.backends("torch")

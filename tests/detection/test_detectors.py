@@ -5,11 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.detection import FCOS
-from keras_vit.detection import YOLOS
-from keras_vit.detection import decode
-from keras_vit.detection import fcos_loss
-from keras_vit.detection import set_loss
+from keras_vit.detection import FCOS, YOLOS, decode, fcos_loss, set_loss
 from tests.markers import on_all
 from tests.small import tiny
 

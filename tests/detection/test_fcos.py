@@ -5,11 +5,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.detection import FCOS
-from keras_vit.detection import decode
-from keras_vit.detection import fcos_loss
-from tests.detection.test_detectors import small
-from tests.detection.test_detectors import task
+from keras_vit.detection import FCOS, decode, fcos_loss
+from tests.detection.test_detectors import small, task
 from tests.detection.test_loss import gradients_of
 from tests.harness import numpy
 from tests.markers import on_all
@@ -111,9 +108,7 @@ def test_loss_is_that_of_the_papers(count, record_error):
     gradients = gradients_of(lambda y: fcos_loss(y, targets), outputs)
     step = np.random.default_rng(0).normal(size=outputs["classes"].shape)
     ends = [
-        reference(
-            {**outputs, "classes": outputs["classes"] + s * step}, targets
-        )
+        reference({**outputs, "classes": outputs["classes"] + s * step}, targets)
         for s in (1e-3, -1e-3)
     ]
     slope = (ends[0][0] - ends[1][0]) / 2e-3
@@ -236,9 +231,7 @@ def test_duplicates_are_left_out():
     ]
     boxes, logits = (np.array([[row[i] for row in rows]]) for i in (0, 1))
     outputs = {"boxes": boxes, "classes": logits, "points": boxes}
-    (found,) = decode(
-        {k: x.astype("float32") for k, x in outputs.items()}, 10, 20
-    )
+    (found,) = decode({k: x.astype("float32") for k, x in outputs.items()}, 10, 20)
     np.testing.assert_array_equal(found["classes"], [0, 1, 1])
     scores = 1 / (1 + np.exp([-3, -2, -1]))
     np.testing.assert_allclose(found["scores"], scores, rtol=1e-5)
@@ -257,9 +250,7 @@ def test_a_frozen_encoder_stays():
     model.compile(keras.optimizers.SGD(0.1), jit_compile=False)
     model.fit(x, y, verbose=0)
     changed = {
-        w.path
-        for w in model.weights
-        if np.abs(numpy(w) - before[w.path]).max() > 0
+        w.path for w in model.weights if np.abs(numpy(w) - before[w.path]).max() > 0
     }
     assert {"class_output/kernel", "pyramid/p3_up/kernel"} <= changed
     assert not changed & frozen

@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.detection import set_loss
-from keras_vit.detection import set_loss_terms
+from keras_vit.detection import set_loss, set_loss_terms
 from keras_vit.segmentation import matching
 from tests.harness import numpy
 from tests.markers import on_all
@@ -99,9 +98,7 @@ def theirs(outputs, targets, options):
                 "class_labels": torch.from_numpy(c[v]),
                 "boxes": torch.from_numpy(b[v]),
             }
-            for c, b, v in zip(
-                targets["classes"], targets["boxes"], valid, strict=True
-            )
+            for c, b, v in zip(targets["classes"], targets["boxes"], valid, strict=True)
         ]
         loss, terms, _ = original.ForObjectDetectionLoss(
             logits, labels, "cpu", boxes, config
@@ -135,9 +132,7 @@ def gradients_of(function, outputs):
         return run({k: tf.constant(v) for k, v in outputs.items()})
     import torch
 
-    tensors = {
-        k: torch.tensor(v, requires_grad=True) for k, v in outputs.items()
-    }
+    tensors = {k: torch.tensor(v, requires_grad=True) for k, v in outputs.items()}
     function(tensors).backward()
     return {k: v.grad for k, v in tensors.items()}
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.detection import YOLOS
-from keras_vit.detection import decode
+from keras_vit.detection import YOLOS, decode
 from tests import originals
 from tests.harness import numpy
 from tests.small import tiny

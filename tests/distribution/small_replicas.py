@@ -13,8 +13,7 @@ import tensorflow as tf
 import keras_vit
 from keras_vit import pretraining
 from keras_vit.optimizers import PublishedSGD
-from keras_vit.segmentation import EoMT
-from keras_vit.segmentation import LinearSegmenter
+from keras_vit.segmentation import EoMT, LinearSegmenter
 
 CPU = tf.config.list_physical_devices("CPU")[0]
 PARTS = [tf.config.LogicalDeviceConfiguration()] * 2
@@ -67,9 +66,7 @@ def clipped_step(strategy, options: dict) -> list[float]:
     x = np.array([[3.0, 1.0]] * 4 + [[1.0, 3.0]] * 4, "float32")
     y = np.array([[10.0]] * 4 + [[-10.0]] * 4, "float32")
     with strategy.scope():
-        dense = keras.layers.Dense(
-            1, use_bias=False, kernel_initializer="zeros"
-        )
+        dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
         model = keras.Sequential([keras.Input((2,)), dense])
         model.compile(PublishedSGD(0.1, **options), "mse", jit_compile=False)
         model.fit(batches(x, y), verbose=0)

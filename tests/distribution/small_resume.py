@@ -14,11 +14,9 @@ import sys
 import keras
 
 import keras_vit
-from keras_vit import _logging
-from keras_vit import training
+from keras_vit import _logging, training
 from keras_vit.training import command_line
-from tests.recipes import programs
-from tests.recipes import runs
+from tests.recipes import programs, runs
 from tests.small import vit
 
 
@@ -44,13 +42,9 @@ def train(config, data, strategy, output):
             dropout=0.1,  # its random state has to be restored too
             classes=10,
         )
-        schedule = keras_vit.schedules.warmup_cosine(
-            0.05, config.steps, warmup=0.3
-        )
+        schedule = keras_vit.schedules.warmup_cosine(0.05, config.steps, warmup=0.3)
         model.compile(
-            keras_vit.optimizers.PublishedSGD(
-                schedule, 0.9, global_clipnorm=1.0
-            ),
+            keras_vit.optimizers.PublishedSGD(schedule, 0.9, global_clipnorm=1.0),
             keras_vit.losses.get_loss("softmax", False),
             weighted_metrics=["accuracy"],
         )

@@ -149,9 +149,7 @@ def train(run):
             shuffle=False,
             verbose=0,
         ).history["loss"]
-        tested = model.evaluate(
-            chosen.distribute(Test(*chosen.process)), verbose=0
-        )
+        tested = model.evaluate(chosen.distribute(Test(*chosen.process)), verbose=0)
         shards = [
             len({str(shard.index) for shard in v.value.addressable_shards})
             for v in model.variables
@@ -214,9 +212,7 @@ def pretrain(chosen, kind):
         ).history
         return {
             "losses": np.array(history["loss"]),
-            "tested": keras.ops.convert_to_numpy(
-                getattr(model, "center", np.zeros(1))
-            ),
+            "tested": keras.ops.convert_to_numpy(getattr(model, "center", np.zeros(1))),
             "weights": weights(),
             "scale": np.abs(weights() - before).max(),
         }

@@ -9,8 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit import training
-from tests.distribution.processes import finish
-from tests.distribution.processes import start
+from tests.distribution.processes import finish, start
 from tests.recipes import programs
 from tests.server import unused_addresses
 
@@ -77,9 +76,7 @@ TOLERANCES = {
         ),
     ],
 )
-def test_any_number_of_devices_gives_equal_training(
-    runs, tmp_path, record_error
-):
+def test_any_number_of_devices_gives_equal_training(runs, tmp_path, record_error):
     program = ("tests.distribution.small_run", tmp_path / "found.npz")
     finish([start(*program, *runs.split())])
     found = read(tmp_path / "found.npz")

@@ -20,9 +20,7 @@ SIZES = dict(
 )
 MODELS = {
     **OPTIONS,
-    "hybrid": dict(
-        resnet_layers=(1, 1), width_factor=0.5, input_shape=(64, 64, 3)
-    ),
+    "hybrid": dict(resnet_layers=(1, 1), width_factor=0.5, input_shape=(64, 64, 3)),
 }
 DEVICES = 4
 
@@ -43,9 +41,7 @@ def build(name):
     return make(**{**SIZES, **MODELS[name]})
 
 
-@pytest.mark.parametrize(
-    "name", on_all([*MODELS, "bit"], ["all options", "hybrid"])
-)
+@pytest.mark.parametrize("name", on_all([*MODELS, "bit"], ["all options", "hybrid"]))
 def test_every_variable_matches_one_pattern(name):
     model = build(name)
     layouts = distribution.layout_map(mesh())

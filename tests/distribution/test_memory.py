@@ -52,8 +52,7 @@ def test_bytes_per_device_match_jax():
     with parallel.scope():
         model = vit(dropout=0.1)
     held = sum(
-        np.prod(v.value.sharding.shard_shape(v.value.shape))
-        * v.value.dtype.itemsize
+        np.prod(v.value.sharding.shard_shape(v.value.shape)) * v.value.dtype.itemsize
         for v in model.variables
     )
     assert isinstance(model.variables[0].value, jax.Array)

@@ -9,10 +9,8 @@ import urllib.parse
 import numpy as np
 import pytest
 
-from keras_vit import _logging
-from keras_vit import downloads
-from keras_vit.downloads import Source
-from keras_vit.downloads import cache
+from keras_vit import _logging, downloads
+from keras_vit.downloads import Source, cache
 from tests import server as web
 
 pytestmark = pytest.mark.backends("torch")
@@ -171,9 +169,7 @@ def test_slow_download_succeeds(server, folder, monkeypatch):
 MD5 = f"md5:{hashlib.md5(BODY).hexdigest()}"
 
 
-@pytest.mark.parametrize(
-    "digest", [f"sha256:{DIGEST}", f"sha256:{DIGEST[:8]}", MD5]
-)
+@pytest.mark.parametrize("digest", [f"sha256:{DIGEST}", f"sha256:{DIGEST[:8]}", MD5])
 def test_digest_is_checked(server, folder, digest):
     words = (DIGEST, "expected 00000000", "damaged, or was changed")
     assert_refused(server, folder, *words, digest="sha256:00000000")
@@ -244,9 +240,7 @@ def test_digest_in_a_url_fragment_is_checked(server, home):
 
 def test_url_is_downloaded_and_cached(server, home):
     for _ in range(2):
-        path = downloads.fetch_if_remote(
-            f"{server.url}a/w.bin#sha256:{DIGEST[:10]}"
-        )
+        path = downloads.fetch_if_remote(f"{server.url}a/w.bin#sha256:{DIGEST[:10]}")
         assert path.read_bytes() == BODY
         assert path.name == "w.bin"
     server.files["b/w.bin"] = BODY[:10]

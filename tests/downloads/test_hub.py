@@ -6,8 +6,7 @@ import pytest
 
 from keras_vit import downloads
 from keras_vit.downloads import Source
-from tests.server import COMMIT
-from tests.server import publish
+from tests.server import COMMIT, publish
 
 pytestmark = pytest.mark.backends("torch")
 

@@ -38,9 +38,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(
-    "count", [4, pytest.param(16, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("count", [4, pytest.param(16, marks=pytest.mark.nightly)])
 def test_concurrent_processes_download_once(case, count, tmp_path, server):
     """The next process continues if the one that downloads is killed, and no
     process has wrong bytes."""

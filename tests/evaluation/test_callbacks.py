@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import evaluation
-from keras_vit import pretraining
+from keras_vit import evaluation, pretraining
 from tests.small import tiny
 
 pytestmark = pytest.mark.backends("torch")
@@ -30,9 +29,7 @@ def test_neighbors_are_of_all_classes(order):
         classes=None,
         class_token=False,
     )
-    model = pretraining.DINO(
-        encoder, output_dim=8, hidden_dim=8, bottleneck_dim=4
-    )
+    model = pretraining.DINO(encoder, output_dim=8, hidden_dim=8, bottleneck_dim=4)
     callback = evaluation.NearestNeighbours(
         data, {"image_size": 4, "batch_size": 30}, k=1, limit=100
     )

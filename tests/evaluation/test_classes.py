@@ -7,12 +7,10 @@ import pytest
 
 import keras_vit
 from keras_vit import evaluation
-from keras_vit.evaluation import class_table
-from keras_vit.evaluation import classes
+from keras_vit.evaluation import class_table, classes
 from keras_vit.evaluation.classes import overfitting
 from keras_vit.training.command_line import SupervisedFlags
-from tests.small import randomize
-from tests.small import vit
+from tests.small import randomize, vit
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -55,9 +53,7 @@ def test_overfitting_is_said(train, test, step):
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
-def test_mistakes_have_the_probabilities_of_the_loss(
-    loss, tmp_path, monkeypatch
-):
+def test_mistakes_have_the_probabilities_of_the_loss(loss, tmp_path, monkeypatch):
     data = keras_vit.data.load_dataset("digits")
     model = vit(input_shape=(8, 8, 1), classes=10)
     randomize(model)
@@ -67,9 +63,7 @@ def test_mistakes_have_the_probabilities_of_the_loss(
         config=SupervisedFlags(loss=loss, **options),
         output=tmp_path,
         micro_batch_size=100,
-        checkpoints=types.SimpleNamespace(
-            rows=[{"test_loss": 1.0, "train_loss": 1.0}]
-        ),
+        checkpoints=types.SimpleNamespace(rows=[{"test_loss": 1.0, "train_loss": 1.0}]),
     )
     drawn = []
     plot = classes.plot_attention_heatmap
@@ -87,6 +81,5 @@ def test_mistakes_have_the_probabilities_of_the_loss(
     ((shown, _, titles),) = drawn
     np.testing.assert_allclose(shown, images[most], atol=1e-5)
     assert titles == [
-        f"{chances[i].argmax()} {chances[i].max():.0%}, not {labels[i]}"
-        for i in most
+        f"{chances[i].argmax()} {chances[i].max():.0%}, not {labels[i]}" for i in most
     ]

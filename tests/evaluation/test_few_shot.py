@@ -62,9 +62,7 @@ def test_few_shot_matches_the_normal_equations():
             rng = np.random.default_rng(seed)
             orders = [rng.permutation(np.flatnonzero(y == c)) for c in range(5)]
             chosen = np.concatenate([o[: row["shots"]] for o in orders])
-            scores = normal_equations(
-                x[chosen], y[chosen], 5, row["l2"], test_x
-            )
+            scores = normal_equations(x[chosen], y[chosen], 5, row["l2"], test_x)
             expected.append(np.mean(scores.argmax(1) == test_y))
         assert row["accuracies"] == expected
         assert row["accuracy"] == np.mean(expected)
@@ -79,9 +77,7 @@ def test_more_shots_are_better_and_need_unused_images():
     rows = evaluation.few_shot(x, y, shots=(1, 50))
     assert len(rows[0]["accuracies"]) == 3
     assert rows[0]["accuracy"] < rows[1]["accuracy"]
-    with pytest.raises(
-        ValueError, match="No image is left to evaluate on with 60"
-    ):
+    with pytest.raises(ValueError, match="No image is left to evaluate on with 60"):
         evaluation.few_shot(x, y, shots=60)
 
 
@@ -184,12 +180,8 @@ def test_nearest_neighbours_match_sorting(temperature):
     found = evaluation.nearest_neighbours(x, y, 4, test, 5, temperature)
     assert found.shape == (15, 4)
     for row, image in zip(found, test, strict=True):
-        cosines = [
-            a @ image / np.linalg.norm(a) / np.linalg.norm(image) for a in x
-        ]
+        cosines = [a @ image / np.linalg.norm(a) / np.linalg.norm(image) for a in x]
         votes = np.zeros(4)
         for i in np.argsort(cosines)[-5:]:
-            votes[y[i]] += (
-                np.exp(cosines[i] / temperature) if temperature else 1
-            )
+            votes[y[i]] += np.exp(cosines[i] / temperature) if temperature else 1
         np.testing.assert_allclose(row, votes / votes.sum(), atol=1e-12)

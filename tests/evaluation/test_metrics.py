@@ -118,9 +118,7 @@ def test_counts_of_classes_match_scikit_learn(seed):
     labels[labels == classes - 1] = 0  # a class without images
     numbers = np.arange(classes)
     confusion = evaluation.confusion_matrix(predicted, labels, classes)
-    expected = sklearn.metrics.confusion_matrix(
-        labels, predicted, labels=numbers
-    )
+    expected = sklearn.metrics.confusion_matrix(labels, predicted, labels=numbers)
     assert (confusion == expected).all()
     either = confusion.sum(0) + confusion.sum(1) > 0
     mean, ious = evaluation.mean_iou(confusion.astype("float32"))

@@ -15,11 +15,7 @@ import keras_vit
 from keras_vit import exporting
 from keras_vit.layers import _kernels
 from keras_vit.training.models import build_model
-from tests.small import bit
-from tests.small import hybrid
-from tests.small import images
-from tests.small import randomize
-from tests.small import tiny
+from tests.small import bit, hybrid, images, randomize, tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
 BACKEND = keras.config.backend()
@@ -112,9 +108,7 @@ def test_exported_model_matches_keras(name, export, tmp_path):
     run = exporting.FORMATS[name].read(target)
     for shape in ((1, 8, 12), (2, 16, 8) if any_size else (5, 8, 12)):
         x = images(*shape, 3)
-        np.testing.assert_allclose(
-            run(x), model.predict_on_batch(x), atol=1e-4, rtol=0
-        )
+        np.testing.assert_allclose(run(x), model.predict_on_batch(x), atol=1e-4, rtol=0)
 
 
 OPTIONS = {
@@ -129,9 +123,7 @@ OPTIONS = {
     ("name", "case"),
     [
         # OpenVINO reads the file for ONNX.
-        pytest.param(
-            name, case, marks=[pytest.mark.nightly] * (name == "openvino")
-        )
+        pytest.param(name, case, marks=[pytest.mark.nightly] * (name == "openvino"))
         for name in HERE
         for case in OPTIONS
         # Only TensorFlow loops over chunks; OpenVINO does not read its loop.
@@ -287,9 +279,7 @@ def test_image_size_flag_resamples_positions(export, model):
     name = HERE[-1]
     require(name)
     target = target_of(name)
-    status, printed = export(
-        "model.keras", target, "--image-size", 16, "--no-check"
-    )
+    status, printed = export("model.keras", target, "--image-size", 16, "--no-check")
     assert status == 0 and "checked" not in printed, printed
     other = keras_vit.converters.load("model.keras", input_shape=(16, 16, 3))
     x = images(2, 16, 16, 3)
@@ -311,9 +301,7 @@ def test_differing_export_is_removed(export, model, monkeypatch):
 
 
 @pytest.mark.backends("torch")
-def test_a_failed_writer_or_reader_names_other_backends(
-    export, model, monkeypatch
-):
+def test_a_failed_writer_or_reader_names_other_backends(export, model, monkeypatch):
     def fail(*arguments):
         raise TypeError("symbolic\ndimensions")
 

@@ -13,15 +13,11 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit import downloads
-from keras_vit import exporting
-from keras_vit import inspection
-from keras_vit import web
+from keras_vit import downloads, exporting, inspection, web
 from keras_vit.inspection.images import read_images
 from keras_vit.layers import ImagePreprocessing
 from tests import server
-from tests.small import randomize
-from tests.small import tiny
+from tests.small import randomize, tiny
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -118,9 +114,7 @@ def test_the_program_writes_a_run_in_int8(runtime, tmp_path, monkeypatch):
     part = np.random.default_rng(0).integers(0, 256, (8, 8, 4), "uint8")
     page, direction = tmp_path / "page", np.zeros((1, 5), "float32")
     (picture,) = run_graph(page, "columns", (8, 8), part=part)
-    output, *_ = run_graph(
-        page, "model", (8, 8), picture=picture, direction=direction
-    )
+    output, *_ = run_graph(page, "model", (8, 8), picture=picture, direction=direction)
     model = keras_vit.converters.load("model.keras", input_shape=(8, 8, 3))
     logits = model.predict(keras_vit.preprocess_input(part[None, ..., :3]))
     np.testing.assert_allclose(output, keras.ops.softmax(logits), atol=1e-4)
@@ -130,9 +124,7 @@ def test_a_page_replaces_only_a_page(runtime, tmp_path):
     (tmp_path / "photos").mkdir()
     for overwrite, error in ((False, FileExistsError), (True, ValueError)):
         with pytest.raises(error, match="photos"):
-            keras_vit.export(
-                build(), tmp_path / "photos", "web", overwrite=overwrite
-            )
+            keras_vit.export(build(), tmp_path / "photos", "web", overwrite=overwrite)
     for options in ({"input_shape": (8, 12, 4)}, {"preprocessing": False}):
         with pytest.raises(ValueError, match="`preprocessing=`"):
             keras_vit.export(build(**options), tmp_path / "page", "web")
@@ -230,9 +222,7 @@ await report("done", refused, shown, get("caption").textContent,
 @pytest.mark.browser
 @pytest.mark.parametrize("head", [True, False], ids=["classes", "encoder"])
 def test_pictures_in_a_browser_equal_keras(head, tmp_path):
-    browser = next(
-        filter(None, map(shutil.which, ("chromium", "google-chrome"))), None
-    )
+    browser = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
     assert browser, "There is no Chromium; install it with your system."
     classes = {} if head else {"include_top": False, "classes": None}
     model = build(pooling="gap", preprocessing=None, **classes, **DYNAMIC)
@@ -255,8 +245,8 @@ def test_pictures_in_a_browser_equal_keras(head, tmp_path):
         for name in site.files:
             if name.endswith(("js", "html")):
                 kind = "html" if name.endswith("html") else "javascript"
-                site.behave[name] = lambda handler, body, kind=kind: (
-                    server.serve(handler, body, Content_Type=f"text/{kind}")
+                site.behave[name] = lambda handler, body, kind=kind: server.serve(
+                    handler, body, Content_Type=f"text/{kind}"
                 )
         process = subprocess.Popen(
             [
@@ -297,6 +287,4 @@ def test_pictures_in_a_browser_equal_keras(head, tmp_path):
         np.testing.assert_allclose(output, expected, atol=1e-4, err_msg=name)
         expected = inspection.relevance(model, images).ravel()
         limit = 1e-3 * np.abs(expected).max()
-        np.testing.assert_allclose(
-            relevance, expected, atol=limit, err_msg=name
-        )
+        np.testing.assert_allclose(relevance, expected, atol=limit, err_msg=name)

@@ -28,8 +28,7 @@ from tools import convert
 
 convert.skip_package_init()  # no reader needs Keras, and forking stays cheap
 
-from tests.fuzzing import check  # noqa: E402
-from tests.fuzzing import readers  # noqa: E402
+from tests.fuzzing import check, readers  # noqa: E402
 
 MAX_SECONDS, MAX_EXTRA_BYTES, MAX_ADDRESSES = 10, 2**27, 2**30
 BATCH_SIZE, FURTHER_EVERY = 500, 25
@@ -46,9 +45,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         seeds = pathlib.Path(folder) / "seeds"
         seeds.mkdir()
-        code = (
-            f"from tests.fuzzing import readers as r; r.save_seeds('{seeds}')"
-        )
+        code = f"from tests.fuzzing import readers as r; r.save_seeds('{seeds}')"
         subprocess.run([sys.executable, "-c", code, seeds], check=True)
         names = [arguments.reader] if arguments.reader else readers.READERS
         numbers = range(arguments.seed, arguments.seed + arguments.count)

@@ -54,8 +54,7 @@ def save_seeds(folder):
     import torch
 
     from keras_vit.converters import save
-    from keras_vit.weights.files import read
-    from keras_vit.weights.files import write
+    from keras_vit.weights.files import read, write
 
     folder = pathlib.Path(folder)
     model = tiny_model()

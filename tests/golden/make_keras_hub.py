@@ -28,9 +28,7 @@ def vit():
 
 
 def deit():
-    backbone = keras_hub.models.DeiTBackbone(
-        **SIZES, **IMAGE, intermediate_dim=24
-    )
+    backbone = keras_hub.models.DeiTBackbone(**SIZES, **IMAGE, intermediate_dim=24)
     return keras_hub.models.DeiTImageClassifier(backbone, num_classes=5)
 
 

@@ -10,12 +10,8 @@ import pathlib
 
 import numpy as np
 import torch
-from lightly.loss import DINOLoss
-from lightly.loss import IBOTPatchLoss
-from lightly.loss import KoLeoLoss
-from lightly.loss import NTXentLoss
-from lightly.models.modules import DINOProjectionHead
-from lightly.models.modules import MoCoProjectionHead
+from lightly.loss import DINOLoss, IBOTPatchLoss, KoLeoLoss, NTXentLoss
+from lightly.models.modules import DINOProjectionHead, MoCoProjectionHead
 from lightly.models.utils import update_momentum
 from torch import nn
 

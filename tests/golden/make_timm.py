@@ -16,11 +16,8 @@ import numpy as np
 import timm
 import torch
 from safetensors.torch import save_file
-from timm.layers import HybridEmbed
-from timm.layers import StdConv2d
-from timm.layers import StdConv2dSame
-from timm.models.resnetv2 import ResNetV2
-from timm.models.resnetv2 import create_resnetv2_stem
+from timm.layers import HybridEmbed, StdConv2d, StdConv2dSame
+from timm.models.resnetv2 import ResNetV2, create_resnetv2_stem
 from timm.models.vision_transformer import VisionTransformer
 
 FOLDER = pathlib.Path(__file__).parent
@@ -38,15 +35,11 @@ SAME = functools.partial(StdConv2dSame, eps=1e-8)
 
 
 def bit():
-    return ResNetV2(
-        **RESNET, num_classes=7, stem_type="fixed", conv_layer=FIXED
-    )
+    return ResNetV2(**RESNET, num_classes=7, stem_type="fixed", conv_layer=FIXED)
 
 
 def hybrid_root():
-    stem = create_resnetv2_stem(
-        3, 64, stem_type="same", preact=False, conv_layer=SAME
-    )
+    stem = create_resnetv2_stem(3, 64, stem_type="same", preact=False, conv_layer=SAME)
     embed = functools.partial(HybridEmbed, backbone=stem)
     return VisionTransformer(**VIT, patch_size=2, embed_layer=embed)
 
@@ -91,9 +84,7 @@ def make(case, build, seed, layers):
     found = {}
     for name, layer in layers.items():
         model.get_submodule(layer).register_forward_hook(
-            lambda module, inputs, output, name=name: found.update(
-                {name: output}
-            )
+            lambda module, inputs, output, name=name: found.update({name: output})
         )
     found["logits"] = model(torch.tensor(image).permute(0, 3, 1, 2))
     for name, value in found.items():

@@ -19,8 +19,7 @@ import types
 
 import jax
 import numpy as np
-from flax import linen
-from flax import traverse_util
+from flax import linen, traverse_util
 
 FOLDER = pathlib.Path(__file__).parent
 RELEASED = (
@@ -69,9 +68,9 @@ def make(case, seed, size, layers, patch):
     )
     image = rng.uniform(-1, 1, size=(2, *size, 3)).astype("float32")
     image[1] /= 512
-    shapes = jax.eval_shape(
-        lambda: model.init(jax.random.key(0), image, train=False)
-    )["params"]
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), image, train=False))[
+        "params"
+    ]
     flat = traverse_util.flatten_dict(shapes, sep="/")
     flat = {name: sample(name, a.shape, rng) for name, a in flat.items()}
     with jax.default_matmul_precision("highest"):
@@ -92,8 +91,7 @@ def make(case, seed, size, layers, patch):
         **{f"stage_{i}": f"block{i}" for i in range(1, len(layers) + 1)},
     }
     arrays = {
-        name: np.asarray(found[f"{path}/__call__"][0])
-        for name, path in names.items()
+        name: np.asarray(found[f"{path}/__call__"][0]) for name, path in names.items()
     }
     folder = FOLDER / case
     folder.mkdir(exist_ok=True)

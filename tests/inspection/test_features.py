@@ -17,18 +17,14 @@ ON_TORCH = pytest.mark.backends("torch")
 @pytest.fixture(scope="module")
 def photos():
     datasets = pytest.importorskip("sklearn.datasets")
-    images = [
-        resize_image(x, (96, 144)) for x in datasets.load_sample_images().images
-    ]
+    images = [resize_image(x, (96, 144)) for x in datasets.load_sample_images().images]
     return keras_vit.preprocess_input(np.stack(images))
 
 
 @pytest.fixture(scope="module")
 def model():
     keras.utils.set_random_seed(0)
-    return tiny(
-        input_shape=(32, 32, 3), patch_size=8, hidden_size=48, num_registers=2
-    )
+    return tiny(input_shape=(32, 32, 3), patch_size=8, hidden_size=48, num_registers=2)
 
 
 def alike(found, expected):
@@ -72,9 +68,9 @@ def test_all_patches_are_kept_where_an_image_has_no_foreground(model, photos):
     """The first component separates a bright image and a dark one."""
     photos = np.stack([photos[0] / 9 + 0.8, photos[0] / 9 - 0.8])
     features = numpy(keras_vit.dense_features(model, -1)(photos))
-    first = inspection.features.principal_components(
-        features.reshape(-1, 48), 1
-    )[0].reshape(2, -1)
+    first = inspection.features.principal_components(features.reshape(-1, 48), 1)[
+        0
+    ].reshape(2, -1)
     assert sorted((first > 0).mean(1)) == [0, 1]
     found = inspection.feature_pca(model, photos)
     assert np.isfinite(found.components).all()
@@ -110,9 +106,7 @@ def test_components_of_each_image(model, photos):
         np.testing.assert_allclose(
             found.components[index], alone.components[0], atol=1e-4
         )
-        np.testing.assert_allclose(
-            found.explained[index], alone.explained, atol=1e-6
-        )
+        np.testing.assert_allclose(found.explained[index], alone.explained, atol=1e-6)
         np.testing.assert_allclose(
             colors[index], inspection.plots.pca_colors(alone)[0], atol=1e-4
         )

@@ -19,9 +19,7 @@ CORNERS = [(row * PATCH, column * PATCH) for row, column in np.ndindex(GRID)]
     "patch, registers",
     [
         (None, 0),
-        pytest.param(
-            *(0, 2), marks=pytest.mark.backends("jax", "tensorflow", "torch")
-        ),
+        pytest.param(*(0, 2), marks=pytest.mark.backends("jax", "tensorflow", "torch")),
         (4, 0),
     ],
 )
@@ -59,9 +57,7 @@ def test_attention_distance_is_in_pixels():
 
 @pytest.mark.parametrize("channels", [1, 3, 5])
 def test_embedding_filters_are_principal_components(channels):
-    model = models.looking_at(
-        None, input_shape=(16, 24, channels), hidden_size=256
-    )
+    model = models.looking_at(None, input_shape=(16, 24, channels), hidden_size=256)
     rng = np.random.default_rng(0)
     kernel = rng.normal(size=(8, 8, channels, 256))
     kernel *= np.geomspace(1, 0.01, 64 * channels).reshape(8, 8, channels, 1)
@@ -79,9 +75,7 @@ def test_embedding_filters_are_principal_components(channels):
         inspection.embedding_filters(model, 0)
     # There are no more components than the hidden size.
     narrow = models.looking_at(None, hidden_size=8)
-    narrow.get_layer("patch_embedding").kernel.assign(
-        rng.normal(size=(8, 8, 3, 8))
-    )
+    narrow.get_layer("patch_embedding").kernel.assign(rng.normal(size=(8, 8, 3, 8)))
     assert inspection.embedding_filters(narrow).shape == (8, 8, 8, 3)
 
 
@@ -95,9 +89,7 @@ def test_position_similarity_is_the_cosine(policy):
     found = inspection.position_similarity(model)
     assert found.shape == (2, 3, 2, 3)
     for row, column, i, j in np.ndindex(found.shape):
-        one, other = (
-            embedding[0, 2 + r * 3 + c] for r, c in ((row, column), (i, j))
-        )
+        one, other = (embedding[0, 2 + r * 3 + c] for r, c in ((row, column), (i, j)))
         cosine = one @ other / np.sqrt((one @ one) * (other @ other))
         np.testing.assert_allclose(found[row, column, i, j], cosine, atol=1e-6)
     assert inspection.position_similarity(model, (4, 2)).shape == (4, 2, 4, 2)

@@ -10,9 +10,7 @@ from keras_vit.layers import TransformerBlock
 from tests import golden_data
 from tests.harness import numpy
 from tests.inspection import models
-from tests.small import images
-from tests.small import randomize
-from tests.small import tiny
+from tests.small import images, randomize, tiny
 
 REGISTERS = ("class_token", *["register_tokens"] * 4)
 # case: the tokens before its patches
@@ -75,9 +73,7 @@ def test_attention_maps_match_the_fused_attention(case):
     before_it = model.layers[model.layers.index(block) - 1]
     tokens = keras_vit.feature_extractor(model, before_it.name)(images)
     normed = block.norm_1(tokens)
-    mixed = np.einsum(
-        "bhqk,bkhd->bqhd", maps[-1], numpy(attention.value(normed))
-    )
+    mixed = np.einsum("bhqk,bkhd->bqhd", maps[-1], numpy(attention.value(normed)))
     np.testing.assert_allclose(
         numpy(attention.attention_output(mixed)),
         numpy(attention(normed)),
@@ -216,9 +212,7 @@ def test_outliers_are_the_patches_of_large_norm():
     embedding[0, -6:, 0] = lengths
     layer.embedding.assign(embedding)
     norms = inspection.token_norms(model, models.images())
-    np.testing.assert_allclose(
-        norms[1, 1, layout.num_prefix :], lengths, rtol=1e-6
-    )
+    np.testing.assert_allclose(norms[1, 1, layout.num_prefix :], lengths, rtol=1e-6)
     norms[:, :, 0] = 100  # the class token may have any norm
     for ratio, expected in ((3.0, [5]), (2.0, [3, 5]), (4.0, [])):
         found = inspection.outlier_tokens(norms, layout, ratio)

@@ -21,9 +21,7 @@ def timm_model(tmp_path, **options):
     for weight in original.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     path, given = originals.save(case, original, tmp_path)
-    model = keras_vit.converters.load(
-        path, input_shape=(None, None, 3), **given
-    )
+    model = keras_vit.converters.load(path, input_shape=(None, None, 3), **given)
     return original, model
 
 
@@ -59,9 +57,7 @@ def attention_and_outputs(original, pixels):
     ),
     ids=str,
 )
-def test_gradients_of_attention_equal_those_of_autograd(
-    tmp_path, options, size
-):
+def test_gradients_of_attention_equal_those_of_autograd(tmp_path, options, size):
     original, model = timm_model(tmp_path, **options)
     grid, prefix = (size[0] // 8, size[1] // 8), original.num_prefix_tokens
     images = np.random.default_rng(0).normal(size=(2, *size, 3))
@@ -98,12 +94,8 @@ def test_gradients_of_attention_equal_those_of_autograd(
         error = np.abs(found - expected).max() / np.abs(expected).max()
         assert error < 1e-5, method
     pixels = torch.tensor(images.transpose(0, 3, 1, 2)).requires_grad_()
-    (at_half,) = torch.autograd.grad(
-        sum(original(pixels / 2)[[0, 1], classes]), pixels
-    )
-    (at_full,) = torch.autograd.grad(
-        sum(original(pixels)[[0, 1], classes]), pixels
-    )
+    (at_half,) = torch.autograd.grad(sum(original(pixels / 2)[[0, 1], classes]), pixels)
+    (at_full,) = torch.autograd.grad(sum(original(pixels)[[0, 1], classes]), pixels)
     # The first gradient is that of half the pixels.
     expected = ((2 * at_half + at_full) / 2 * pixels).sum(1).detach().numpy()
     expected = expected.reshape(2, grid[0], 8, grid[1], 8).sum((2, 4))
@@ -139,9 +131,7 @@ def small_model(**options):
 )
 def test_integrated_gradients_sum_to_the_change_of_the_score(arguments):
     model, images = small_model(**arguments)
-    found = inspection.relevance(
-        model, images, 2, "integrated_gradients", steps=50
-    )
+    found = inspection.relevance(model, images, 2, "integrated_gradients", steps=50)
     scores = keras.ops.convert_to_numpy(model(images) - model(0 * images))
     np.testing.assert_allclose(found.sum((1, 2)), scores[:, 2], atol=0.06)
     for method in ("legrad", "attention_gradients", "gradient_rollout"):

@@ -53,9 +53,7 @@ def test_block_matches_the_reference(activation, bias, norm, scale):
     weights = weights_of(layer)
     x = tokens(2, 5, 12)
     expected = reference.block(x, weights, "block", activation, 1e-3)
-    np.testing.assert_allclose(
-        numpy(layer(x.astype("float32"))), expected, atol=5e-6
-    )
+    np.testing.assert_allclose(numpy(layer(x.astype("float32"))), expected, atol=5e-6)
 
 
 @pytest.mark.parametrize(

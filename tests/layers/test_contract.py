@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit import layers
-from tests.harness import check_integers
-from tests.harness import check_layer
-from tests.harness import run_keras_layer_test
+from tests.harness import check_integers, check_layer, run_keras_layer_test
 from tests.markers import on_all
 
 _rng = np.random.default_rng(0)
@@ -60,8 +58,7 @@ CALLS = {
     ),
     "TOKENS, GRID": (
         "AddPositionEmbs(num_prefix_tokens=1)",
-        "AddPositionEmbs(grid_size=(2, 5), num_prefix_tokens=1, "
-        "resampling='bicubic')",
+        "AddPositionEmbs(grid_size=(2, 5), num_prefix_tokens=1, resampling='bicubic')",
         "AddPositionEmbs('sincos2d', num_prefix_tokens=1)",
         "AddPositionEmbs('learned_2d', num_prefix_tokens=1)",
         "AddPositionEmbs('learned_2d', grid_size=(2, 5), num_skipped_tokens=1)",
@@ -74,8 +71,7 @@ CALLS = {
         "ClassToken()",
         "ClassToken(4, index=2, initializer='random_normal')",
         "AddPositionEmbs(grid_size=(7, 1))",
-        "AddPositionEmbs(num_prefix_tokens=2, num_skipped_tokens=1, "
-        "grid_size=(2, 2))",
+        "AddPositionEmbs(num_prefix_tokens=2, num_skipped_tokens=1, grid_size=(2, 2))",
         "MlpBlock(20, dropout=0.1)",
         "MlpBlock(20, kernel_regularizer='l2')",
         "MlpBlock(20, 'quick_gelu')",
@@ -110,9 +106,7 @@ CALLS = {
         "AddPositionEmbs('sincos2d')",
     ),
     "PLACES": ("RotaryPositionEmbs(8, num_prefix_tokens=1)",),
-    "PATCHES, COORDINATES, MASKED": (
-        "MixedSizes((1, 3), num_prefix_tokens=2)",
-    ),
+    "PATCHES, COORDINATES, MASKED": ("MixedSizes((1, 3), num_prefix_tokens=2)",),
 }
 CASES = {
     f"{call} of {inputs}": (call, *(globals()[x] for x in inputs.split(", ")))
@@ -175,9 +169,7 @@ ON_ALL_BACKENDS = (
 
 @pytest.mark.parametrize(
     "case",
-    on_all(
-        ONE_EACH, [x for x in ONE_EACH if x.split("(")[0] in ON_ALL_BACKENDS]
-    ),
+    on_all(ONE_EACH, [x for x in ONE_EACH if x.split("(")[0] in ON_ALL_BACKENDS]),
 )
 def test_keras_layer_test(case):
     make, *inputs = case_of(case)

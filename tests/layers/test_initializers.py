@@ -50,8 +50,7 @@ def test_seed_determines_the_values(name):
     again = initializer(name)
     copied = first.from_config(first.get_config())
     first, second, again, copied = (
-        keras.ops.convert_to_numpy(x((40,)))
-        for x in (first, second, again, copied)
+        keras.ops.convert_to_numpy(x((40,))) for x in (first, second, again, copied)
     )
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - second).max() > 0.01
@@ -75,9 +74,7 @@ def test_values_are_equal_on_every_backend(name, known):
 
 
 # JAX computes float64 in a mode of its own.
-FLOAT64 = pytest.param(
-    "float64", marks=pytest.mark.backends("tensorflow", "torch")
-)
+FLOAT64 = pytest.param("float64", marks=pytest.mark.backends("tensorflow", "torch"))
 
 
 @pytest.mark.parametrize("dtype", [FLOAT64, "float32", "float16", "bfloat16"])

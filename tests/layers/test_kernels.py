@@ -35,9 +35,9 @@ def outcome(function, arrays, variables=()):
     if BACKEND == "jax":
         import jax
 
-        (_, y), gradients = jax.value_and_grad(
-            scalar, argnums=(0, 1), has_aux=True
-        )(arrays, values)
+        (_, y), gradients = jax.value_and_grad(scalar, argnums=(0, 1), has_aux=True)(
+            arrays, values
+        )
         gradients = [*gradients[0], *gradients[1]]
     elif BACKEND == "tensorflow":
         import tensorflow as tf
@@ -52,10 +52,7 @@ def outcome(function, arrays, variables=()):
         total, y = scalar(inputs, values)
         total.backward()
         gradients = [x.grad for x in (*inputs, *values)]
-    return [
-        numpy(ops.cast(ops.stop_gradient(x), "float32"))
-        for x in (y, *gradients)
-    ]
+    return [numpy(ops.cast(ops.stop_gradient(x), "float32")) for x in (y, *gradients)]
 
 
 def assert_close(found, expected, tolerance):
@@ -104,9 +101,7 @@ def test_attention_kernels_match_keras(length, biased, monkeypatch):
     kernels, without_bias = ATTENTION[BACKEND]
     for kernel in kernels if biased else kernels + without_bias:
         assert_close(outcome(kernel, arrays), expected, 3e-6)
-    assert_close(
-        outcome(_kernels.dot_product_attention, arrays), expected, 3e-6
-    )
+    assert_close(outcome(_kernels.dot_product_attention, arrays), expected, 3e-6)
 
 
 # In half precision, the gradients of keys and values are sums over the chunks,
@@ -125,9 +120,7 @@ CHUNKED_TOLERANCES = {"float32": 3e-6, "float16": 4e-3, "bfloat16": 3e-2}
         pytest.param(6, "bfloat16", marks=pytest.mark.nightly),
     ],
 )
-def test_chunked_attention_matches_in_every_mode(
-    length, mode, dtype, monkeypatch
-):
+def test_chunked_attention_matches_in_every_mode(length, mode, dtype, monkeypatch):
     """Compare values and gradients, in `tf.function` with an unknown batch
     size."""
     import tensorflow as tf
@@ -236,9 +229,7 @@ def test_layer_norm_matches_keras(dtype, mean):
     layer.beta.assign(RNG.normal(size=16))
     assert layer(x).dtype == x.dtype
     found = outcome(layer, [x])
-    expected = outcome(
-        lambda x: keras.layers.LayerNormalization.call(layer, x), [x]
-    )
+    expected = outcome(lambda x: keras.layers.LayerNormalization.call(layer, x), [x])
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=TOLERANCES[dtype])
 

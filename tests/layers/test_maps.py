@@ -6,12 +6,10 @@ import pytest
 from scipy.special import erf
 
 import keras_vit
-from keras_vit.layers import SimpleFeaturePyramid
-from keras_vit.layers import UpsampleMap
+from keras_vit.layers import SimpleFeaturePyramid, UpsampleMap
 from keras_vit.layers.resampling import resample_maps
 from tests.harness import numpy
-from tests.small import images
-from tests.small import tiny
+from tests.small import images, tiny
 
 RNG = np.random.default_rng(0)
 MAP = RNG.normal(size=(2, 5, 6, 16)).astype("float32")
@@ -47,9 +45,7 @@ def oracle(layer, x):
         kernel = get(f"{name}/kernel")
         size = len(kernel)
         x = np.pad(x, ((0, 0), (size // 2,) * 2, (size // 2,) * 2, (0, 0)))
-        windows = np.lib.stride_tricks.sliding_window_view(
-            x, (size, size), axis=(1, 2)
-        )
+        windows = np.lib.stride_tricks.sliding_window_view(x, (size, size), axis=(1, 2))
         return np.einsum("bhwcpq,pqcd->bhwd", windows, kernel)
 
     x = x.astype("float64")
@@ -76,9 +72,7 @@ def test_maps_are_the_oracles(epsilon):
     shapes = layer.compute_output_shape(MAP.shape)
     for level, size in sizes.items():
         assert tuple(found[level].shape) == (2, *size, 8) == shapes[level]
-        np.testing.assert_allclose(
-            numpy(found[level]), expected[level], atol=3e-5
-        )
+        np.testing.assert_allclose(numpy(found[level]), expected[level], atol=3e-5)
 
 
 @pytest.mark.backends("torch")

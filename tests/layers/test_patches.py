@@ -2,8 +2,7 @@
 
 import keras
 import numpy as np
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_vit import layers
@@ -65,9 +64,7 @@ def test_padding_adds_zeros_at_bottom_and_right(height, width, patch, channels):
     below, right = -height % patch[0], -width % patch[1]
     padded = np.pad(images, ((0, 0), (0, below), (0, right), (0, 0)))
     found = layers.Patches(patch, pad_to_patch=True)(images)
-    np.testing.assert_array_equal(
-        numpy(found), reference.patches(padded, patch)
-    )
+    np.testing.assert_array_equal(numpy(found), reference.patches(padded, patch))
     embedding = layers.PatchEmbedding(4, patch, pad_to_patch=True)
     np.testing.assert_allclose(
         numpy(embedding(images)), numpy(embedding(padded)), atol=1e-6

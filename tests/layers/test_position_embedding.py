@@ -3,20 +3,18 @@
 import keras
 import numpy as np
 import pytest
-from hypothesis import assume
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_vit.layers import AddPositionEmbs
-from keras_vit.layers import MultiHeadAttention
-from keras_vit.layers import RelativePositionEmbs
-from keras_vit.layers.resampling import RESAMPLINGS
-from keras_vit.layers.resampling import resample
-from keras_vit.layers.resampling import resample_embedding
-from keras_vit.layers.resampling import resample_offsets
-from keras_vit.layers.resampling import resampling_matrix
+from keras_vit.layers import AddPositionEmbs, MultiHeadAttention, RelativePositionEmbs
+from keras_vit.layers.resampling import (
+    RESAMPLINGS,
+    resample,
+    resample_embedding,
+    resample_offsets,
+    resampling_matrix,
+)
 from tests.harness import numpy
 
 length = st.integers(1, 12)
@@ -43,9 +41,7 @@ _TORCH = {
 @pytest.mark.backends("torch")
 @quick
 @given(length, length, length, length, st.sampled_from(sorted(_TORCH)))
-def test_every_method_matches_pytorch(
-    rows, columns, new_rows, new_columns, how
-):
+def test_every_method_matches_pytorch(rows, columns, new_rows, new_columns, how):
     torch = pytest.importorskip("torch")
     # PyTorch 2.13 repeats the first row when it antialiases one column.
     assume(new_columns > 1 or "antialias" not in how)
@@ -66,9 +62,7 @@ def test_every_method_matches_pytorch(
 
 
 # The other backends compile each example.
-@settings(
-    max_examples=15 if keras.config.backend() == "torch" else 5, deadline=None
-)
+@settings(max_examples=15 if keras.config.backend() == "torch" else 5, deadline=None)
 @given(length, length, method)
 def test_unknown_size_gives_the_same_matrix(old, new, how):
     dynamic = resampling_matrix(old, ops.convert_to_tensor(new, "int32"), how)
@@ -98,9 +92,7 @@ def test_bicubic_offset_matches_pytorch_scale_factor(side, rows, columns):
 
 def test_skipped_tokens_get_no_position():
     """Registers follow a class token, and both precede the patches."""
-    layer = AddPositionEmbs(
-        grid_size=(1, 3), num_prefix_tokens=1, num_skipped_tokens=2
-    )
+    layer = AddPositionEmbs(grid_size=(1, 3), num_prefix_tokens=1, num_skipped_tokens=2)
     zeros = np.zeros((1, 6, 8), "float32")
     for grid in (None, np.zeros((1, 1, 3, 8)), np.zeros((1, 3, 1, 8))):
         found = numpy(layer(zeros, grid))[0]
@@ -109,9 +101,7 @@ def test_skipped_tokens_get_no_position():
         np.testing.assert_array_equal(found[1:3], 0)
         assert found[3:].any(axis=1).all()
     wide = numpy(
-        AddPositionEmbs("sincos2d", num_skipped_tokens=2)(
-            zeros, np.zeros((1, 2, 2, 8))
-        )
+        AddPositionEmbs("sincos2d", num_skipped_tokens=2)(zeros, np.zeros((1, 2, 2, 8)))
     )
     assert not wide[0, :2].any() and wide[0, 2:].any(axis=1).all()
 
@@ -170,9 +160,7 @@ def test_relative_positions_with_negligible_dropout_match():
     np.testing.assert_allclose(numpy(found), numpy(again), atol=1e-6)
     assert np.abs(numpy(found) - numpy(plain)).max() > 1e-3
     # The two tokens before the patches neither ask nor are asked.
-    np.testing.assert_allclose(
-        numpy(found)[:, :2], numpy(plain)[:, :2], atol=1e-6
-    )
+    np.testing.assert_allclose(numpy(found)[:, :2], numpy(plain)[:, :2], atol=1e-6)
 
 
 @pytest.mark.backends("torch")

@@ -58,9 +58,7 @@ RELATIVE = {**RANDOM, "position_embedding": "relative"}
         pytest.param(ROTARY, id="rotary", marks=pytest.mark.backends("jax")),
     ],
 )
-def test_gradients_with_and_without_remat_match(
-    options, tmp_path, record_error
-):
+def test_gradients_with_and_without_remat_match(options, tmp_path, record_error):
     """The second forward pass must sample the same dropout masks as the
     first."""
     kept = steps(model_of(False, **options))
@@ -107,14 +105,10 @@ def kept_bytes(model, images):
     # Not the compiled step's memory: XLA's CPU compiler computes nothing
     # twice, even with `jax.checkpoint`.
     backward = jax.eval_shape(
-        lambda trainable: jax.vjp(lambda t: loss(t, rest, images), trainable)[
-            1
-        ],
+        lambda trainable: jax.vjp(lambda t: loss(t, rest, images), trainable)[1],
         trainable,
     )
-    return sum(
-        leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(backward)
-    )
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(backward))
 
 
 @pytest.mark.backends("jax", "torch")

@@ -67,9 +67,7 @@ def standardized(kernel, epsilon, placement):
         [((9, 7), (3, 3), (2, 2)), ((8, 5), (4, 2), (1, 3))],
     ),
 )
-def test_std_conv_matches_numpy(
-    size, kernel, strides, padding, placement, epsilon
-):
+def test_std_conv_matches_numpy(size, kernel, strides, padding, placement, epsilon):
     layer = layers.StdConv2D(5, kernel, strides, padding, epsilon, placement)
     x = RNG.normal(size=(2, *size, 3)).astype("float32")
     layer.build(x.shape)
@@ -105,9 +103,7 @@ def test_inference_pools_with_slices_of_the_same_result(padding):
 
     x = RNG.normal(size=(2, 9, 8, 3)).astype("float32")
     layer = layers.MaxPool2D(padding=padding)
-    np.testing.assert_array_equal(
-        numpy(layer(x)), numpy(layer(x, training=True))
-    )
+    np.testing.assert_array_equal(numpy(layer(x)), numpy(layer(x, training=True)))
     assert "reduce_window" not in str(jax.make_jaxpr(layer)(x))
 
 

@@ -9,15 +9,9 @@ import pytest
 
 import keras_vit
 from keras_vit import convert as command
-from keras_vit.converters import load
-from keras_vit.converters import open_checkpoint
-from keras_vit.converters import save
-from tests.harness import copies
-from tests.harness import numpy
-from tests.small import hybrid
-from tests.small import images
-from tests.small import randomize
-from tests.small import tiny
+from keras_vit.converters import load, open_checkpoint, save
+from tests.harness import copies, numpy
+from tests.small import hybrid, images, randomize, tiny
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -54,9 +48,7 @@ class ScaledBlock(keras_vit.layers.TransformerBlock):
         super().__init__(*args, **kwargs)
         self.scale = scale
 
-    def call(
-        self, inputs, relative=None, num_queries=None, training=False, mask=None
-    ):
+    def call(self, inputs, relative=None, num_queries=None, training=False, mask=None):
         x = inputs * self.scale
         return super().call(x, relative, num_queries, training, mask)
 
@@ -77,9 +69,7 @@ def half(*args, **kwargs):
         (hybrid, RMSNormBlock, {"pooling": "map"}),
     ],
 )
-def test_model_with_custom_blocks_is_copied_and_trained(
-    build, cls, options, tmp_path
-):
+def test_model_with_custom_blocks_is_copied_and_trained(build, cls, options, tmp_path):
     model = build(block=cls, norm_epsilon=1e-3, **options)
     randomize(model)
     x = images(2, *model.input_shape[1:])
@@ -100,9 +90,7 @@ def test_model_with_custom_blocks_is_copied_and_trained(
         found["converters.load"] = load(tmp_path / "model.keras")
     for name, copy in found.items():
         assert type(copy.get_layer("block_0")) is cls
-        np.testing.assert_array_equal(
-            copy.predict(x, verbose=0), before, err_msg=name
-        )
+        np.testing.assert_array_equal(copy.predict(x, verbose=0), before, err_msg=name)
         features = keras_vit.feature_extractor(copy, "encoder_norm")(x)
         np.testing.assert_array_equal(numpy(features), tokens)
 
@@ -138,9 +126,7 @@ def test_file_stores_the_class_of_the_block(tmp_path):
         loaded.append(load(path))
     for copy in loaded:
         assert copy.get_layer("block_1").scale == 0.5
-        np.testing.assert_array_equal(
-            copy.predict(images(), verbose=0), expected
-        )
+        np.testing.assert_array_equal(copy.predict(images(), verbose=0), expected)
     for target in (tmp_path / "a.npz", tmp_path / "folder"):
         with pytest.raises(ValueError, match="block='ScaledBl"):
             save(model, target)
@@ -156,8 +142,7 @@ class Gates(keras.layers.Layer):
 
     def build(self, input_shape):
         self.gates = [
-            self.add_weight(shape=input_shape[-1:], name=f"gate_{i}")
-            for i in range(12)
+            self.add_weight(shape=input_shape[-1:], name=f"gate_{i}") for i in range(12)
         ]
 
     def call(self, inputs):

@@ -11,10 +11,7 @@ import pytest
 import keras_vit
 from tests import originals
 from tests.markers import on_all
-from tests.small import hybrid
-from tests.small import images
-from tests.small import randomize
-from tests.small import tiny
+from tests.small import hybrid, images, randomize, tiny
 
 ON_TORCH = pytest.mark.backends("torch")
 # The files' own size is 32 x 32.
@@ -82,9 +79,7 @@ def test_any_size_is_that_of_a_model_for_any_size(case):
     options = CASES[case]
     fixed = tiny(**options)
     randomize(fixed)
-    any_size = tiny(
-        **{**options, "input_shape": (None, None, 3), "grid_size": (2, 3)}
-    )
+    any_size = tiny(**{**options, "input_shape": (None, None, 3), "grid_size": (2, 3)})
     any_size.set_weights(fixed.get_weights())
     layer = keras_vit.feature_extractor(any_size, "block_0")
     maps = keras_vit.dense_features(fixed, blocks=0, norm=False)
@@ -147,9 +142,7 @@ def test_preprocessing_scales_and_does_not_resize(size):
             found, expected = build(model), build(bare)
             found.set_weights(expected.get_weights())
             found, expected = values(found, x), values(expected, scaled)
-            for a, b in zip(
-                *map(keras.tree.flatten, (found, expected)), strict=True
-            ):
+            for a, b in zip(*map(keras.tree.flatten, (found, expected)), strict=True):
                 np.testing.assert_allclose(a, b, atol=2e-5)
 
 

@@ -6,9 +6,7 @@ import pytest
 
 from keras_vit import layers
 from tests.harness import copies
-from tests.small import hybrid
-from tests.small import images
-from tests.small import tiny
+from tests.small import hybrid, images, tiny
 
 pytestmark = pytest.mark.backends("torch")
 

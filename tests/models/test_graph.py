@@ -11,8 +11,7 @@ from keras_vit import segmentation
 from tests import small
 from tests.harness import copies
 from tests.markers import on_all
-from tests.small import bit
-from tests.small import images
+from tests.small import bit, images
 
 ON_TORCH = pytest.mark.backends("torch")
 SIZE = (16, 24, 3)
@@ -95,9 +94,7 @@ def gradient(model, name):
 
 
 @pytest.mark.usefixtures("eager")
-@pytest.mark.parametrize(
-    "name", on_all(["block_1", "encoder_norm"], ["block_1"])
-)
+@pytest.mark.parametrize("name", on_all(["block_1", "encoder_norm"], ["block_1"]))
 def test_outputs_of_layers_are_those_of_the_model(name, tmp_path):
     model = tiny(distillation=name == "block_1")
     small.randomize(model)

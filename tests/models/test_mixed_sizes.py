@@ -8,11 +8,9 @@ from keras import ops
 import keras_vit
 from keras_vit.data import pack_images
 from keras_vit.models import with_any_size
-from tests.harness import copies
-from tests.harness import numpy
+from tests.harness import copies, numpy
 from tests.markers import on_all
-from tests.small import randomize
-from tests.small import tiny
+from tests.small import randomize, tiny
 
 # Rows and columns of patches of ten images, of which one has the grid of the
 # learned positions, and some have fewer or more rows or columns.
@@ -101,9 +99,7 @@ def test_each_image_is_as_alone(name):
         if name == "all tokens":  # padding has no output to compare
             if order != "first":
                 continue
-            outputs = [
-                x[: len(y)] for x, y in zip(outputs, expected, strict=True)
-            ]
+            outputs = [x[: len(y)] for x, y in zip(outputs, expected, strict=True)]
         for output, of_one in zip(outputs, expected, strict=True):
             np.testing.assert_allclose(output, of_one, rtol=0, atol=1e-5)
 
@@ -178,10 +174,7 @@ def test_copies_and_files(tmp_path):
     np.testing.assert_allclose(
         numpy(outputs["pooling"]),
         np.stack(
-            [
-                numpy(with_any_size(features)(i[None])["pooling"])[0]
-                for i in images
-            ]
+            [numpy(with_any_size(features)(i[None])["pooling"])[0] for i in images]
         ),
         rtol=0,
         atol=1e-5,

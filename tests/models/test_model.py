@@ -5,15 +5,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.models import Model
-from keras_vit.models import inference_model
-from keras_vit.models import with_any_size
+from keras_vit.models import Model, inference_model, with_any_size
 from tests.harness import copies
 from tests.harness import numpy as values
 from tests.markers import on_all
-from tests.small import images
-from tests.small import randomize
-from tests.small import tiny
+from tests.small import images, randomize, tiny
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -68,9 +64,7 @@ ON_EVERY_BACKEND = ("token", "distilled", "remat", "map", "relative")
 
 
 @pytest.mark.parametrize("name", on_all(CASES, ON_EVERY_BACKEND))
-def test_last_block_computes_only_pooled_tokens(
-    name, monkeypatch, record_error
-):
+def test_last_block_computes_only_pooled_tokens(name, monkeypatch, record_error):
     options, count = CASES[name]
     model = build(**options)
     fast = inference_model(model)
@@ -91,9 +85,7 @@ def weights_after(model, optimizer="sgd"):
 
 @pytest.mark.slow
 @pytest.mark.suite("jax", "torch")
-@pytest.mark.parametrize(
-    "name", on_all(["token", "distilled", "remat"], ["remat"])
-)
+@pytest.mark.parametrize("name", on_all(["token", "distilled", "remat"], ["remat"]))
 def test_gradients_match_the_full_computation(name, record_error):
     model, other = (build(**CASES[name][0]) for _ in range(2))
     other.set_weights(model.get_weights())
@@ -108,9 +100,7 @@ def test_saved_and_cloned_models_keep_num_queries(tmp_path, monkeypatch):
     for other in copies(model, tmp_path).values():
         assert isinstance(other, Model)
         assert tokens_of(other, monkeypatch) == 1
-        np.testing.assert_array_equal(
-            values(other(IMAGES)), values(model(IMAGES))
-        )
+        np.testing.assert_array_equal(values(other(IMAGES)), values(model(IMAGES)))
 
 
 @pytest.mark.slow

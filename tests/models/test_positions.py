@@ -6,17 +6,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.config import POSITION_EMBEDDINGS
-from keras_vit.config import POSITION_PLACEMENTS
-from keras_vit.converters import describe
-from keras_vit.converters import load
-from keras_vit.converters import open_checkpoint
-from keras_vit.converters import save
+from keras_vit.config import POSITION_EMBEDDINGS, POSITION_PLACEMENTS
+from keras_vit.converters import describe, load, open_checkpoint, save
 from tests.harness import numpy
 from tests.markers import on_all
-from tests.small import images
-from tests.small import randomize
-from tests.small import tiny
+from tests.small import images, randomize, tiny
 
 COMBINATIONS = [
     case
@@ -37,18 +31,14 @@ ON_ALL_BACKENDS = (
 
 
 def build(kind, placement, **options):
-    model = tiny(
-        **options, position_embedding=kind, position_placement=placement
-    )
+    model = tiny(**options, position_embedding=kind, position_placement=placement)
     randomize(model)
     return model
 
 
 @pytest.mark.slow
 @pytest.mark.suite("jax", "torch")
-@pytest.mark.parametrize(
-    "kind, placement", on_all(COMBINATIONS, ON_ALL_BACKENDS)
-)
+@pytest.mark.parametrize("kind, placement", on_all(COMBINATIONS, ON_ALL_BACKENDS))
 def test_files_store_positions_and_load_at_another_image_size(
     kind, placement, tmp_path
 ):
@@ -57,17 +47,13 @@ def test_files_store_positions_and_load_at_another_image_size(
     model = build(kind, placement)
     described = describe(model)[1]
     assert described["position_embedding"] == kind.removesuffix("_1d")
-    assert described["position_placement"] == (
-        "stem" if kind == "none" else placement
-    )
+    assert described["position_placement"] == ("stem" if kind == "none" else placement)
     save(model, tmp_path / "m.weights.h5")
     arguments = open_checkpoint(tmp_path / "m.weights.h5").arguments()
     for name in ("position_embedding", "position_placement", "grid_size"):
         assert arguments[name] == described[name]
     again = load(tmp_path / "m.weights.h5")
-    np.testing.assert_array_equal(
-        numpy(again(images())), numpy(model(images()))
-    )
+    np.testing.assert_array_equal(numpy(again(images())), numpy(model(images())))
     save(model, tmp_path / "model.keras")
     wide = load(tmp_path / "model.keras", input_shape=(16, 20, 3))
     any_size = load(tmp_path / "model.keras", input_shape=(None, None, 3))

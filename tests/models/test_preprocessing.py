@@ -8,8 +8,7 @@ from PIL import Image
 import keras_vit
 from keras_vit import convert
 from keras_vit.weights.checkpoint import open_checkpoint
-from tests.small import randomize
-from tests.small import tiny
+from tests.small import randomize, tiny
 
 rng = np.random.default_rng(0)
 SHAPE = (16, 16, 3)
@@ -88,9 +87,7 @@ def test_conversion_drops_preprocessing_with_a_warning(pair, tmp_path, capsys):
     again = keras_vit.VisionTransformer(
         weights=str(path), num_heads=without.get_layer("block_0").num_heads
     )
-    for one, other in zip(
-        again.get_weights(), without.get_weights(), strict=True
-    ):
+    for one, other in zip(again.get_weights(), without.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
 
     inside.save(tmp_path / "model.keras")
@@ -116,9 +113,7 @@ def test_mode_is_inferred_from_the_weights(tmp_path):
     path = tmp_path / "timm.npz"
     keras_vit.converters.save(model, path, "timm")
     with pytest.raises(ValueError, match='preprocessing="torch"'):
-        keras_vit.VisionTransformer(
-            weights=str(path), num_heads=2, preprocessing=True
-        )
+        keras_vit.VisionTransformer(weights=str(path), num_heads=2, preprocessing=True)
     folder = tmp_path / "folder"
     inside = tiny(input_shape=SHAPE, preprocessing="torch")
     with pytest.warns(UserWarning, match="does not contain"):

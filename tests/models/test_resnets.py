@@ -5,17 +5,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.converters import load
-from keras_vit.converters import open_checkpoint
-from keras_vit.converters import save
+from keras_vit.converters import load, open_checkpoint, save
 from tests import golden_data
-from tests.harness import copies
-from tests.harness import numpy
+from tests.harness import copies, numpy
 from tests.markers import on_all
-from tests.small import bit
-from tests.small import hybrid
-from tests.small import images
-from tests.small import randomize
+from tests.small import bit, hybrid, images, randomize
 
 RNG = np.random.default_rng(0)
 
@@ -48,9 +42,7 @@ def test_move_stage_4_gives_four_times_the_tokens():
 )
 @pytest.mark.usefixtures("eager")
 def test_image_sizes_divisible_by_patch_and_stride(layers, patch, size, grid):
-    model = hybrid(
-        resnet_layers=layers, patch_size=patch, input_shape=(*size, 3)
-    )
+    model = hybrid(resnet_layers=layers, patch_size=patch, input_shape=(*size, 3))
     assert grid_of(model) == grid
     assert model.get_layer("position_embedding").built_grid == grid
     x = RNG.normal(size=(1, *size, 3))
@@ -97,9 +89,7 @@ def test_positions_resample_over_the_feature_map():
     after = larger.get_layer("position_embedding").embedding
     assert tuple(after.shape) == (1, 49, 24)
     corners = numpy(after)[:, [1, 8, 41, 48]]  # align_corners keeps them
-    np.testing.assert_allclose(
-        corners, numpy(before)[:, [1, 4, 13, 16]], atol=1e-7
-    )
+    np.testing.assert_allclose(corners, numpy(before)[:, [1, 4, 13, 16]], atol=1e-7)
 
 
 @pytest.mark.backends("torch")
@@ -153,9 +143,7 @@ def test_bit_file_round_trip(preactivation, tmp_path):
     for way, copy in copies(model, tmp_path).items():
         assert type(copy) is type(model)
         assert copy.get_layer("root_conv").epsilon == 0.01
-        np.testing.assert_array_equal(
-            numpy(copy(x)), numpy(model(x)), err_msg=way
-        )
+        np.testing.assert_array_equal(numpy(copy(x)), numpy(model(x)), err_msg=way)
     with pytest.raises(ValueError, match="'bit' can"):
         save(model, tmp_path / "vit.npz", "vit_jax")
     assert not (tmp_path / "vit.npz").exists()

@@ -35,9 +35,7 @@ def test_angles_of_a_rectangle():
 
 
 @ON_TORCH
-@pytest.mark.parametrize(
-    "options", [{"shift": 0.3}, {"jitter": 2.0}, {"rescale": 2.0}]
-)
+@pytest.mark.parametrize("options", [{"shift": 0.3}, {"jitter": 2.0}, {"rescale": 2.0}])
 def test_changes_in_training(options):
     """With long periods, angles are small and proportional to coordinates."""
     (name,) = options

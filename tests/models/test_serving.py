@@ -6,9 +6,7 @@ import pytest
 
 import keras_vit
 from tests.markers import on_all
-from tests.small import images
-from tests.small import randomize
-from tests.small import tiny
+from tests.small import images, randomize, tiny
 
 
 @pytest.mark.usefixtures("eager")
@@ -48,15 +46,11 @@ QUANTIZATIONS = {
     "int8": lambda: {"mode": "int8"},
     "int4": lambda: {"mode": "int4"},
     "int8, weights only": lambda: {
-        "config": keras.quantizers.Int8QuantizationConfig(
-            activation_quantizer=None
-        )
+        "config": keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
     },
     "int8, another range": lambda: {
         "config": keras.quantizers.Int8QuantizationConfig(
-            activation_quantizer=keras.quantizers.AbsMaxQuantizer(
-                value_range=(-50, 50)
-            )
+            activation_quantizer=keras.quantizers.AbsMaxQuantizer(value_range=(-50, 50))
         )
     },
     "int4, blocks of 16": lambda: {
@@ -87,9 +81,7 @@ def test_quantized_models_are_saved_and_cloned(name, tmp_path):
     clone = keras.models.clone_model(model)
     clone.set_weights(model.get_weights())
     for other in (loaded, clone):
-        np.testing.assert_array_equal(
-            other.predict(images(), verbose=0), expected
-        )
+        np.testing.assert_array_equal(other.predict(images(), verbose=0), expected)
         mlp = other.get_layer("block_0").mlp
         mode = model.get_layer("block_0").mlp.dense_1.quantization_mode
         assert mlp.dense_1.quantization_mode == mode

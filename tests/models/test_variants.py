@@ -4,8 +4,7 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit.models import BIT_VARIANTS
-from keras_vit.models import VARIANTS
+from keras_vit.models import BIT_VARIANTS, VARIANTS
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -50,9 +49,7 @@ def test_parameter_counts(variant):
     assert counted(variant) == expected
 
 
-@pytest.mark.parametrize(
-    "variant,millions", [("ViTg14", 1011), ("ViTG14", 1843)]
-)
+@pytest.mark.parametrize("variant,millions", [("ViTg14", 1011), ("ViTG14", 1843)])
 def test_parameter_counts_of_scaling(variant, millions):
     assert round(counted(variant, include_top=False) / 1e6) == millions
 

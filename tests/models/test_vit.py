@@ -10,19 +10,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.config import BiTConfig
-from keras_vit.config import HybridConfig
-from keras_vit.config import ModelArguments
-from keras_vit.config import ViTConfig
+from keras_vit.config import BiTConfig, HybridConfig, ModelArguments, ViTConfig
 from tests import reference
 from tests.harness import numpy
 from tests.markers import on_all
-from tests.small import TINY
-from tests.small import bit
-from tests.small import hybrid
-from tests.small import images
-from tests.small import randomize
-from tests.small import tiny
+from tests.small import TINY, bit, hybrid, images, randomize, tiny
 
 # Compiling takes seconds under JAX and TensorFlow.
 ON_TORCH = pytest.mark.backends("torch")
@@ -90,9 +82,7 @@ def test_input_of_integers(build):
     randomize(model, 0.1)
     shape = model.input_shape[1:]
     x = np.random.default_rng(0).integers(0, 256, (2, *shape)).astype("uint8")
-    other = build(
-        input_tensor=keras.Input(shape, dtype="uint8"), input_shape=None
-    )
+    other = build(input_tensor=keras.Input(shape, dtype="uint8"), input_shape=None)
     other.set_weights(model.get_weights())
     expected = numpy(model(x.astype("float32")))
     # Keras does not cast integers to the dtype of an input of floats.
@@ -250,9 +240,7 @@ def test_feature_extractor():
         "pre_logits": (2, 10),
     }
     one = keras_vit.feature_extractor(model, "block_1")
-    np.testing.assert_array_equal(
-        one.predict(images(), verbose=0), features["block_1"]
-    )
+    np.testing.assert_array_equal(one.predict(images(), verbose=0), features["block_1"])
     with pytest.raises(ValueError, match="block_9.*has: images, patch_emb"):
         keras_vit.feature_extractor(model, ["block_0", "block_9"])
     with pytest.raises(ValueError, match="names"):
@@ -264,9 +252,7 @@ def test_none_selects_the_default():
     fields = [field.name for field in dataclasses.fields(ViTConfig)]
     given = {name: None for name in fields if name not in TINY}
     named = tiny(**given).get_config()
-    assert json.dumps(named["layers"]) == json.dumps(
-        tiny().get_config()["layers"]
-    )
+    assert json.dumps(named["layers"]) == json.dumps(tiny().get_config()["layers"])
 
 
 @pytest.mark.backends("torch")

@@ -141,9 +141,7 @@ def test_traced_tensors_are_not_checked():
     elif backend == "tensorflow":
         module.function(preprocess_input)(module.constant(scaled))
     else:
-        compiled = module.compile(
-            preprocess_input, backend="eager", fullgraph=True
-        )
+        compiled = module.compile(preprocess_input, backend="eager", fullgraph=True)
         compiled(module.tensor(scaled))
 
 
@@ -168,9 +166,7 @@ def test_values_in_0_to_1_warn_once_per_line():
         np.array([-2e-5, 255.00003], "float32"),  # rounded by a resize
     ):
         expected = images.astype("float64").clip(0, 255) / 127.5 - 1
-        np.testing.assert_allclose(
-            preprocess_input(images), expected, atol=1e-6
-        )
+        np.testing.assert_allclose(preprocess_input(images), expected, atol=1e-6)
 
 
 def test_other_inputs_raise():

@@ -58,9 +58,7 @@ def test_a_model_gives_names_and_probabilities(activation):
     )
     model.class_names = NAMES
     scores = [[2.0, 3.0, 1.0]] if activation is None else ONE
-    (((_, name, score), *_),) = decode_predictions(
-        np.array(scores), 3, model=model
-    )
+    (((_, name, score), *_),) = decode_predictions(np.array(scores), 3, model=model)
     expected = np.e**3 / (np.e + np.e**2 + np.e**3)
     if activation:
         expected = np.max(ONE)
@@ -129,9 +127,7 @@ def test_wrong_label_files_raise(tmp_path, name, data, message):
 def test_values_that_are_no_probabilities_are_said(rows, warns):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = decode_predictions(
-            np.array(rows), top=3, labels=["a", "b", "c"]
-        )
+        found = decode_predictions(np.array(rows), top=3, labels=["a", "b", "c"])
     said = [str(w.message) for w in caught]
     assert any("pass `model=`" in text for text in said) == warns
     assert sorted(x for *_, x in found[0]) == sorted(rows[0])

@@ -19,9 +19,7 @@ DECODER = {
 }
 MODELS = {
     "mim": lambda e: pretraining.MaskedImageModeling(e, seed=1),
-    "mim-block": lambda e: pretraining.MaskedImageModeling(
-        e, masking="block", seed=1
-    ),
+    "mim-block": lambda e: pretraining.MaskedImageModeling(e, masking="block", seed=1),
     "mae": lambda e: pretraining.MaskedAutoencoder(e, seed=1, **DECODER),
     "mpp": lambda e: pretraining.MaskedPatchPrediction(e, seed=1),
     "mpp-downsized": lambda e: pretraining.MaskedPatchPrediction(

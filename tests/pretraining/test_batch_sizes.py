@@ -11,9 +11,7 @@ from tests.pretraining import small
 SIZES = {"output_dim": 16, "hidden_dim": 8}
 # Their loss of an image depends on the others of its batch.
 CONTRASTIVE = {
-    "koleo": lambda e: pretraining.DINO(
-        e, koleo_weight=0.1, bottleneck_dim=4, **SIZES
-    ),
+    "koleo": lambda e: pretraining.DINO(e, koleo_weight=0.1, bottleneck_dim=4, **SIZES),
     "mocov3": lambda e: pretraining.MoCoV3(e, **SIZES),
 }
 MODELS = {
@@ -67,9 +65,7 @@ def whole(model, size=COUNT):
 def compare(found, expected, names):
     for name in names:
         # The diversity of an untrained MoCo v3 is 7e-8: it is all rounding.
-        np.testing.assert_allclose(
-            found[name], expected[name], rtol=1e-4, atol=1e-7
-        )
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-7)
 
 
 @ON_TORCH

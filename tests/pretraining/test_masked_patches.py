@@ -113,9 +113,7 @@ def test_mask_units_match_simmim(size, unit, patch, ratio, masked):
     np.testing.assert_array_equal(
         np.repeat(np.repeat(corners, times, 1), times, 2), found
     )
-    in_call = ops.convert_to_numpy(
-        model(np.zeros((2, size, size, 3)))["masked"]
-    )
+    in_call = ops.convert_to_numpy(model(np.zeros((2, size, size, 3)))["masked"])
     assert set(in_call.sum(1)) == {masked}
 
 
@@ -126,9 +124,7 @@ def test_masked_patches_do_not_reach_the_encoder():
     other = images.copy()
     other[:, 4:] = 0  # the first row of four patches stays
     found = numpy(model(images, noise=noise)["prediction"])
-    np.testing.assert_array_equal(
-        found, numpy(model(other, noise=noise)["prediction"])
-    )
+    np.testing.assert_array_equal(found, numpy(model(other, noise=noise)["prediction"]))
     assert model.encode(images, noise)[0].shape == (2, 1 + 4, 16)
 
 
@@ -254,9 +250,7 @@ def test_color_classes_of_a_known_image():
     # Shown again, a color is in the middle of its level.
     logits = np.eye(512, dtype="float32")[found]
     logits = ops.convert_to_tensor(logits)
-    shown = downsized.stages.unpatchify(
-        downsized.prediction_to_pixels(logits, None)
-    )
+    shown = downsized.stages.unpatchify(downsized.prediction_to_pixels(logits, None))
     assert np.abs(numpy(shown) - image).max() <= 1 / 8
 
 
@@ -279,8 +273,7 @@ def test_value_range_per_channel():
     )
     image = np.tile([0.99, 128.0, -9.0], (1, 16, 16, 1)).astype("float32")
     assert (
-        numpy(model.color_classes(model.stages.patchify(image)))
-        == 7 * 64 + 4 * 8 + 0
+        numpy(model.color_classes(model.stages.patchify(image))) == 7 * 64 + 4 * 8 + 0
     ).all()
     with pytest.raises(ValueError, match="value_range"):
         pretraining.MaskedPatchPrediction(encoder, value_range=(1, -1))

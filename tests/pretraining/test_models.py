@@ -61,9 +61,7 @@ def test_model_trains_on_images_and_is_saved(kind, tmp_path):
     again.seed_generator.state.assign(model.seed_generator.state)
     found, expected = again(images), model(images)
     for name in expected:
-        np.testing.assert_array_equal(
-            numpy(found[name]), numpy(expected[name]), name
-        )
+        np.testing.assert_array_equal(numpy(found[name]), numpy(expected[name]), name)
     for ours, theirs in zip(
         again.optimizer.variables, model.optimizer.variables, strict=True
     ):
@@ -188,9 +186,7 @@ def test_reconstruction_keeps_visible_patches(kind):
         ),
     ],
 )
-def test_overrides_keep_the_other_arguments_of_a_file(
-    make, arguments, tmp_path
-):
+def test_overrides_keep_the_other_arguments_of_a_file(make, arguments, tmp_path):
     path = tmp_path / "model.keras"
     model = make(small.encoder(), seed=3, **arguments)
     model.save(path)

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit import converters
-from keras_vit import pretraining
-from keras_vit import schedules
+from keras_vit import converters, pretraining, schedules
 from tests import harness
 from tests.harness import numpy
 from tests.pretraining import small
@@ -77,9 +75,7 @@ def test_model_trains_and_is_saved(kind, tmp_path):
     expected = model.pretrained_encoder
     assert (expected is model.teacher) == (kind != "mocov3")
     images = small.images(2)
-    np.testing.assert_array_equal(
-        numpy(encoder(images)), numpy(expected(images))
-    )
+    np.testing.assert_array_equal(numpy(encoder(images)), numpy(expected(images)))
 
 
 @ON_TORCH

@@ -4,8 +4,7 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit import converters
-from keras_vit import pretraining
+from keras_vit import converters, pretraining
 from keras_vit.training.pretraining import save_masked
 from tests.pretraining import small
 

@@ -75,12 +75,8 @@ def test_dino_matches_lightly(golden, step):
     value, gradient = value_and_gradient(loss, by_image(case["student"]))
     # The loss is up to 18, of which the last bit of float32 is 1.9e-6.
     np.testing.assert_allclose(value, case["loss"], rtol=2e-7, atol=1e-6)
-    np.testing.assert_allclose(
-        by_image(gradient), case["gradient"], **TOLERANCE
-    )
-    center = losses.updated_center(
-        case["center"], ops.convert_to_tensor(teacher)
-    )
+    np.testing.assert_allclose(by_image(gradient), case["gradient"], **TOLERANCE)
+    center = losses.updated_center(case["center"], ops.convert_to_tensor(teacher))
     np.testing.assert_allclose(numpy(center), case["new_center"], **TOLERANCE)
 
 

@@ -7,8 +7,7 @@ import pytest
 import keras_vit
 from keras_vit import evaluation
 from keras_vit.training import models
-from tests.recipes import programs
-from tests.recipes import runs
+from tests.recipes import programs, runs
 from tests.small import vit
 
 

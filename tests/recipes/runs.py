@@ -9,12 +9,10 @@ import pytest
 
 import keras_vit
 from keras_vit import evaluation
-from keras_vit.training import presets
-from keras_vit.training import training_run
+from keras_vit.training import presets, training_run
 from tests import harness
 from tests.recipes import programs
-from tests.training.pictures import noise
-from tests.training.pictures import write_folder
+from tests.training.pictures import noise, write_folder
 
 _DENSE = {
     "dataset": "squares",

@@ -47,9 +47,7 @@ def test_it_writes_its_results(head, finished, data_folders, tmp_path):
     with open(tmp_path / "out" / "predictions.csv", newline="") as file:
         boxes = list(csv.DictReader(file))
     pixels = np.stack([data.read("test", i)[0] for i in range(3)])
-    found = keras_vit.detection.decode(
-        model.predict(pixels / 127.5 - 1), 16, 16
-    )
+    found = keras_vit.detection.decode(model.predict(pixels / 127.5 - 1), 16, 16)
     for i, expected in enumerate(found):
         rows = [row for row in boxes if row["file"].endswith(f"{i}.png")]
         assert {row["class"] for row in rows} <= {"bright", "dark"}
@@ -85,9 +83,7 @@ def test_stamps_on_photographs_and_a_frozen_encoder(tmp_path, capsys):
     count = (label[:, 0] >= 0).sum()
     assert 1 <= count <= 3
     # What is not transparent is of 12 x 20 pixels.
-    np.testing.assert_allclose(
-        label[:count, 3] / label[:count, 4], 20 / 12, rtol=0.1
-    )
+    np.testing.assert_allclose(label[:count, 3] / label[:count, 4], 20 / 12, rtol=0.1)
     encoder = keras_vit.VisionTransformer(
         **programs.SMALL[1], patch_size=4, input_shape=(32, 32, 3), classes=2
     )

@@ -219,8 +219,7 @@ def test_ten_shots_are_better_than_one(trained_run, tmp_path, capsys):
         assert rows[10, l2]["accuracy"] > rows[1, l2]["accuracy"]
     with np.load(output / "features.npz") as stored:
         x, y, test_x, test_y = (
-            stored[name]
-            for name in ("train", "train_labels", "test", "test_labels")
+            stored[name] for name in ("train", "train_labels", "test", "test_labels")
         )
     assert x.shape == (1438, 64) and test_x.shape == (359, 64)
     expected = evaluation.few_shot(

@@ -9,8 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit import training
-from keras_vit.training import command_line
-from keras_vit.training import models
+from keras_vit.training import command_line, models
 from tests.recipes import programs
 from tests.training.pictures import write_folder
 
@@ -167,9 +166,7 @@ def test_training_on_a_folder_of_images(tmp_path, capsys):
     # Images that are damaged behind their headers are found before training.
     for path in folder.glob("bright/*"):
         path.write_bytes(path.read_bytes()[:300])
-    words = (
-        r"photo\d.\w+' cannot be read: .*\w. Remove it or convert it, or use"
-    )
+    words = r"photo\d.\w+' cannot be read: .*\w. Remove it or convert it, or use"
     refused(words, **settings, output=str(tmp_path / "other"))
     assert not (tmp_path / "other").exists()
 
@@ -249,9 +246,7 @@ def test_images_that_are_not_square(tmp_path):
     run(output=str(tmp_path / "b"), **weights)
     model = keras.models.load_model(tmp_path / "b" / "model.keras")
     assert model.input_shape == (None, 12, 8, 1)
-    programs.run(
-        "evaluate", "--weights", tmp_path / "b", "--output", tmp_path / "d"
-    )
+    programs.run("evaluate", "--weights", tmp_path / "b", "--output", tmp_path / "d")
     results = json.loads((tmp_path / "d" / "results.json").read_text())
     expected = read_metadata(tmp_path / "b")["test_accuracy"]
     assert results["accuracy"] == pytest.approx(expected, abs=1e-6)
@@ -354,9 +349,7 @@ def test_images_are_not_enlarged_to_the_size_of_weights(
         ),
     ],
 )
-def test_bit_hyperrule_depends_on_the_data(
-    data, settings, expected, monkeypatch
-):
+def test_bit_hyperrule_depends_on_the_data(data, settings, expected, monkeypatch):
     monkeypatch.setattr(training, "resolve_model_spec", lambda *_: BIT_SPEC)
     data = dataclasses.replace(keras_vit.data.load_dataset("digits"), **data)
     bit = {"preset": "bit-hyperrule", "weights": "x.npz"}
@@ -430,9 +423,7 @@ def test_given_flags_are_used():
     assert half.momentum_dtype == "bfloat16"
     _, rate = planned(steps=100, warmup_steps=7).optimizer()
     assert rate.warmup_steps == 7
-    job = planned(
-        drop_path=0.25, dropout=0.5, label_smoothing=0.1, optimizer="sgd"
-    )
+    job = planned(drop_path=0.25, dropout=0.5, label_smoothing=0.1, optimizer="sgd")
     block = job.build().get_layer("block_1")
     assert (block.drop_path, block.dropout) == (0.25, 0.5)
     assert job.batches["one_hot"]

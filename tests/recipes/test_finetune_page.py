@@ -11,8 +11,7 @@ import pytest
 from keras_vit import training
 from keras_vit.models import Model
 from tests.recipes import programs
-from tests.training.pictures import noise
-from tests.training.pictures import write_folder
+from tests.training.pictures import noise, write_folder
 
 pytestmark = pytest.mark.usefixtures("few_files")
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "finetune.md"
@@ -74,9 +73,7 @@ def test_stated_number_of_lines_matches_the_diff():
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
-def test_diffs_for_another_loss_and_an_augmentation(
-    recipe, tmp_path, monkeypatch
-):
+def test_diffs_for_another_loss_and_an_augmentation(recipe, tmp_path, monkeypatch):
     """tests/training/test_accumulation.py has the numbers of its steps."""
     import tensorflow as tf
 

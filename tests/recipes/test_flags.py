@@ -9,9 +9,7 @@ import pytest
 
 from keras_vit.training import command_line
 from tests.recipes import programs
-from tests.training.pictures import encode
-from tests.training.pictures import noise
-from tests.training.pictures import write_folder
+from tests.training.pictures import encode, noise, write_folder
 
 pytestmark = pytest.mark.backends("torch")
 

@@ -25,9 +25,7 @@ def photos(tmp_path_factory):
     for number in range(40):
         bright = rng.integers(0, 2, 3)
         pixels = np.full((10, 12, 3), 40) + 180 * bright
-        keras.utils.array_to_img(pixels, scale=False).save(
-            folder / f"{number}.png"
-        )
+        keras.utils.array_to_img(pixels, scale=False).save(folder / f"{number}.png")
         names = [n for n, b in zip(CLASSES[::-1], bright, strict=True) if b]
         rows.append((f"{number}.png", ";".join(names)))
     with open(folder / "photos.csv", "w", newline="") as file:
@@ -78,9 +76,9 @@ def test_training_is_evaluated_by_average_precision(run, tmp_path):
     with open(tmp_path / "out" / "per_class.csv", newline="") as file:
         table = list(csv.DictReader(file))
     assert [row["class"] for row in table] == list(CLASSES)
-    assert np.mean(
-        [float(row["average_precision"]) for row in table]
-    ) == pytest.approx(results["mean_average_precision"])
+    assert np.mean([float(row["average_precision"]) for row in table]) == pytest.approx(
+        results["mean_average_precision"]
+    )
     data = keras_vit.data.load_dataset(facts["config"]["dataset"])
     options = {"image_size": 8, "protocol": "whole", "batch_size": 8}
     # A head that ends in a sigmoid has the same results.

@@ -15,9 +15,7 @@ from tests.recipes import programs
 NOTEBOOK = pathlib.Path(__file__).parents[2] / "recipes"
 NOTEBOOK = json.loads((NOTEBOOK / "finetune_cifar_tpu.ipynb").read_text())
 CELLS = [
-    "".join(cell["source"])
-    for cell in NOTEBOOK["cells"]
-    if cell["cell_type"] == "code"
+    "".join(cell["source"]) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"
 ]
 # What makes a short run of the settings that CPUs have.
 SHORT = {

@@ -36,9 +36,7 @@ def pictures(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.backends("jax", "tensorflow", "torch")
-def test_predictions_of_files_and_folders(
-    pictures, trained_run, tmp_path, capsys
-):
+def test_predictions_of_files_and_folders(pictures, trained_run, tmp_path, capsys):
     output, names = tmp_path / "out", tmp_path / "names.txt"
     names.write_text("\n".join(f"digit {i}" for i in range(10)))
     programs.run(
@@ -102,12 +100,8 @@ def test_explanations_show_the_relevance_of_the_most_likely_class(
     maps = keras_vit.inspection.relevance(model, images, likely)
     shown = np.stack([axes.images[0].get_array() for axes in figure.axes[::3]])
     np.testing.assert_allclose(shown[:, ::30, ::30, :1], pixels, atol=1e-6)
-    expected = keras_vit.inspection.plot_attention_heatmap(
-        list(pixels * 2 - 1), maps
-    )
-    for found, other in zip(
-        figure.axes[2::3], expected.axes[2::3], strict=True
-    ):
+    expected = keras_vit.inspection.plot_attention_heatmap(list(pixels * 2 - 1), maps)
+    for found, other in zip(figure.axes[2::3], expected.axes[2::3], strict=True):
         heat, same = (x.images[1].get_array() for x in (found, other))
         np.testing.assert_allclose(heat, same, atol=1e-4)
 

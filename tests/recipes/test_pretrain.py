@@ -7,9 +7,7 @@ import pytest
 import keras_vit
 from keras_vit import training
 from tests.recipes import programs
-from tests.recipes.programs import imagenet
-from tests.recipes.programs import read_metadata
-from tests.recipes.programs import rows_of
+from tests.recipes.programs import imagenet, read_metadata, rows_of
 
 recipe = programs.load("pretrain")
 finetune = programs.load("finetune_cifar")

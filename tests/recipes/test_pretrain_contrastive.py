@@ -8,9 +8,7 @@ import pytest
 import keras_vit
 from keras_vit.training import pretraining as momentum
 from tests.recipes import programs
-from tests.recipes.programs import imagenet
-from tests.recipes.programs import read_metadata
-from tests.recipes.programs import rows_of
+from tests.recipes.programs import imagenet, read_metadata, rows_of
 
 recipe = programs.load("pretrain_contrastive")
 ON_TORCH = pytest.mark.backends("torch")

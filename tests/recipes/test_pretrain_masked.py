@@ -9,9 +9,7 @@ from keras_vit.training import presets
 from keras_vit.training import pretraining as masked
 from tests.harness import numpy
 from tests.recipes import programs
-from tests.recipes.programs import imagenet
-from tests.recipes.programs import read_metadata
-from tests.recipes.programs import rows_of
+from tests.recipes.programs import imagenet, read_metadata, rows_of
 
 recipe = programs.load("pretrain_masked")
 finetune = programs.load("finetune_cifar")
@@ -86,9 +84,7 @@ def mae_learning_rate(step, epoch, base, total):
 )
 def test_learning_rates_match_the_publications(method, expected, base, batch):
     data = dataclasses.replace(imagenet(), num_train=625 * batch)
-    job = programs.plan(
-        recipe, recipe.Config(method=method, model="ViTB16"), data
-    )
+    job = programs.plan(recipe, recipe.Config(method=method, model="ViTB16"), data)
     _, rate = job.optimizer()
     assert job.steps == 800 * 625
     for epoch in (0, 0.5, 5, 9.999, 10, 40, 300, 699.999, 700, 750, 799.9):
@@ -139,9 +135,7 @@ def test_encoders_and_decays_match_the_publications(method):
     optimizer.iterations.assign(step)
     for variable in model.trainable_variables:
         variable.assign(keras.ops.ones(variable.shape))
-    optimizer.apply(
-        [keras.ops.zeros(v.shape) for v in model.trainable_variables]
-    )
+    optimizer.apply([keras.ops.zeros(v.shape) for v in model.trainable_variables])
     decay = float(rate(step)) * (0 if method == "mpp" else 0.05)
     mask_token = "decoder/mask_token" if method == "mae" else "mask_token"
     tokens = {"class_token/tokens", f"{mask_token}/tokens"}
@@ -162,9 +156,7 @@ def test_encoders_and_decays_match_the_publications(method):
     [
         "mim",
         pytest.param("mae", marks=pytest.mark.backends("torch")),
-        pytest.param(
-            "mpp", marks=[pytest.mark.backends("torch"), pytest.mark.nightly]
-        ),
+        pytest.param("mpp", marks=[pytest.mark.backends("torch"), pytest.mark.nightly]),
     ],
 )
 def test_files_of_a_run_are_fine_tuned(method, finished):

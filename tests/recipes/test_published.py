@@ -12,13 +12,10 @@ import pytest
 import keras_vit
 from keras_vit import training
 from keras_vit.data.randaugment import AUGREG
-from keras_vit.models import BIT_VARIANTS
-from keras_vit.models import VARIANTS
-from keras_vit.training import command_line
-from keras_vit.training import setup
+from keras_vit.models import BIT_VARIANTS, VARIANTS
+from keras_vit.training import command_line, setup
 from tests import small
-from tests.recipes import programs
-from tests.recipes import published
+from tests.recipes import programs, published
 from tests.training.mocked import mocked
 
 pytest.importorskip("tensorflow_datasets")
@@ -136,8 +133,7 @@ def test_every_documented_command_is_known():
         for x in pretrained
     }
     assert found == {
-        name: values["dataset"]
-        for name, values in published.PRETRAINING.items()
+        name: values["dataset"] for name, values in published.PRETRAINING.items()
     }
     assert set(found) == set(training.PRE_TRAINING) - {None}
     # The others are of the digits of an earlier run, or have tests below.
@@ -150,9 +146,7 @@ def test_every_documented_command_is_known():
         )
 
 
-@pytest.mark.parametrize(
-    "command", [*published.FINE_TUNING, *published.MAE_FINETUNE]
-)
+@pytest.mark.parametrize("command", [*published.FINE_TUNING, *published.MAE_FINETUNE])
 def test_fine_tuning_settings_match_the_publications(command, datasets):
     expected = dict((published.FINE_TUNING | published.MAE_FINETUNE)[command])
     if "--accumulate" not in command and "mae" not in command:
@@ -182,9 +176,7 @@ def test_fine_tuning_settings_match_the_publications(command, datasets):
 
 def test_preset_settings_depend_on_the_model(datasets):
     def complete(flags):
-        config = config_of(
-            finetune, f"x --preset mae --dataset imagenet2012 {flags}"
-        )
+        config = config_of(finetune, f"x --preset mae --dataset imagenet2012 {flags}")
         return config.published.fill(config)
 
     with pytest.raises(ValueError, match="depends on the model"):
@@ -227,9 +219,7 @@ def test_mae_head_reads_the_mean_of_the_patches(tmp_path):
     expected = (mean - mean.mean(-1, keepdims=True)) / np.sqrt(
         mean.var(-1, keepdims=True) + 1e-6
     )
-    np.testing.assert_allclose(
-        keras.ops.convert_to_numpy(found), expected, atol=1e-5
-    )
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(found), expected, atol=1e-5)
     assert tuned.get_layer("head").kernel.shape == (16, 5)
 
 

@@ -37,9 +37,7 @@ def test_finished_models_are_not_trained_again(tmp_path, capsys, monkeypatch):
     assert (output / "report.md").read_text() == report
 
     (first, tuned) = (
-        json.loads(
-            (output / "models" / point.folder / "point.json").read_text()
-        )
+        json.loads((output / "models" / point.folder / "point.json").read_text())
         for point in recipe.points_of("resolution", 1)
     )
     # 1.5 x 1.5 times the patches, and attention between them.
@@ -47,17 +45,13 @@ def test_finished_models_are_not_trained_again(tmp_path, capsys, monkeypatch):
     assert 1.5**2 < ratio < 1.5**4
     assert 0 <= tuned["accuracy"] <= 1 and 0 <= tuned["few_shot"] <= 1
 
-    with pytest.raises(
-        command_line.UserError, match="steps was 1.*--overwrite"
-    ):
+    with pytest.raises(command_line.UserError, match="steps was 1.*--overwrite"):
         recipe.main(config(output, **options, steps=2))
 
 
 def test_models_of_all_studies_have_folders_of_their_own():
     points = {
-        point
-        for study in recipe.STUDIES
-        for point in recipe.points_of(study, 400)
+        point for study in recipe.STUDIES for point in recipe.points_of(study, 400)
     }
     assert len({point.folder for point in points}) == len(points)
     assert recipe.studies_of(recipe.Config(study="all")) == recipe.STUDIES

@@ -11,8 +11,7 @@ from PIL import Image
 from keras_vit import evaluation
 from keras_vit.data import load_segmentation
 from keras_vit.training.command_line import UserError
-from tests.recipes import programs
-from tests.recipes import runs
+from tests.recipes import programs, runs
 
 ON_TORCH = pytest.mark.backends("torch")
 
@@ -77,9 +76,7 @@ def test_the_comparison(tmp_path, capsys, monkeypatch):
         recipe.keras_vit.data, "single_digits", lambda: single(24, 60, 20)
     )
     output = tmp_path / "digits"
-    config = recipe.Config(
-        output=str(output), steps=3, batch_size=4, evaluate_every=3
-    )
+    config = recipe.Config(output=str(output), steps=3, batch_size=4, evaluate_every=3)
     recipe.main(config)
     text = capsys.readouterr().out
     found = json.loads((output / "config.json").read_text())

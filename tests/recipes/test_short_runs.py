@@ -15,8 +15,7 @@ import keras_vit
 from keras_vit.evaluation import load_classifier
 from keras_vit.models.loading import weights_by_path
 from keras_vit.training import command_line
-from tests.recipes import programs
-from tests.recipes import runs
+from tests.recipes import programs, runs
 
 ENCODER = ("encoder.keras", "model.keras")
 ON_TORCH = pytest.mark.suite("torch")

@@ -8,11 +8,13 @@ import pytest
 import keras_vit
 from keras_vit import training
 from keras_vit.training import command_line
-from tests.recipes.test_finetune_cifar import read_metadata
-from tests.recipes.test_finetune_cifar import recipe
-from tests.recipes.test_finetune_cifar import refused
-from tests.recipes.test_finetune_cifar import rows_of
-from tests.recipes.test_finetune_cifar import run
+from tests.recipes.test_finetune_cifar import (
+    read_metadata,
+    recipe,
+    refused,
+    rows_of,
+    run,
+)
 
 pytestmark = [
     pytest.mark.backends("torch"),
@@ -86,9 +88,7 @@ def test_interrupted_sweep_resumes(tmp_path, trained, monkeypatch, capsys):
     assert trained == ["lr-0.0001", "lr-0.01", "out"]
     assert read_metadata(trial) == first
     found = json.loads((output / "sweep.json").read_text())
-    accuracies = {
-        x["learning_rate"]: x["validation_accuracy"] for x in found["rates"]
-    }
+    accuracies = {x["learning_rate"]: x["validation_accuracy"] for x in found["rates"]}
     assert accuracies[0.0001] == first["validation_accuracy"]
     best = max(accuracies, key=accuracies.get)
     assert found["best"] == best
@@ -151,9 +151,7 @@ def test_sweep_continues_after_a_diverged_run(tmp_path, quick, capsys):
     assert (0.03, False) not in quick
 
 
-def test_final_training_includes_the_validation_images(
-    tmp_path, quick, monkeypatch
-):
+def test_final_training_includes_the_validation_images(tmp_path, quick, monkeypatch):
     """The paper measures the learning rates on a validation split only."""
     counts = []
     complete = recipe.resolve_config

@@ -64,9 +64,7 @@ def test_second_run_adds_tasks(names, prepared, tmp_path, capsys, monkeypatch):
     assert sorted(results["tasks"]) == sorted(names)
     assert results["tasks"]["eurosat"] == first["tasks"]["eurosat"]
     assert capsys.readouterr().out.count("done before") == 1
-    accuracies = {
-        name: row["accuracy"] for name, row in results["tasks"].items()
-    }
+    accuracies = {name: row["accuracy"] for name, row in results["tasks"].items()}
     means = results["means"]
     assert means["specialized"] == np.mean([accuracies[n] for n in SPECIALIZED])
     if names is SPECIALIZED:

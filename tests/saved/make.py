@@ -74,9 +74,7 @@ MODELS = {
 PRETRAINING = {
     "mae": lambda: pretraining.MaskedAutoencoder(encoder(), seed=1, **DECODER),
     "simmim": lambda: pretraining.MaskedImageModeling(encoder(), seed=1),
-    "patch_prediction": lambda: pretraining.MaskedPatchPrediction(
-        encoder(), seed=1
-    ),
+    "patch_prediction": lambda: pretraining.MaskedPatchPrediction(encoder(), seed=1),
 }
 # Families whose layout of google-research/vision_transformer or BiT exists.
 NPZ = {

@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.segmentation import EoMT
-from keras_vit.segmentation import mask_loss
-from keras_vit.segmentation import matching
+from keras_vit.segmentation import EoMT, mask_loss, matching
 from keras_vit.segmentation.eomt import QueryMask
 from tests import originals
 from tests.harness import numpy
@@ -118,9 +116,7 @@ def test_outputs_and_files_are_transformers(case, tmp_path, record_error):
     )
 
 
-def test_loss_and_matching_are_transformers(
-    tmp_path, monkeypatch, record_error
-):
+def test_loss_and_matching_are_transformers(tmp_path, monkeypatch, record_error):
     """At their random points, in the order in which they take them."""
     torch = pytest.importorskip("torch")
     original = original_of("masked", tmp_path)
@@ -236,9 +232,7 @@ def test_points_are_grid_sample():
             2 * torch.from_numpy(points)[:, None] - 1,
             align_corners=False,
         )[:, 0, 0]
-    found = matching.sample_points(
-        *map(keras.ops.convert_to_tensor, (maps, points))
-    )
+    found = matching.sample_points(*map(keras.ops.convert_to_tensor, (maps, points)))
     np.testing.assert_allclose(numpy(found), expected.numpy(), atol=1e-5)
 
 
@@ -271,9 +265,7 @@ def test_masks_are_annealed_by_the_end_of_the_last_step(epochs):
         verbose=0,
         callbacks=[keras_vit.segmentation.AnnealMasks([(0, 5), (0, 10)])],
     )
-    found = [
-        float(model.get_layer(f"query_mask_{i}").probability) for i in (0, 1)
-    ]
+    found = [float(model.get_layer(f"query_mask_{i}").probability) for i in (0, 1)]
     np.testing.assert_allclose(found, [0, 0.5**0.9], rtol=1e-6)
 
 

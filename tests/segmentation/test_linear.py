@@ -6,12 +6,9 @@ import pytest
 
 import keras_vit
 from keras_vit import evaluation
-from keras_vit.segmentation import LinearSegmenter
-from keras_vit.segmentation import sliding_window
+from keras_vit.segmentation import LinearSegmenter, sliding_window
 from tests.harness import numpy
-from tests.small import images
-from tests.small import randomize
-from tests.small import tiny
+from tests.small import images, randomize, tiny
 
 ON_TORCH = pytest.mark.backends("torch")
 
@@ -39,9 +36,7 @@ def interpolate(x, size):
 
 
 # The wrong order of the blocks would be that of their names.
-@pytest.mark.parametrize(
-    "blocks", [-1, (0, 1), pytest.param((2, 10), marks=ON_TORCH)]
-)
+@pytest.mark.parametrize("blocks", [-1, (0, 1), pytest.param((2, 10), marks=ON_TORCH)])
 def test_logits_are_the_oracles(blocks):
     encoder = tiny(num_layers=11) if blocks == (2, 10) else tiny()
     model = segmenter(encoder, blocks=blocks)
@@ -76,9 +71,7 @@ def test_frozen_saved_and_trained(tmp_path):
     mask[0, :2] = 255
     model.compile(
         keras.optimizers.Adam(0.1),
-        keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, ignore_class=255
-        ),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=255),
     )
     before = [numpy(w) for w in encoder.weights]
     first = model.evaluate(x, mask, verbose=0)
@@ -139,17 +132,13 @@ class Pixels:
 @ON_TORCH
 @pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("window, stride", [(8, 5), ((8, 6), (3, 6)), (40, 40)])
-def test_windows_of_a_model_of_pixels_equal_the_whole(
-    window, stride, batch_size
-):
+def test_windows_of_a_model_of_pixels_equal_the_whole(window, stride, batch_size):
     image = images(23, 30, 3)
     expected = Pixels().predict_on_batch(image)
     model = Pixels()
     found = sliding_window(model, image, window, stride, batch_size)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    classes = sliding_window(
-        model, image, window, stride, batch_size, argmax=True
-    )
+    classes = sliding_window(model, image, window, stride, batch_size, argmax=True)
     np.testing.assert_array_equal(classes, expected.argmax(-1))
     assert max(shape[0] for shape in model.shapes) <= batch_size
     assert len({shape[1:] for shape in model.shapes}) == 1

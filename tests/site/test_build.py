@@ -72,9 +72,7 @@ def public_names():
     """Yields the public names of the package, read from its sources."""
     yield from names_in(PACKAGE / "__init__.py", "keras_vit")
     source = (PACKAGE / "__init__.py").read_text()
-    for name in re.findall(
-        r"^from keras_vit import ([a-z]\w*) as", source, re.M
-    ):
+    for name in re.findall(r"^from keras_vit import ([a-z]\w*) as", source, re.M):
         path = PACKAGE / name / "__init__.py"
         path = path if path.exists() else PACKAGE / f"{name}.py"
         yield from names_in(path, f"keras_vit.{name}")

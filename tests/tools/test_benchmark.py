@@ -75,9 +75,7 @@ def test_table_of_the_workers_answers(tool, monkeypatch, capsys):
         "matrix products": Process(READY, [0.005, 0.005], 210 * MIB),
         "keras_vit, exact GELU": Process({"skipped": "not now"}),
     }
-    monkeypatch.setattr(
-        tool.models, "start", lambda _, job, verbose: workers[job[0]]
-    )
+    monkeypatch.setattr(tool.models, "start", lambda _, job, verbose: workers[job[0]])
     printed, rows = run(tool, capsys, "--batch", "4", "--rounds", "2")
     lines = {line[:24].strip(): line for line in printed.splitlines()}
     assert "torch, tiny, step, batch 4, 224 px" in printed
@@ -154,9 +152,7 @@ def test_dense_features_segment_bright_objects(tool, encoder):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 def test_quantized_models_in_keras_are_saved_and_timed(tool, encoder, tmp_path):
-    runs = itertools.islice(
-        tool.encoders.quantized_runs(encoder, tmp_path, None), 3
-    )
+    runs = itertools.islice(tool.encoders.quantized_runs(encoder, tmp_path, None), 3)
     runs = dict(runs)
     images = np.random.default_rng(0).normal(size=(2, 32, 32, 3))
     expected = runs["Keras"](images)

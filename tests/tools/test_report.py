@@ -16,8 +16,7 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit.inspection import command_line
-from keras_vit.inspection import report
+from keras_vit.inspection import command_line, report
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -40,9 +39,7 @@ class Page(html.parser.HTMLParser):
     def handle_starttag(self, tag, attributes):
         attributes = dict(attributes)
         self.tags.append(tag)
-        self.sources += [
-            attributes[k] for k in ("src", "href") if k in attributes
-        ]
+        self.sources += [attributes[k] for k in ("src", "href") if k in attributes]
         if tag == "img":
             kind, _, data = attributes["src"].partition(",")
             assert kind == "data:image/png;base64"
@@ -115,8 +112,7 @@ def test_report_contents(photos, tmp_path, capsys):
         Image.open(io.BytesIO(data)).verify()
     # Five of seven classes for each of two images, best first.
     percentages = [
-        float(x)
-        for x in re.findall(r"([\d.]+)%", text.partition(" Attention ")[0])
+        float(x) for x in re.findall(r"([\d.]+)%", text.partition(" Attention ")[0])
     ]
     assert len(percentages) == 10
     assert percentages[:5] == sorted(percentages[:5], reverse=True)
@@ -124,9 +120,7 @@ def test_report_contents(photos, tmp_path, capsys):
     image = np.asarray(
         Image.open(photos / "a.png").resize((32, 32), Image.Resampling.BILINEAR)
     )
-    logits = expected.predict(
-        keras_vit.preprocess_input(image[None]), verbose=0
-    )[0]
+    logits = expected.predict(keras_vit.preprocess_input(image[None]), verbose=0)[0]
     best = np.exp(logits - logits.max())
     np.testing.assert_allclose(
         percentages[0], 100 * (best / best.sum()).max(), atol=0.06
@@ -214,9 +208,7 @@ def test_set_flag_gives_missing_arguments(given, photos, tmp_path):
     ],
     ids=lambda x: x if isinstance(x, str) else None,
 )
-def test_wrong_arguments_are_reported(
-    arguments, reason, photos, tmp_path, capsys
-):
+def test_wrong_arguments_are_reported(arguments, reason, photos, tmp_path, capsys):
     """Each error is one line with status 1, and nothing is written."""
     whole = (photos / "a.png").read_bytes()
     (photos / "cut.png").write_bytes(whole[: len(whole) // 2])
@@ -276,9 +268,7 @@ document.body.dataset.probe = JSON.stringify({
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [400, 1200])
 def test_report_renders_in_a_browser(width, photos, tmp_path):
-    browser = next(
-        filter(None, map(shutil.which, ("chromium", "google-chrome"))), None
-    )
+    browser = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
     assert browser, "There is no Chromium; install it with your system."
     run(MODEL, photos, "--out", tmp_path / "report")
     text = (tmp_path / "report" / "report.html").read_text()

@@ -21,9 +21,7 @@ def fit(model, train, test, *, steps, interval, callbacks, checkpoints):
     callbacks = [*callbacks, checkpoints]
     checkpoints.steps = steps
     with checkpoints.watching():
-        epoch = checkpoints.finish_interval(
-            model, train, interval, test, callbacks
-        )
+        epoch = checkpoints.finish_interval(model, train, interval, test, callbacks)
         model.fit(
             train(checkpoints.step),
             steps_per_epoch=interval,

@@ -23,8 +23,7 @@ import types
 import numpy as np
 import tensorflow as tf
 
-from tests.training.pictures import encode
-from tests.training.pictures import noise
+from tests.training.pictures import encode, noise
 
 PATH = pathlib.Path(__file__).with_name("published_pictures.npz")
 SIZE = 32
@@ -53,9 +52,7 @@ def addons():
         cos, sin = tf.cos(angle), tf.sin(angle)
         right = (columns - (cos * columns - sin * rows)) / 2
         down = (rows - (sin * columns + cos * rows)) / 2
-        return transform(
-            image, tf.stack([cos, -sin, right, sin, cos, down, 0.0, 0.0])
-        )
+        return transform(image, tf.stack([cos, -sin, right, sin, cos, down, 0.0, 0.0]))
 
     def translate(image, offset):
         right, down = offset
@@ -83,8 +80,8 @@ def randaugment(image):
 
                 @tf.function(autograph=False)
                 def augment(x, name=name, way=way, magnitude=magnitude):
-                    autoaugment.tf.random_uniform = lambda *shape, **_: (
-                        tf.constant(sampled[way])
+                    autoaugment.tf.random_uniform = lambda *shape, **_: tf.constant(
+                        sampled[way]
                     )
                     function, _, arguments = autoaugment._parse_policy_info(
                         name, 0.0, float(magnitude), [128] * 3, hparams

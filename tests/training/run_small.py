@@ -54,9 +54,7 @@ def build(average_from=None):
     return model, schedule
 
 
-def main(
-    folder, callbacks=(), stream=Stream, keep_best=False, average_from=None
-):
+def main(folder, callbacks=(), stream=Stream, keep_best=False, average_from=None):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     model, schedule = build(average_from)
@@ -67,9 +65,7 @@ def main(
     run_folder.prepare_output(folder, ())
     print(f"from {done}", flush=True)
     rows = checkpoints.rows
-    metrics = training.CSVMetrics(
-        folder / "metrics.csv", BATCH, schedule, rows, done
-    )
+    metrics = training.CSVMetrics(folder / "metrics.csv", BATCH, schedule, rows, done)
     fit(
         model,
         stream,

@@ -41,9 +41,7 @@ def fitted(name, count, scaled=False):
     rng = np.random.default_rng(0)
     images = rng.normal(size=(STEPS * BATCH, 8, 8, 3)).astype("float32")
     labels = rng.integers(0, 3, STEPS * BATCH)
-    model.fit(
-        images, labels, batch_size=BATCH // count, shuffle=False, verbose=0
-    )
+    model.fit(images, labels, batch_size=BATCH // count, shuffle=False, verbose=0)
     return np.concatenate([w.ravel() for w in model.get_weights()])
 
 
@@ -70,9 +68,7 @@ def train_of(kind):
 
 def rows(train, count, **options):
     """Images and labels of two batches of 8, as micro-batches."""
-    batches = train(
-        image_size=8, batch_size=8, micro_batches=count, seed=3, **options
-    )
+    batches = train(image_size=8, batch_size=8, micro_batches=count, seed=3, **options)
     size = 8 // count // options.get("shard", (0, 1))[1]
     taken = take(batches, 2 * count)
     assert all(x.shape[1] == size for x in taken)
@@ -101,7 +97,5 @@ def test_micro_batches_equal_the_full_batch(kind, options):
     factors = numbers[:: 16 // len(plain[0])].reshape(-1, 1, 1, 1)
     np.testing.assert_allclose(whole[0], plain[0] * factors, rtol=1e-6)
     for count in (2, 4) if kind == "digits" else (2,):
-        for found, expected in zip(
-            rows(train, count, **options), whole, strict=True
-        ):
+        for found, expected in zip(rows(train, count, **options), whole, strict=True):
             np.testing.assert_array_equal(found, expected)

@@ -24,9 +24,7 @@ def data():
 
 
 def expected(scores, labels):
-    return average_precision_score(
-        labels[:, :-1], scores[:, :-1], average="macro"
-    )
+    return average_precision_score(labels[:, :-1], scores[:, :-1], average="macro")
 
 
 def rounded(logits):
@@ -98,9 +96,7 @@ def test_mixup_labels_are_weighted(data):
             np.r_[column, column],
             sample_weight=np.r_[part, 1 - part],
         )
-        for column, part in zip(
-            rounded(logits).T[:-1], labels.T[:-1], strict=True
-        )
+        for column, part in zip(rounded(logits).T[:-1], labels.T[:-1], strict=True)
     ]
     assert value_of(metric) == pytest.approx(np.mean(found), abs=1e-6)
 

@@ -15,14 +15,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import _logging
-from keras_vit import training
-from keras_vit.training import callbacks
-from keras_vit.training import checkpoint
+from keras_vit import _logging, training
+from keras_vit.training import callbacks, checkpoint
 from keras_vit.training.callbacks import completed_steps
 from tests.harness import numpy
-from tests.recipes.programs import Crash
-from tests.recipes.programs import rows_of
+from tests.recipes.programs import Crash, rows_of
 from tests.training import run_small
 
 
@@ -36,9 +33,7 @@ def straight(tmp_path_factory):
     """An uninterrupted run: its folder, model and checkpoints."""
     folder = tmp_path_factory.mktemp("straight")
     model, checkpoints = run_small.main(folder)
-    return types.SimpleNamespace(
-        folder=folder, model=model, checkpoints=checkpoints
-    )
+    return types.SimpleNamespace(folder=folder, model=model, checkpoints=checkpoints)
 
 
 @pytest.fixture
@@ -252,9 +247,7 @@ def test_restore_best_restores_the_best_evaluated_weights(
     """The restored weights are those that were evaluated: the averages."""
     # Accuracies of so short a run depend on the backend.
     scores = {8: 0.1, 16: 0.3, 24: 0.2}
-    monkeypatch.setattr(
-        callbacks, "selection_score", lambda row: scores[row["step"]]
-    )
+    monkeypatch.setattr(callbacks, "selection_score", lambda row: scores[row["step"]])
     evaluated = Evaluated()
     model, checkpoints = run_small.main(tmp_path, [evaluated], keep_best=True)
     last = model.get_weights()

@@ -5,8 +5,7 @@ import pytest
 
 from keras_vit import data
 from keras_vit.data import crops as crops_module
-from tests.training.batches import check_order
-from tests.training.batches import take
+from tests.training.batches import check_order, take
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.backends("torch")

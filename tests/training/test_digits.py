@@ -8,9 +8,7 @@ import sklearn.datasets
 import keras_vit
 from keras_vit.data import digits
 from keras_vit.data.splits import stratified_split
-from tests.training.batches import check_order
-from tests.training.batches import examples
-from tests.training.batches import take
+from tests.training.batches import check_order, examples, take
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -35,17 +33,14 @@ def test_every_test_image_occurs_once(data):
     # The very images of scikit-learn, none of them twice.
     all_images, all_labels = sklearn.datasets.load_digits(return_X_y=True)
     known = {
-        row.tobytes(): label
-        for row, label in zip(all_images, all_labels, strict=True)
+        row.tobytes(): label for row, label in zip(all_images, all_labels, strict=True)
     }
     pixels = ((images.astype("float64") + 1) * 8).reshape(-1, 64)
     found = [row.tobytes() for row in pixels]
     assert len(set(found)) == data.num_test
     assert [known[row] for row in found] == labels.tolist()
     # Two processes have as many batches, and each image once.
-    shards = [
-        data.test(image_size=8, batch_size=100, shard=(i, 2)) for i in range(2)
-    ]
+    shards = [data.test(image_size=8, batch_size=100, shard=(i, 2)) for i in range(2)]
     assert [len(shard) for shard in shards] == [4, 4]
     together = np.concatenate([examples(shard)[0] for shard in shards])
     np.testing.assert_array_equal(together, images)
@@ -147,6 +142,4 @@ def test_random_affine_keeps_shape_and_value_range(size, monkeypatch):
         assert (found[:, : size[0] // 2 - 3, : size[1] // 2 - 3] < 0).all()
     for name in ("MAX_ROTATION", "MAX_LOG_SCALE", "MAX_SHIFT"):
         monkeypatch.setattr(digits, name, 0.0)
-    np.testing.assert_allclose(
-        digits.random_affine(images, rng), images, atol=1e-6
-    )
+    np.testing.assert_allclose(digits.random_affine(images, rng), images, atol=1e-6)

@@ -8,15 +8,13 @@ import pytest
 from scipy import special
 
 import keras_vit
-from keras_vit import distillation
-from keras_vit import losses
+from keras_vit import distillation, losses
 from keras_vit._program import UserError
 from keras_vit.training import models
 from tests import small
 from tests.harness import numpy
 from tests.markers import on_all
-from tests.recipes import programs
-from tests.recipes import runs
+from tests.recipes import programs, runs
 
 RNG = np.random.default_rng(0)
 TEACHER, STUDENT = RNG.normal(0, 4, (2, 6, 5)).astype("float32")
@@ -26,9 +24,7 @@ STUDENT[1] *= 20
 
 
 def soft(teacher, student, temperature=1.0):
-    t, s = (
-        special.log_softmax(x / temperature, -1) for x in (teacher, student)
-    )
+    t, s = (special.log_softmax(x / temperature, -1) for x in (teacher, student))
     return (np.exp(t) * (t - s)).sum(-1) * temperature**2
 
 
@@ -71,9 +67,7 @@ def test_losses_equal_their_definitions(name, record_error):
     # The mean over images with their weights, in half precision too.
     weights = np.array([2, 0, 1, 1, 0.5, 1.5], "float32")
     half = [keras.ops.cast(x, "bfloat16") for x in (TEACHER / 8, STUDENT / 8)]
-    rounded = [
-        keras.ops.convert_to_numpy(keras.ops.cast(x, "float32")) for x in half
-    ]
+    rounded = [keras.ops.convert_to_numpy(keras.ops.cast(x, "float32")) for x in half]
     expected = reference(*(x.astype(float) for x in rounded), *numbers)
     loss = losses.DistillationLoss(kind, *numbers)
     found = float(loss(*half, sample_weight=weights))
@@ -149,15 +143,11 @@ def test_one_step_equals_timm(name, alpha, tmp_path, record_error, eager):
         verbose=False,
         **options,
     )
-    module = getattr(
-        theirs.trainable_module, "student", theirs.trainable_module
-    )
+    module = getattr(theirs.trainable_module, "student", theirs.trainable_module)
     student = ours(module, tmp_path / "student.pth")
     file = tmp_path / "teacher.keras"
     ours(their_teacher, tmp_path / "teacher.pth").save(file)
-    teacher = distillation.load_teacher(
-        str(file), target == "features", mode="torch"
-    )
+    teacher = distillation.load_teacher(str(file), target == "features", mode="torch")
     model = distillation.Distillation(
         student,
         teacher,
@@ -216,9 +206,7 @@ def test_images_of_several_sizes_and_regularization(target, eager):
         if is_mixed:
             if target == "logits":
                 with pytest.raises(ValueError, match="student's inputs, of"):
-                    distillation.Distillation(
-                        keras_vit.mixed_sizes(student), teacher
-                    )
+                    distillation.Distillation(keras_vit.mixed_sizes(student), teacher)
             student, teacher = map(keras_vit.mixed_sizes, (student, teacher))
             x = keras_vit.data.pack_images(images, 4, 9)
         kernel.regularizer = keras.regularizers.L2(factor)

@@ -15,9 +15,7 @@ from keras_vit.data import folders
 from keras_vit.data.splits import split_by_path
 from keras_vit.training.training_run import explain_error
 from tests.training.batches import take
-from tests.training.pictures import encode
-from tests.training.pictures import noise
-from tests.training.pictures import write_folder
+from tests.training.pictures import encode, noise, write_folder
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.backends("tensorflow")
@@ -91,9 +89,7 @@ def of_class(label, count):
         (2, 15, 0, 0),
     ],
 )
-def test_every_class_has_a_training_image(
-    classes, per_class, fraction, expected
-):
+def test_every_class_has_a_training_image(classes, per_class, fraction, expected):
     """This holds where all images of a class have hashes below the
     fraction."""
     paths = [x for k in range(classes) for x in of_class(k, per_class)]

@@ -8,10 +8,8 @@ import pytest
 from PIL import Image
 
 from keras_vit.data import image_files
-from keras_vit.data.image_files import find_defect
-from keras_vit.data.image_files import median_side
-from tests.training.pictures import encode
-from tests.training.pictures import noise
+from keras_vit.data.image_files import find_defect, median_side
+from tests.training.pictures import encode, noise
 
 pytestmark = pytest.mark.backends("tensorflow")
 PIXELS = noise(40, 56)

@@ -9,9 +9,8 @@ import pytest
 
 import keras_vit
 from keras_vit.evaluation import loading
-from tests.small import bit
+from tests.small import bit, vit
 from tests.small import images as small_images
-from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
 ON_ALL = pytest.mark.backends("jax", "tensorflow", "torch")
@@ -125,9 +124,7 @@ def test_loss_of_a_run_is_loaded(multi_label, tmp_path):
 
 
 def found_for(classes, names=None):
-    return loading.LoadedClassifier(
-        vit(classes=classes), 8, 3, "tf", None, names
-    )
+    return loading.LoadedClassifier(vit(classes=classes), 8, 3, "tf", None, names)
 
 
 def load_run_data(names):
@@ -203,9 +200,7 @@ def test_images_of_weight_0_are_ignored():
     ]
     found, labels = keras_vit.evaluation.predict_dataset(model, batches, 4)
     assert labels.tolist() == [8, 9]
-    np.testing.assert_allclose(
-        found, model.predict(images[1:3], verbose=0), atol=1e-5
-    )
+    np.testing.assert_allclose(found, model.predict(images[1:3], verbose=0), atol=1e-5)
     for none in ([], batches):
         with pytest.raises(ValueError, match="no image to look at"):
             keras_vit.evaluation.predict_dataset(model, none, 0)

@@ -30,9 +30,7 @@ def test_sigmoid_is_summed_over_classes_and_averaged_over_images():
     assert found == pytest.approx(expected[:2].mean())
     # Keras's own is as many times smaller as there are classes.
     keras_own = keras.losses.BinaryCrossentropy(from_logits=True)
-    assert 3 * float(keras_own(LABELS, LOGITS)) == pytest.approx(
-        expected.mean()
-    )
+    assert 3 * float(keras_own(LABELS, LOGITS)) == pytest.approx(expected.mean())
 
 
 def test_loss_is_saved_with_the_model(tmp_path):
@@ -109,9 +107,7 @@ def test_class_weights_multiply_the_sample_weights(kind, one_hot):
     losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(y)), y]
     model.compile("sgd", keras_vit.losses.get_loss("softmax", one_hot))
     history = model.fit(batches, steps_per_epoch=1, verbose=0, shuffle=False)
-    assert history.history["loss"][0] == pytest.approx(
-        np.mean(w * losses), rel=1e-5
-    )
+    assert history.history["loss"][0] == pytest.approx(np.mean(w * losses), rel=1e-5)
     for wrong, words in (
         ({"mixup": 0.2}, "mixup"),
         ({"cutmix": 1.0}, "cutmix"),

@@ -7,12 +7,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.data import RandomErasing
-from keras_vit.data import _pipeline
-from keras_vit.data import mixing
+from keras_vit.data import RandomErasing, _pipeline, mixing
 from keras_vit.data.dataset import PipelineOptions
-from tests.training.batches import check_order
-from tests.training.batches import take
+from tests.training.batches import check_order, take
 from tests.training.pictures import noise
 
 tf = pytest.importorskip("tensorflow")
@@ -176,9 +173,7 @@ def test_mixup_matches_the_definition(sampled, batch):
 )
 def test_cutmix_matches_the_definition(lam, centre, rows, columns, batch):
     images, labels = batch
-    mixed_images, mixed_labels = both(
-        mixing.cutmix, images, labels, lam, centre
-    )
+    mixed_images, mixed_labels = both(mixing.cutmix, images, labels, lam, centre)
     mask = np.zeros((10, 8), bool)
     mask[np.ix_(rows, columns)] = True
     before = np.roll(images, 1, 0)
@@ -202,9 +197,7 @@ def test_lambda_is_sampled_from_beta(p, monkeypatch):
     sample_lambda = tf.function(
         lambda k: _pipeline.apply_mixing(k, None, None, options)
     )
-    sampled = np.array(
-        [sample_lambda(tf.constant(k, tf.int64)) for k in range(600)]
-    )
+    sampled = np.array([sample_lambda(tf.constant(k, tf.int64)) for k in range(600)])
     assert sampled.min() >= 0 and sampled.max() <= 1
     assert abs(sampled.mean() - 0.5) < 0.05
     assert abs((sampled**2).mean() - (1 + p) / (2 + 4 * p)) < 0.05

@@ -8,15 +8,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import converters
-from keras_vit import training
+from keras_vit import converters, training
 from keras_vit.segmentation import LinearSegmenter
-from keras_vit.training import command_line
-from keras_vit.training import models
-from keras_vit.training.models import freeze_weights
-from keras_vit.training.models import set_trainable
-from keras_vit.training.training_run import save_model
-from keras_vit.training.training_run import write_model
+from keras_vit.training import command_line, models
+from keras_vit.training.models import freeze_weights, set_trainable
+from keras_vit.training.training_run import save_model, write_model
 from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
@@ -60,12 +56,8 @@ def test_weights_of_a_run_have_its_settings(weights, image_size, tmp_path):
     assert (spec["mode"], spec["image_size"]) == ("torch", 12)
     arguments = {"input_shape": (32, 32, 3), "classes": 2}
     bit = models.build_model("compact-bit", None, None, **arguments)
-    keras_vit.converters.save(
-        bit, tmp_path / "model.npz", "bit", overwrite=True
-    )
-    keras_vit.converters.save(
-        bit, tmp_path / "other.npz", "bit", overwrite=True
-    )
+    keras_vit.converters.save(bit, tmp_path / "model.npz", "bit", overwrite=True)
+    keras_vit.converters.save(bit, tmp_path / "other.npz", "bit", overwrite=True)
     for name, size in (("", image_size), ("other.npz", 224)):
         spec = training.resolve_model_spec(None, str(tmp_path / name))
         assert spec["image_size"] == size

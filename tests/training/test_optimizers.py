@@ -6,9 +6,7 @@ import pytest
 from keras import ops
 
 import keras_vit
-from keras_vit.optimizers import PublishedAdamW
-from keras_vit.optimizers import PublishedSGD
-from keras_vit.optimizers import layer_decay_multipliers
+from keras_vit.optimizers import PublishedAdamW, PublishedSGD, layer_decay_multipliers
 from tests.harness import numpy
 from tests.markers import on_all
 from tests.small import vit
@@ -34,9 +32,9 @@ def random_gradients(rng, values, steps=STEPS):
     matter."""
     return [
         {
-            name: (
-                10.0 ** rng.uniform(-6, 1) * rng.normal(size=value.shape)
-            ).astype("float32")
+            name: (10.0 ** rng.uniform(-6, 1) * rng.normal(size=value.shape)).astype(
+                "float32"
+            )
             for name, value in values.items()
         }
         for _ in range(steps)
@@ -197,9 +195,7 @@ def test_equal_averages_are_the_mean_of_the_updates():
         updates = trajectory(optimizer, values, grads)[1::2]
         # Until the average begins, it is the variables.
         expected = np.mean(updates[min(first, 11) :], axis=0, dtype=np.float64)
-        np.testing.assert_allclose(
-            averages(optimizer), expected, rtol=2e-6, atol=1e-7
-        )
+        np.testing.assert_allclose(averages(optimizer), expected, rtol=2e-6, atol=1e-7)
         assert (np.abs(expected - updates[-1]).max() > 1e-3) == (first < 12)
 
 
@@ -449,9 +445,7 @@ def test_weight_decay_may_be_a_schedule(optimizer):
 def test_both_schedules_count_the_same_steps():
     """With learning rate and decay of 1 in the last step, nothing is left."""
     ramp = keras_vit.schedules.LinearSchedule(0.0, 1.0, 1)
-    optimizer = PublishedSGD(
-        ramp, weight_decay=ramp, gradient_accumulation_steps=4
-    )
+    optimizer = PublishedSGD(ramp, weight_decay=ramp, gradient_accumulation_steps=4)
     grads = 8 * [{"a": np.zeros(1)}]
     assert trajectory(optimizer, {"a": np.ones(1)}, grads)[-1] == 0
 

@@ -6,8 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit.data import RandomPatchSizes
-from keras_vit.layers.resampling import resample_embedding
-from keras_vit.layers.resampling import resample_patch_kernel
+from keras_vit.layers.resampling import resample_embedding, resample_patch_kernel
 from keras_vit.models.loading import weights_by_path
 from tests.markers import on_all
 from tests.small import vit
@@ -45,9 +44,7 @@ def test_outputs_and_gradients_are_those_of_a_resized_kernel(
 ):
     keras.utils.set_random_seed(0)
     grid = (IMAGE // BASE,) * 2
-    model = vit(
-        input_shape=(None, None, 3), grid_size=grid, patch_size=BASE, classes=5
-    )
+    model = vit(input_shape=(None, None, 3), grid_size=grid, patch_size=BASE, classes=5)
     sample = np.random.default_rng(0).normal
     for variable in model.weights:  # also the head, which is zero
         variable.assign(sample(0, 0.3, variable.shape))
@@ -126,9 +123,7 @@ def test_batches_of_tf_data_have_the_same_sizes():
     resized = data.train(**_options(flip=False, patch_sizes=SIZES))
     assert resized.element_spec[0].shape == (8, None, None, 3)
     micro = iter(
-        data.train(
-            **_options(flip=False, patch_sizes=SIZES, micro_batches=2, start=2)
-        )
+        data.train(**_options(flip=False, patch_sizes=SIZES, micro_batches=2, start=2))
     )
     for number, (found, labels) in enumerate(resized.take(5)):
         expected, others = next(plain)

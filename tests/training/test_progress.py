@@ -6,8 +6,7 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit import _logging
-from keras_vit import training
+from keras_vit import _logging, training
 from keras_vit.training import callbacks
 from tests.training import run_small
 from tests.training.fitting import fit

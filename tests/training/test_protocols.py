@@ -5,14 +5,11 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image
-from PIL import ImageOps
+from PIL import Image, ImageOps
 
 from keras_vit.data import _decode
 from keras_vit.data.protocols import PROTOCOLS
-from tests.training.pictures import bilinear
-from tests.training.pictures import encode
-from tests.training.pictures import noise
+from tests.training.pictures import bilinear, encode, noise
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.backends("tensorflow")
@@ -63,9 +60,7 @@ def test_random_resized_crops_match_pillow(name):
         pixels = noise(*shape)
         window = _decode.sample_resized_crop_window((*shape, 3), (0, i), scale)
         top, left, height, width = window.numpy().tolist()
-        part = Image.fromarray(pixels).crop(
-            (left, top, left + width, top + height)
-        )
+        part = Image.fromarray(pixels).crop((left, top, left + width, top + height))
         expected = np.asarray(part.resize((32, 32), resampling)).astype(int)
         found = train(encode(pixels), (0, i), (32, 32), 3).numpy()
         assert np.abs(found - expected).max() <= 1
@@ -87,17 +82,13 @@ def test_random_resized_crop_windows_match_torchvision(name, shape):
     image = torch.zeros(3, *shape)
     torch.manual_seed(0)
     sample = transforms.RandomResizedCrop.get_params
-    expected = np.array(
-        [sample(image, scale, (3 / 4, 4 / 3)) for _ in range(count)]
-    )
+    expected = np.array([sample(image, scale, (3 / 4, 4 / 3)) for _ in range(count)])
     seeds = tf.constant([[0, i] for i in range(count)], tf.int64)
 
     @tf.function
     def windows(seeds):
         return tf.map_fn(
-            lambda seed: _decode.sample_resized_crop_window(
-                (*shape, 3), seed, scale
-            ),
+            lambda seed: _decode.sample_resized_crop_window((*shape, 3), seed, scale),
             seeds,
             fn_output_signature=tf.int32,
         )
@@ -139,9 +130,7 @@ def test_bit_hyperrule_size_depends_on_the_image_area(image_size, larger):
 def test_simple_protocol_shifts_the_whole_image():
     pixels = noise(16, 16)
     protocol = PROTOCOLS["simple"]
-    padded = np.pad(
-        pixels.astype(float), ((2, 2), (2, 2), (0, 0)), mode="reflect"
-    )
+    padded = np.pad(pixels.astype(float), ((2, 2), (2, 2), (0, 0)), mode="reflect")
     for i in range(5):
         found = protocol.train(encode(pixels), (0, i), (16, 16), 3).numpy()
         assert len(positions_in(found, padded)) == 1
@@ -231,9 +220,7 @@ def test_image_formats_are_decoded(kind, encoded, expected):
     part = random_area(encoded, 1, SEED)
     assert part.shape[-1] == 1
     part = random_area(encoded, 3, SEED).numpy()
-    top, left, height, width = _decode.sample_crop_window(
-        found.shape, SEED
-    ).numpy()
+    top, left, height, width = _decode.sample_crop_window(found.shape, SEED).numpy()
     whole = found[top : top + height, left : left + width].astype(int)
     assert np.abs(part - whole).mean() < (0.01 if exact else 1)
 

@@ -8,8 +8,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from keras_vit.data import _decode
-from keras_vit.data import protocols
+from keras_vit.data import _decode, protocols
 from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.data.randaugment import operations
 from tests.training.make_published_pictures import SEEDS
@@ -17,14 +16,10 @@ from tests.training.make_published_pictures import SEEDS
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.backends("tensorflow")
 
-with np.load(
-    pathlib.Path(__file__).with_name("published_pictures.npz")
-) as stored:
+with np.load(pathlib.Path(__file__).with_name("published_pictures.npz")) as stored:
     ARRAYS = dict(stored)
 IMAGE, PNG = ARRAYS.pop("image"), ARRAYS.pop("png").tobytes()
-CASES = sorted(
-    {name.rpartition("/")[0] for name in ARRAYS if name.startswith("rand")}
-)
+CASES = sorted({name.rpartition("/")[0] for name in ARRAYS if name.startswith("rand")})
 # The fraction of pixels that may differ, and by how much. The original rounds
 # coordinates and sums in float32: ties of shears fall to either side, and
 # means of nine pixels lose a fraction.

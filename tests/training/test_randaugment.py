@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import randaugment
-from keras_vit.data.randaugment import AUGREG
-from keras_vit.data.randaugment import operations
-from keras_vit.data.randaugment import rand_augment
+from keras_vit.data.randaugment import AUGREG, operations, rand_augment
 from tests.training.pictures import noise
 
 pytestmark = pytest.mark.backends("tensorflow")
@@ -56,10 +54,7 @@ def test_translations_match_numpy(name, magnitude, scaled, moved):
     wide = np.pad(image, [(moved, moved)] * 2 + [(0, 0)], constant_values=128)
     middle = slice(moved, moved + 32)
     both = slice(0, 32), slice(2 * moved, 2 * moved + 32)
-    ways = [
-        wide[middle, x] if name == "TranslateX" else wide[x, middle]
-        for x in both
-    ]
+    ways = [wide[middle, x] if name == "TranslateX" else wide[x, middle] for x in both]
     seen = set()
     for seed in range(8):
         found = operation(tf.constant(image), (0, seed)).numpy()
@@ -85,12 +80,9 @@ def test_randaugment_of_the_transposed_image():
     for name in wide.keys() - {"Cutout"}:
         other_name = SWAPPED.get(name, name)
         both = [tf.constant([0, k]) for k in range(8)]
-        found = {
-            wide[name](tf.constant(image), s).numpy().tobytes() for s in both
-        }
+        found = {wide[name](tf.constant(image), s).numpy().tobytes() for s in both}
         others = {
-            np.transpose(tall[other_name](turned, s), (1, 0, 2)).tobytes()
-            for s in both
+            np.transpose(tall[other_name](turned, s), (1, 0, 2)).tobytes() for s in both
         }
         # A rotation to the one side is, transposed, one to the other.
         assert found == others, name
@@ -102,16 +94,13 @@ def test_all_16_operations_are_sampled(monkeypatch):
 
     def numbered(magnitude, size, scaled):
         return {
-            str(i): lambda x, seed, i=i: x + tf.cast(i, tf.uint8)
-            for i in range(16)
+            str(i): lambda x, seed, i=i: x + tf.cast(i, tf.uint8) for i in range(16)
         }
 
     monkeypatch.setattr(randaugment, "operations", numbered)
     augment = tf.function(rand_augment("medium1", 2))
     zeros = tf.zeros((2, 2, 3), tf.uint8)
-    sums = [
-        int(augment(zeros, tf.constant([0, i]))[0, 0, 0]) for i in range(800)
-    ]
+    sums = [int(augment(zeros, tf.constant([0, i]))[0, 0, 0]) for i in range(800)]
     # Two samples of 0 to 15, independent of each other: a triangle.
     counts = np.bincount(sums, minlength=31)
     expected = (16 - np.abs(np.arange(31) - 15)) * 800 / 256

@@ -11,8 +11,7 @@ import keras_vit
 from keras_vit import _logging
 from keras_vit.data.splits import stratified_split
 from keras_vit.preprocessing import preprocess_input
-from keras_vit.training import command_line
-from keras_vit.training import plots
+from keras_vit.training import command_line, plots
 from keras_vit.training import training_run as results
 
 pytestmark = pytest.mark.backends("torch")
@@ -71,9 +70,7 @@ def test_printed_code_scales_digits_as_in_training(tmp_path, capsys):
         ("digits", "tf", "softmax"),
     ],
 )
-def test_printed_code_scales_photos_as_in_training(
-    tmp_path, capsys, name, mode, loss
-):
+def test_printed_code_scales_photos_as_in_training(tmp_path, capsys, name, mode, loss):
     """Probabilities are printed only where they add up to 1."""
     code = printed_code(metadata_of(name, 3, mode, loss), tmp_path, capsys)
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
@@ -111,18 +108,14 @@ def count_of(path, colour):
     "mode, color",
     [("tf", (200, 120, 40)), ("torch", (200, 120, 40)), ("tf", (90,))],
 )
-def test_plotted_predictions_keep_the_colors_of_the_images(
-    tmp_path, mode, color
-):
+def test_plotted_predictions_keep_the_colors_of_the_images(tmp_path, mode, color):
     """Images of one color are as in the folder; names may be any text."""
     images = np.full((2, 4, 4, len(color)), color, "uint8")
     images = preprocess_input(images, mode=mode)
     model, path = classifier(len(color)), tmp_path / "predictions.png"
     # Some would be formulas, or no text at all.
     names = ["$^$ and \udce9", "a name that is far too long for a picture"]
-    found = plots.plot_predictions(
-        model, images, [0, 1], names, path, "$^$", mode=mode
-    )
+    found = plots.plot_predictions(model, images, [0, 1], names, path, "$^$", mode=mode)
     expected = model.predict(images, verbose=0).argmax(-1)
     assert np.array_equal(found, expected)
     # Two squares of more than an inch, at 110 pixels an inch.

@@ -9,10 +9,8 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit import _logging
-from keras_vit import training
-from keras_vit.training import command_line
-from keras_vit.training import run_folder
+from keras_vit import _logging, training
+from keras_vit.training import command_line, run_folder
 from keras_vit.training.training_run import explain_error
 from tests.small import vit
 
@@ -136,9 +134,7 @@ def test_killed_run_releases_the_lock(tmp_path):
 
 @contextlib.contextmanager
 def run_of(folder, **flags):
-    config = command_line.TrainingFlags(
-        steps=1, evaluate_every=1, mode="tf", **flags
-    )
+    config = command_line.TrainingFlags(steps=1, evaluate_every=1, mode="tf", **flags)
     data = keras_vit.data.load_dataset("digits")
     alone = keras_vit.distribution.get_strategy("none")
     with training.Run(config, data, alone, folder) as run:
@@ -157,9 +153,7 @@ def test_full_disk_is_logged_or_raises_a_user_error(tmp_path, capsys):
         raise full
 
     layers = [keras.Input((2,)), keras.layers.Dense(1)]
-    with pytest.raises(
-        command_line.UserError, match="No space.*no checkpoint yet"
-    ):
+    with pytest.raises(command_line.UserError, match="No space.*no checkpoint yet"):
         with run_of(tmp_path / "run") as run:
             run._training = True
             run.checkpoints.rows.append({"step": 1, "test_accuracy": 0.5})

@@ -2,12 +2,14 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.schedules import DECAYS
-from keras_vit.schedules import BiTHyperRule
-from keras_vit.schedules import CosineSchedule
-from keras_vit.schedules import LinearSchedule
-from keras_vit.schedules import WarmupDecay
-from keras_vit.schedules import warmup_cosine
+from keras_vit.schedules import (
+    DECAYS,
+    BiTHyperRule,
+    CosineSchedule,
+    LinearSchedule,
+    WarmupDecay,
+    warmup_cosine,
+)
 
 
 def rates(schedule, steps):
@@ -73,8 +75,7 @@ PUBLISHED = {
     # `cosine_scheduler` of facebookresearch/dino, utils.py.
     "teacher": (
         CosineSchedule(0.996, 1.0, 7),
-        {t: 1 - 0.002 * (1 + np.cos(np.pi * t / 7)) for t in range(7)}
-        | {10: 1.0},
+        {t: 1 - 0.002 * (1 + np.cos(np.pi * t / 7)) for t in range(7)} | {10: 1.0},
     ),
     "ramp": (
         LinearSchedule(0.04, 0.07, 3),

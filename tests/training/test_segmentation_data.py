@@ -9,18 +9,13 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
-from PIL import ImageOps
+from PIL import Image, ImageOps
 
-from keras_vit.data import load_segmentation
+from keras_vit.data import load_segmentation, segmentation
 from keras_vit.data import masks as mask_files
-from keras_vit.data import segmentation
-from keras_vit.data.canvases import IGNORE
-from keras_vit.data.canvases import digit_canvases
-from keras_vit.data.canvases import single_digits
+from keras_vit.data.canvases import IGNORE, digit_canvases, single_digits
 from keras_vit.data.huggingface import to_pixels
-from tests.training.batches import check_order
-from tests.training.batches import take
+from tests.training.batches import check_order, take
 from tests.training.pictures import encode
 
 pytestmark = pytest.mark.backends("torch")
@@ -229,9 +224,7 @@ def test_images_and_masks_of_16_bits(tmp_path):
     mask = tmp_path / "test" / "masks" / "a.png"
     Image.fromarray((grey > 9000).astype("uint16")).save(mask)
     image, found = load_segmentation(str(tmp_path)).read("test", 0)
-    np.testing.assert_array_equal(
-        image, np.repeat(grey[..., None] // 256, 3, 2)
-    )
+    np.testing.assert_array_equal(image, np.repeat(grey[..., None] // 256, 3, 2))
     np.testing.assert_array_equal(found, grey > 9000)
     Image.fromarray(grey // 300 + 65).save(mask)
     with pytest.raises(ValueError, match=r"below 256.*classes\.txt.*to 256"):
@@ -254,9 +247,7 @@ def test_tfds(name, monkeypatch):
     builder = types.SimpleNamespace(
         info=types.SimpleNamespace(splits={"train": 0, test: 0}),
         download_and_prepare=lambda: None,
-        as_dataset=lambda split, decoders: (
-            [example] * (2 if split == "train" else 1)
-        ),
+        as_dataset=lambda split, decoders: [example] * (2 if split == "train" else 1),
     )
     monkeypatch.setattr(tfds, "builder", lambda name: builder)
     monkeypatch.setattr(tfds, "as_numpy", lambda examples: examples)
@@ -276,8 +267,7 @@ def crop(image, mask, size, rng, scale, flip):
     image = segmentation.resize_image(image, found.scaled)
     mask = segmentation.resize_mask(mask, found.scaled)
     return (
-        segmentation.cut(x, found, size, fill)
-        for x, fill in ((image, 127), (mask, 99))
+        segmentation.cut(x, found, size, fill) for x, fill in ((image, 127), (mask, 99))
     )
 
 

@@ -15,9 +15,7 @@ from keras_vit.data import _pipeline
 from keras_vit.data.huggingface import to_pixels
 from keras_vit.training import command_line
 from tests.training.batches import take
-from tests.training.pictures import encode
-from tests.training.pictures import noise
-from tests.training.pictures import write_folder
+from tests.training.pictures import encode, noise, write_folder
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.backends("tensorflow")
@@ -87,9 +85,7 @@ def data_of(source, folder, images, labels, **options):
     """A data set of images and of numbers or rows of classes, from a source."""
     multi = labels.ndim > 1
     if source == "arrays":
-        return keras_vit.data.from_arrays(
-            images, labels, class_names=NAMES, **options
-        )
+        return keras_vit.data.from_arrays(images, labels, class_names=NAMES, **options)
     lists = [np.flatnonzero(x).tolist() if multi else [int(x)] for x in labels]
     if source == "csv":
         cells = [";".join(NAMES[k] for k in row) for row in lists]
@@ -140,9 +136,7 @@ def test_every_image_is_in_exactly_one_split(source, multi, images, tmp_path):
         for found, own, other in pairs:
             own, other = own.ravel(), other.ravel()
             at = own != other
-            fractions = ((found.ravel() - other)[at] / (own - other)[at]).round(
-                5
-            )
+            fractions = ((found.ravel() - other)[at] / (own - other)[at]).round(5)
             assert len(set(fractions)) == 1
             assert (found.ravel()[~at] == own[~at]).all()
 
@@ -156,9 +150,7 @@ def test_every_image_is_in_exactly_one_split(source, multi, images, tmp_path):
         (["test"] * 4, {"split_column": "fold"}, (0, 0, 4)),
     ],
 )
-def test_split_column_of_a_csv_file(
-    splits, options, expected, images, tmp_path
-):
+def test_split_column_of_a_csv_file(splits, options, expected, images, tmp_path):
     rows = [(i, LABELS[i], split) for i, split in enumerate(splits)]
     header = f"image,label,{options.get('split_column', 'split')}"
     path = write_csv(tmp_path, images[:9], rows, header)
@@ -191,9 +183,7 @@ def test_arrays_and_files_give_equal_batches(protocol, images, tmp_path):
     assert arrays.image_size == (None if protocol == "big_vision" else SIZE)
     options = dict(image_size=16, batch_size=8, protocol=protocol)
     for part in ("train", "test")[: 1 if protocol == "big_vision" else 2]:
-        mine, theirs = (
-            take(getattr(x, part)(**options), 1) for x in (arrays, folder)
-        )
+        mine, theirs = (take(getattr(x, part)(**options), 1) for x in (arrays, folder))
         for x, y in zip(mine, theirs, strict=True):
             np.testing.assert_array_equal(x, y)
 
@@ -384,9 +374,7 @@ def test_huggingface_reads_only_the_needed_rows(images):
 
 def test_labels_of_huggingface_without_names(images):
     names = [["b", "a", "c"][i] for i in LABELS]
-    data = keras_vit.data.from_huggingface(
-        Table(None, image=images, label=names)
-    )
+    data = keras_vit.data.from_huggingface(Table(None, image=images, label=names))
     assert data.class_names == ("a", "b", "c")
     _, labels = images_of(data, "test")
     numbers = [int(re.findall(r"\d+", n)[0]) for n in data.image_names("test")]
@@ -475,16 +463,12 @@ def test_wrong_labels_of_huggingface_raise(label, images):
         keras_vit.data.from_huggingface(rows)
 
 
-def test_recipes_evaluate_on_the_validation_images_of_a_csv_file(
-    images, tmp_path
-):
+def test_recipes_evaluate_on_the_validation_images_of_a_csv_file(images, tmp_path):
     """Without --holdout."""
     splits = ["train"] * 20 + ["validation"] * 6 + ["test"] * 4
     rows = zip(range(30), LABELS, splits, strict=True)
     path = write_csv(tmp_path, images, rows, "image,label,split")
-    config = command_line.TrainingFlags(
-        dataset=str(path), output=str(tmp_path / "run")
-    )
+    config = command_line.TrainingFlags(dataset=str(path), output=str(tmp_path / "run"))
     _, data, _ = training.begin(config)
     assert data.name == "photos" and len(data.class_names) == 3
     assert data.evaluation_split == "validation" and data.num_evaluation == 6

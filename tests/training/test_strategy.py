@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.distribution import sharding
-from keras_vit.distribution import strategy
+from keras_vit.distribution import sharding, strategy
 from tests.training.batches import take
 
 BACKEND = keras.config.backend()
@@ -31,9 +30,7 @@ def test_auto_describes_its_choice():
 
 
 def test_devices_must_divide_the_batch_size():
-    chosen = keras_vit.distribution.Strategy(
-        "mirrored", "for a test", 8, 8, (1, 2)
-    )
+    chosen = keras_vit.distribution.Strategy("mirrored", "for a test", 8, 8, (1, 2))
     assert chosen.process_batch_size(32) == 16
     assert "8 devices, process 2 of 2" in chosen.describe()
     with pytest.raises(ValueError, match="30 images.*over 8.*such as 32"):
@@ -109,9 +106,7 @@ def test_model_fit_reads_every_batch_once(mirrored):
         model.compile(loss=lambda y_true, y_pred: y_true)
     batches = mirrored.distribute(Numbers())
     for _ in range(2):
-        fit = model.fit(
-            batches, epochs=3, steps_per_epoch=4, shuffle=False, verbose=0
-        )
+        fit = model.fit(batches, epochs=3, steps_per_epoch=4, shuffle=False, verbose=0)
         means = [np.mean([4 * k, 4 * k + 3]) for k in range(3)]
         np.testing.assert_allclose(fit.history["loss"], means)
 

@@ -9,11 +9,8 @@ import pytest
 
 import keras_vit
 from keras_vit.data.dataset import PipelineOptions
-from tests.training.batches import check_order
-from tests.training.batches import examples
-from tests.training.batches import take
-from tests.training.pictures import noise
-from tests.training.pictures import write_folder
+from tests.training.batches import check_order, examples, take
+from tests.training.pictures import noise, write_folder
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.backends("tensorflow")
@@ -53,9 +50,7 @@ def test_every_image_is_used_once_per_epoch(data):
     stream = data.source.train_stream(PipelineOptions(8, 19)).take(57)
     rows = list(stream.as_numpy_iterator())
     assert [position for position, *_ in rows] == list(range(57))
-    files = [
-        sorted(name for _, name, *_ in rows[i : i + 19]) for i in (0, 19, 38)
-    ]
+    files = [sorted(name for _, name, *_ in rows[i : i + 19]) for i in (0, 19, 38)]
     assert files[0] == files[1] == files[2] and len(set(files[0])) == 19
 
 
@@ -82,9 +77,7 @@ def test_evaluation_counts_every_image_once(data):
     whole = model.evaluate(x, y, batch_size=7, verbose=0)
     np.testing.assert_allclose(padded, whole, rtol=1e-5)
     # Four processes have equally many batches.
-    shards = [
-        data.test(image_size=8, batch_size=4, shard=(i, 4)) for i in range(4)
-    ]
+    shards = [data.test(image_size=8, batch_size=4, shard=(i, 4)) for i in range(4)]
     assert [len(shard) for shard in shards] == [2] * 4
     together = np.concatenate([examples(shard)[0] for shard in shards])
     np.testing.assert_array_equal(together, x)

@@ -144,9 +144,7 @@ class Imagenet21k(_Local, skip_registration=True):
 
     FEATURES = {
         "image": tfds.features.Image(encoding_format="jpeg"),
-        "label": tfds.features.ClassLabel(
-            names=[f"n{i:08d}" for i in range(21_843)]
-        ),
+        "label": tfds.features.ClassLabel(names=[f"n{i:08d}" for i in range(21_843)]),
     }
 
 

@@ -4,13 +4,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.data import TokenBudget
-from keras_vit.data import load_dataset
-from keras_vit.data import pack_images
-from tests.training.batches import check_order
-from tests.training.batches import take
-from tests.training.pictures import noise
-from tests.training.pictures import write_folder
+from keras_vit.data import TokenBudget, load_dataset, pack_images
+from tests.training.batches import check_order, take
+from tests.training.pictures import noise, write_folder
 
 pytestmark = pytest.mark.backends("torch")
 SIZES = ((40, 24), (16, 64), (30, 30), (12, 90), (64, 20), (8, 8))
@@ -51,9 +47,7 @@ def test_batches_hold_whole_images_of_their_aspect(folder):
     *images, _, weights = (np.concatenate(column) for column in columns)
     assert (weights > 0).sum() == len(SIZES)
     assert not images[2][weights == 0].any()
-    for i, (patches, coordinates, valid) in enumerate(
-        zip(*images, strict=True)
-    ):
+    for i, (patches, coordinates, valid) in enumerate(zip(*images, strict=True)):
         if not weights[i]:
             continue
         shape = data.read("test", i)[0].shape
@@ -63,9 +57,7 @@ def test_batches_hold_whole_images_of_their_aspect(folder):
         pixels = patches[valid].reshape(rows, columns, 4, 6, 3)
         pixels = pixels.swapaxes(1, 2).reshape(rows * 4, columns * 6, 3)
         packed = pack_images([pixels], (4, 6), 20)
-        for found, expected in zip(
-            packed, (patches, coordinates, valid), strict=True
-        ):
+        for found, expected in zip(packed, (patches, coordinates, valid), strict=True):
             np.testing.assert_array_equal(found[0], expected)
 
 
@@ -96,8 +88,6 @@ def test_training_depends_on_the_step_alone(folder):
 def test_what_needs_images_of_one_size_is_refused(folder, options, match):
     budget = TokenBudget(16, 8)
     with pytest.raises(ValueError, match=match):
-        load_dataset(str(folder)).train(
-            image_size=budget, batch_size=2, **options
-        )
+        load_dataset(str(folder)).train(image_size=budget, batch_size=2, **options)
     with pytest.raises(ValueError, match="images of one size"):
         load_dataset("digits").train(image_size=budget, batch_size=2)

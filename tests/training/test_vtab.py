@@ -127,8 +127,7 @@ COMPUTED = {
     ],
     **{
         name: [
-            ({feature: value}, int(value / (count / classes)))
-            for value in range(count)
+            ({feature: value}, int(value / (count / classes))) for value in range(count)
         ]
         for name, feature, count, classes in (
             ("dsprites-location", "label_x_position", 32, 16),
@@ -144,9 +143,7 @@ COMPUTED = {
 def test_label_functions(name):
     for example, expected in COMPUTED[name]:
         assert int(label_of(TASKS[name], example)) == expected
-    assert {label for _, label in COMPUTED[name]} <= set(
-        range(TASKS[name].classes)
-    )
+    assert {label for _, label in COMPUTED[name]} <= set(range(TASKS[name].classes))
 
 
 @pytest.mark.parametrize(
@@ -213,9 +210,7 @@ def test_validation_split_and_errors(tmp_path):
 def test_images_of_two_splits_are_in_order(rows, expected):
     def read(split, indices):
         names = [f"{split}{index}" for index in indices]
-        return tf.data.Dataset.from_tensor_slices(
-            (tf.constant(names, "string"),)
-        )
+        return tf.data.Dataset.from_tensor_slices((tf.constant(names, "string"),))
 
     ranges = {"train": [("train", range(5, 8)), ("val", range(2))]}
     found = tfds_files.evaluation_stream(read, ranges, "train", rows)

@@ -19,8 +19,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import convert
-from keras_vit import exporting
+from keras_vit import convert, exporting
 from keras_vit.data.huggingface import to_pixels
 from keras_vit.data.masks import read_image
 from keras_vit.downloads import cache
@@ -28,14 +27,11 @@ from keras_vit.evaluation import load_classifier
 from keras_vit.inspection import command_line as report
 from keras_vit.inspection import images
 from keras_vit.weights import open_checkpoint
-from keras_vit.weights.files import archives
-from keras_vit.weights.files import read
+from keras_vit.weights.files import archives, read
 from keras_vit.weights.files import torch as torch_files
-from tests import attacks
-from tests import server
+from tests import attacks, server
 from tests.fuzzing.readers import tiny_model
-from tests.pretraining.small import DECODER
-from tests.pretraining.small import encoder
+from tests.pretraining.small import DECODER, encoder
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -45,9 +41,7 @@ MODELS = {
     "dino": lambda: keras_vit.pretraining.DINO(
         encoder(), output_dim=8, hidden_dim=8, bottleneck_dim=4
     ),
-    "mae": lambda: keras_vit.pretraining.MaskedAutoencoder(
-        encoder(), **DECODER
-    ),
+    "mae": lambda: keras_vit.pretraining.MaskedAutoencoder(encoder(), **DECODER),
     "foreign": lambda: keras.Sequential(
         [
             keras.Input((8, 8, 3)),
@@ -166,9 +160,7 @@ def test_crafted_file_is_refused(kind, trap, capsys):
 @pytest.mark.parametrize("attack", attacks.LAYERS)
 def test_no_code_of_a_config_is_run(attack, harmless, trap, site):
     evil, path = attacks.layers(trap, site.url)[attack], trap.parent / "a.keras"
-    attacks.rewrite(
-        harmless / "vit.keras", path, lambda x: attacks.add_layer(x, evil)
-    )
+    attacks.rewrite(harmless / "vit.keras", path, lambda x: attacks.add_layer(x, evil))
     with pytest.raises(ValueError, match=r"a\.keras' is refused"):
         load_keras_file(path)
     with contextlib.suppress(ValueError):
@@ -176,9 +168,7 @@ def test_no_code_of_a_config_is_run(attack, harmless, trap, site):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "attack", ["lambda", "an absolute path", "StringLookup"]
-)
+@pytest.mark.parametrize("attack", ["lambda", "an absolute path", "StringLookup"])
 def test_no_loader_runs_code_of_a_config(attack, harmless, trap, site, capsys):
     """A classifier through every loader; other models through their own."""
     found = attacks.layers(trap, site.url)
@@ -202,9 +192,7 @@ def test_no_loader_runs_code_of_a_config(attack, harmless, trap, site, capsys):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_only_keras_files_with_a_hostile_tree_are_refused(
-    model, harmless, trap
-):
+def test_only_keras_files_with_a_hostile_tree_are_refused(model, harmless, trap):
     assert load_keras_file(harmless / f"{model}.keras")
     path = trap.parent / "evil.keras"
     for change, message in attacks.TREES.values():
@@ -230,9 +218,7 @@ def large_models(harmless, path):
         ("mae", "decoder_mlp_dim"),
     ):
         more = {field: 2**31}
-        cases.append(
-            (model, lambda x, more=more: {**x, "config": x["config"] | more})
-        )
+        cases.append((model, lambda x, more=more: {**x, "config": x["config"] | more}))
     for model, change in cases:
         attacks.rewrite(harmless / f"{model}.keras", path, change)
         try:
@@ -244,9 +230,7 @@ def large_models(harmless, path):
 
 
 @pytest.mark.slow  # a new process
-def test_models_that_are_larger_than_their_arrays_use_no_memory(
-    harmless, tmp_path
-):
+def test_models_that_are_larger_than_their_arrays_use_no_memory(harmless, tmp_path):
     code = (
         "import pathlib, resource\n"
         "from tests.weights import test_attacks as t\n"
@@ -336,9 +320,7 @@ def test_heaps_with_endless_free_space_are_refused(entry, harmless, tmp_path):
     "members, message",
     [("twice", "twice"), ("bomb", "claims to hold"), ("link", "'assets', a l")],
 )
-def test_archives_made_to_harm_are_refused(
-    members, message, harmless, trap, capsys
-):
+def test_archives_made_to_harm_are_refused(members, message, harmless, trap, capsys):
     path = trap.parent / "evil.keras"
     path.write_bytes((harmless / "foreign.keras").read_bytes())
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
@@ -498,9 +480,7 @@ def test_predictions_escape_class_names(labelled, capsys, monkeypatch):
     flags = ["--weights", str(labelled), "--images", "a.png", "--output", "p"]
     monkeypatch.setattr(sys, "argv", ["predict.py", *flags])
     with contextlib.suppress(SystemExit):
-        runpy.run_path(
-            str(ROOT / "recipes" / "predict.py"), run_name="__main__"
-        )
+        runpy.run_path(str(ROOT / "recipes" / "predict.py"), run_name="__main__")
     out = "".join(capsys.readouterr())
     assert r"\x1b]0;x\x07\u202e" in out
     assert not {"\x1b", "\x07", "\u202e"} & set(out)

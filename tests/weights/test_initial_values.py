@@ -80,9 +80,7 @@ def test_models_of_one_checkpoint_share_no_memory():
     for weight in first.weights:
         weight.assign_add(keras.ops.ones(weight.shape))
     third = keras_vit.converters.load(checkpoint)
-    for a, b, c in zip(
-        first.weights, second.weights, third.weights, strict=True
-    ):
+    for a, b, c in zip(first.weights, second.weights, third.weights, strict=True):
         np.testing.assert_array_equal(numpy(b), numpy(c), a.path)
         np.testing.assert_allclose(numpy(a), numpy(b) + 1, rtol=1e-6)
 

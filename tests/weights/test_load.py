@@ -9,8 +9,7 @@ import pytest
 import keras_vit
 from keras_vit.converters import Checkpoint
 from keras_vit.layers.resampling import resample_embedding
-from keras_vit.models import load_weights
-from keras_vit.models import weights_by_path
+from keras_vit.models import load_weights, weights_by_path
 from keras_vit.models.loading import adapt_channels
 from keras_vit.weights.weight_map import WeightMap
 from tests import golden_data
@@ -31,9 +30,7 @@ SIZES = {
 
 
 def build(weights, **arguments):
-    return keras_vit.VisionTransformer(
-        weights=weights, **{**SIZES, **arguments}
-    )
+    return keras_vit.VisionTransformer(weights=weights, **{**SIZES, **arguments})
 
 
 def weights_of(model):
@@ -74,9 +71,7 @@ def edited(arrays, tmp_path, **changes):
 @pytest.mark.parametrize(
     ("pooling", "name"),
     [
-        *itertools.product(
-            ["gap", "token", None], ["a.keras", "a.safetensors"]
-        ),
+        *itertools.product(["gap", "token", None], ["a.keras", "a.safetensors"]),
         # transformers has only the class token
         *[("token", "folder"), (None, "folder")],
     ],
@@ -270,9 +265,7 @@ class TestStrict:
             build(path)
         message = str(error.value)
         assert "edited.npz" in message
-        assert "missing from the file:\n  Transformer/encoder_norm/scale\n" in (
-            message
-        )
+        assert "missing from the file:\n  Transformer/encoder_norm/scale\n" in (message)
         assert "encoder_norm/bias: (47,) in the file, (48,) in the" in message
         assert "embedding/bias: (48, 1) in the file, (48,) in the" in message
 
@@ -298,9 +291,7 @@ class TestStrict:
         del arrays["pos_embed"]
         arrays["blocks.0.gamma_1"] = np.ones(48, "float32")
         path = edited(arrays, tmp_path)
-        with pytest.raises(
-            ValueError, match="timm:deit3.*\n.*missing:\n  pos_e"
-        ):
+        with pytest.raises(ValueError, match="timm:deit3.*\n.*missing:\n  pos_e"):
             keras_vit.converters.load(path, layout, num_heads=3)
 
     def test_attention_pooling_of_another_width_raises(self, tmp_path):
@@ -348,16 +339,11 @@ def test_loading_under_mixed_precision(arrays):
 @pytest.mark.backends("torch")
 def test_positions_that_cannot_be_resampled_raise():
     """A class token and 3 x 5 patches have the shape of 4 x 4 patches."""
-    model = keras_vit.VisionTransformer(
-        **SIZES, classes=5, input_shape=(24, 40, 3)
-    )
+    model = keras_vit.VisionTransformer(**SIZES, classes=5, input_shape=(24, 40, 3))
     weights = {
-        path: numpy(variable)
-        for path, variable in weights_by_path(model).items()
+        path: numpy(variable) for path, variable in weights_by_path(model).items()
     }
-    checkpoint = Checkpoint(
-        "a.npz", "keras", WeightMap("", {}, ()), weights, {}
-    )
+    checkpoint = Checkpoint("a.npz", "keras", WeightMap("", {}, ()), weights, {})
     other = keras_vit.VisionTransformer(
         **SIZES, classes=5, input_shape=(32, 32, 3), position_prefix="none"
     )

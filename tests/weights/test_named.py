@@ -12,18 +12,13 @@ import pytest
 
 import keras_vit
 from keras_vit import _logging
-from keras_vit.config import Variant
-from keras_vit.config import stride
+from keras_vit.config import Variant, stride
 from keras_vit.convert import main
-from keras_vit.models import BIT_VARIANTS
-from keras_vit.models import VARIANTS
+from keras_vit.models import BIT_VARIANTS, VARIANTS
 from keras_vit.models.variants import variant_builder
 from keras_vit.weights import resolve_weights
-from keras_vit.weights.formats import FORMATS
-from keras_vit.weights.formats import RESNET_CONSTANTS
-from keras_vit.weights.released import ALIASES
-from keras_vit.weights.released import RELEASED
-from keras_vit.weights.released import ReleasedWeights
+from keras_vit.weights.formats import FORMATS, RESNET_CONSTANTS
+from keras_vit.weights.released import ALIASES, RELEASED, ReleasedWeights
 from tests import server as web
 from tests.server import publish
 
@@ -44,8 +39,7 @@ def tiny(monkeypatch):
 def offer(monkeypatch, tag, *files, classes=7, **options):
     """Adds a row to the table."""
     files = tuple(
-        (keras_vit.downloads.Source(address), layout)
-        for address, layout in files
+        (keras_vit.downloads.Source(address), layout) for address, layout in files
     )
     row = ReleasedWeights(files, 32, classes, "tf", GOOGLE, **options)
     monkeypatch.setitem(RELEASED, ("Tiny", tag), row)
@@ -147,9 +141,7 @@ def test_weights_from_the_hub_match(
 
 
 @pytest.mark.parametrize("kind", ["hybrid", "bit"])
-def test_resnets_of_google_and_timm_match(
-    kind, server, hub, tmp_path, monkeypatch
-):
+def test_resnets_of_google_and_timm_match(kind, server, hub, tmp_path, monkeypatch):
     """Google's file and timm's give the same function, also for images of low
     contrast, which make epsilons matter."""
     if kind == "hybrid":
@@ -166,9 +158,7 @@ def test_resnets_of_google_and_timm_match(
         monkeypatch.setitem(BIT_VARIANTS, "Tiny", ((1, 1), 1))
         build = variant_builder("Tiny")
         arguments = RELEASED["BiT_R50x1", tag].arguments
-        model = keras_vit.BiT(
-            resnet_layers=(1, 1), input_shape=(32, 32, 3), classes=7
-        )
+        model = keras_vit.BiT(resnet_layers=(1, 1), input_shape=(32, 32, 3), classes=7)
     rng = np.random.default_rng(0)
     for weight in model.weights:
         weight.assign(weight + 0.1 * rng.normal(size=weight.shape))
@@ -361,9 +351,7 @@ def test_row_of_the_weights_table(variant, tag):
         assert re.fullmatch(r"|sha256:[0-9a-f]{8}", source.digest)
         parts = urllib.parse.urlparse(source.address)
         assert parts.scheme in ("https", "hf")
-        assert source.name.endswith(
-            (".npz", ".safetensors", ".pth", ".pth.tar")
-        )
+        assert source.name.endswith((".npz", ".safetensors", ".pth", ".pth.tar"))
 
 
 def test_files_of_the_table_are_unique():

@@ -59,9 +59,7 @@ def keras_hub(size: Size, pixels: int) -> Any:
         hidden_dim=size.hidden_size,
         mlp_dim=size.mlp_dim,
     )
-    return keras_hub.models.ViTImageClassifier(
-        backbone=backbone, num_classes=CLASSES
-    )
+    return keras_hub.models.ViTImageClassifier(backbone=backbone, num_classes=CLASSES)
 
 
 def products(size: Size, pixels: int) -> Any:
@@ -129,9 +127,7 @@ def run_keras(
     return lambda: model.train_on_batch(inputs, labels)
 
 
-def run_direct(
-    build: Callable, size: Size, images: np.ndarray, what: str
-) -> Run:
+def run_direct(build: Callable, size: Size, images: np.ndarray, what: str) -> Run:
     """Returns a function that runs inference without Keras's trainer.
 
     It is jitted under JAX, a function of a graph under TensorFlow, and without
@@ -161,9 +157,7 @@ def run_direct(
     return lambda: jax.block_until_ready(call(weights, inputs))
 
 
-def run_exported(
-    written: str, size: Size, images: np.ndarray, what: str
-) -> Run:
+def run_exported(written: str, size: Size, images: np.ndarray, what: str) -> Run:
     """Returns a function that runs an exported model without Keras; `written`
     is the name of a format, followed by " int8" for such weights."""
     from keras_vit import exporting
@@ -202,8 +196,7 @@ def timm(size: Size, pixels: int, **arguments: Any) -> Any:
 
 
 def transformers(size: Size, pixels: int) -> Any:
-    from transformers import ViTConfig
-    from transformers import ViTForImageClassification
+    from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(
         hidden_size=size.hidden_size,
@@ -315,9 +308,7 @@ def run_dino(size: Size, images: np.ndarray, what: str) -> Run:
 
     from keras_vit import pretraining
 
-    encoder = keras_vit(
-        size, images.shape[1], include_top=False, activation="gelu"
-    )
+    encoder = keras_vit(size, images.shape[1], include_top=False, activation="gelu")
     model = pretraining.DINO(encoder, **DINO)
     model.compile(keras.optimizers.AdamW(1e-4))
     crops = dino_crops(len(images))
@@ -337,9 +328,7 @@ def run_lightly(size: Size, images: np.ndarray, what: str) -> Run:
     outputs, hidden, bottleneck = DINO.values()
 
     def build() -> torch.nn.Module:
-        encoder = timm(
-            size, images.shape[1], num_classes=0, dynamic_img_size=True
-        )
+        encoder = timm(size, images.shape[1], num_classes=0, dynamic_img_size=True)
         head = DINOProjectionHead(size.hidden_size, hidden, bottleneck, outputs)
         return torch.nn.Sequential(encoder, head)
 
@@ -411,13 +400,9 @@ CONTENDERS = {
     "keras_vit, XLA": _keras(keras_vit, **_XLA),
     "keras_vit, before, XLA": _keras(keras_vit, **_XLA, **_BEFORE),
     "keras-hub, XLA": _keras(keras_hub, "keras_hub", **_XLA),
-    "vit_jax (Flax)": Contender(
-        run_vit_jax, ("vit_jax.models_vit", "optax"), ("jax",)
-    ),
+    "vit_jax (Flax)": Contender(run_vit_jax, ("vit_jax.models_vit", "optax"), ("jax",)),
     "keras_vit, torch.compile": _keras(keras_vit, run=_COMPILED, **_COMPILE),
-    "DINO": Contender(
-        run_dino, backends=("torch",), option="only", of=("step",)
-    ),
+    "DINO": Contender(run_dino, backends=("torch",), option="only", of=("step",)),
     "DINO, lightly": Contender(
         run_lightly, ("lightly", "timm"), ("torch",), "only", ("step",)
     ),

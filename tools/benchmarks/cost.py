@@ -138,9 +138,7 @@ def predicted_memory(step: tuple) -> tuple[int, str]:
     import keras_vit
 
     name, size, batch, options, arguments = step
-    parts = keras_vit.cost(
-        name, size, batch, **options, **arguments
-    ).step_parts()
+    parts = keras_vit.cost(name, size, batch, **options, **arguments).step_parts()
     moment = max(parts, key=lambda part: parts[part])
     return parts[moment], moment
 
@@ -168,9 +166,7 @@ def _peak_of_step(
     accumulate = options.get("accumulate", 1)
     clipped: dict[str, Any] = {"global_clipnorm": 1.0}
 
-    def step(
-        model: keras.Model, size: int, batch: int, accumulate: int
-    ) -> None:
+    def step(model: keras.Model, size: int, batch: int, accumulate: int) -> None:
         if accumulate > 1:
             clipped["gradient_accumulation_steps"] = accumulate
         if options.get("optimizer") == "sgd":
@@ -198,7 +194,5 @@ def _peak_of_step(
     before = processes.resident("VmRSS")
     processes.forget_peak()
     build = getattr(keras_vit, name)
-    step(
-        build(input_shape=(size, size, 3), **arguments), size, batch, accumulate
-    )
+    step(build(input_shape=(size, size, 3), **arguments), size, batch, accumulate)
     return processes.resident("VmHWM") - before

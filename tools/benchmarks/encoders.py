@@ -5,8 +5,7 @@ import pathlib
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -89,15 +88,11 @@ def dense(images: str, encoder: str, image_size: int = 112) -> None:
     data = keras_vit.data.load_segmentation(images)
     options = {"image_size": image_size, "mode": "torch"}
     train, test = (
-        data.batches(
-            split, batch_size=getattr(data, f"num_{split}"), **options
-        )[0]
+        data.batches(split, batch_size=getattr(data, f"num_{split}"), **options)[0]
         for split in ("train", "test")
     )
     shape = (image_size, image_size, 3)
-    random = keras_vit.ViTS16(
-        input_shape=shape, patch_size=14, include_top=False
-    )
+    random = keras_vit.ViTS16(input_shape=shape, patch_size=14, include_top=False)
     trained = keras_vit.converters.load(encoder, input_shape=shape)
     print("| encoder | linear head | foreground by PCA |\n|---|---|---|")
     for name, model in {"random": random, "trained": trained}.items():
@@ -149,9 +144,7 @@ def foreground_iou(
     return _mean_iou(np.stack(found).astype(int), objects, 2, ignore)
 
 
-def _mean_iou(
-    found: np.ndarray, masks: np.ndarray, classes: int, ignore: int
-) -> float:
+def _mean_iou(found: np.ndarray, masks: np.ndarray, classes: int, ignore: int) -> float:
     from keras_vit import evaluation
 
     confusion = evaluation.confusion_matrix(found, masks, classes, ignore)
@@ -187,8 +180,7 @@ def quantized(
     (x, y), (test_x, test_y) = (
         map(np.concatenate, zip(*(b[:2] for b in batches), strict=True))
         for batches in (
-            data.batches(split, batch_size=32, **options)
-            for split in ("train", "test")
+            data.batches(split, batch_size=32, **options) for split in ("train", "test")
         )
     )
     print("| | MB | 1 image, ms | 8 images, ms | cosine | lowest | k-NN |")
@@ -224,8 +216,7 @@ def quantized_runs(
 ) -> Iterator[tuple[str, Runner]]:
     """Yields the model, exported models and quantized ones, with the names of
     their files."""
-    from keras_vit import converters
-    from keras_vit import exporting
+    from keras_vit import converters, exporting
 
     model.save(folder / "Keras.keras")
     yield "Keras", model.predict_on_batch

@@ -12,17 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from benchmarks.contenders import BACKENDS
-from benchmarks.contenders import BEFORE
-from benchmarks.contenders import CONTENDERS
-from benchmarks.contenders import OURS
-from benchmarks.contenders import SIZES
-from benchmarks.contenders import WHAT
-from benchmarks.processes import TOOLS
-from benchmarks.processes import environment
-from benchmarks.processes import forget_peak
-from benchmarks.processes import resident
-from benchmarks.processes import timed
+from benchmarks.contenders import BACKENDS, BEFORE, CONTENDERS, OURS, SIZES, WHAT
+from benchmarks.processes import TOOLS, environment, forget_peak, resident, timed
 
 COLUMNS = "|best ms|median|images/s|MiB|libs MiB|first s|ours is|by round"
 
@@ -136,9 +127,7 @@ def answer(worker: Any) -> dict:
     return {"skipped": f"ended with status {code}; --verbose shows more"}
 
 
-def table(
-    found: dict[str, list[dict]], ready: dict[str, dict], batch: int
-) -> str:
+def table(found: dict[str, list[dict]], ready: dict[str, dict], batch: int) -> str:
     """Returns a table of contenders that were measured concurrently."""
     times = {name: [x["seconds"] for x in xs] for name, xs in found.items()}
     ours = times.get(OURS)

@@ -9,8 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 TOOLS = pathlib.Path(__file__).resolve().parents[1]
 

@@ -8,13 +8,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from benchmarks import processes
-from benchmarks.processes import TOOLS
-from benchmarks.processes import timed
+from benchmarks.processes import TOOLS, timed
 
 SIZE = 224
 LEVEL = "medium1"
@@ -29,9 +27,7 @@ def startup(rounds: int = 7) -> None:
     includes the import. Best and median.
     """
 
-    def measure(
-        names: tuple[str, ...], function: Callable, *given: str
-    ) -> None:
+    def measure(names: tuple[str, ...], function: Callable, *given: str) -> None:
         found = [processes.run(function, *given).value for _ in range(rounds)]
         for name, seconds in zip(names, zip(*found, strict=True), strict=True):
             print(
@@ -213,8 +209,7 @@ def pipeline(rounds: int = 7) -> None:
             ("RandAugment alone, Keras core", "keras", 48),  # takes long
         ):
             found = [
-                processes.run(_read, kind, images, folder).value
-                for _ in range(rounds)
+                processes.run(_read, kind, images, folder).value for _ in range(rounds)
             ]
             print(f"{name:47} {max(found):8.0f} images/s", flush=True)
 

@@ -126,8 +126,7 @@ def self_supervised(
             print(
                 f"{method:14}",
                 *(
-                    f"{name} {statistics.mean(x):.3f} ({min(x):.3f} to "
-                    f"{max(x):.3f}) "
+                    f"{name} {statistics.mean(x):.3f} ({min(x):.3f} to {max(x):.3f}) "
                     for name, *x in zip(columns, *found, strict=True)
                 ),
                 f"{statistics.mean(seconds):.0f} s CPU",
@@ -141,18 +140,14 @@ def _child_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _evaluate(
-    path: pathlib.Path, method: str, seed: int
-) -> tuple[float, float, float]:
+def _evaluate(path: pathlib.Path, method: str, seed: int) -> tuple[float, float, float]:
     """Returns the accuracies of neighbors, of a ridge regression and of
     fine-tuning."""
     import keras
     import numpy as np
 
     import keras_vit
-    from keras_vit import data
-    from keras_vit import evaluation
-    from keras_vit import training
+    from keras_vit import data, evaluation, training
 
     keras.utils.set_random_seed(seed)
     digits = data.load_dataset("digits")
@@ -180,15 +175,11 @@ def _evaluate(
     )
     rate = keras_vit.schedules.warmup_cosine(RATE, TUNING, 0.1)
     model.compile(
-        keras_vit.optimizers.PublishedAdamW(
-            rate, 0.05, decay_kernels_only=True
-        ),
+        keras_vit.optimizers.PublishedAdamW(rate, 0.05, decay_kernels_only=True),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     rng = np.random.default_rng(seed)
-    chosen = [
-        rng.permutation(np.flatnonzero(y == n))[:SHOTS] for n in range(10)
-    ]
+    chosen = [rng.permutation(np.flatnonzero(y == n))[:SHOTS] for n in range(10)]
     chosen = np.concatenate(chosen)
     options = data.PipelineOptions(size, BATCH, seed=seed)
     batches = data.train_batches(x[chosen], y[chosen], options)

@@ -84,9 +84,7 @@ def areas(
     return float(deletion), float(insertion)
 
 
-def relevance(
-    sets: str, encoder: str, images: int = 40, image_size: int = 224
-) -> None:
+def relevance(sets: str, encoder: str, images: int = 40, image_size: int = 224) -> None:
     """How well relevance maps show what a classifier looks at.
 
     SETS/objects and SETS/masks are written by tools/transfer_sets.py: pictures

@@ -7,9 +7,7 @@ import types
 from cards import TEMPLATES
 
 import keras_vit
-from keras_vit.config import BIT_VARIANTS
-from keras_vit.config import VARIANTS
-from keras_vit.config import variant_sizes
+from keras_vit.config import BIT_VARIANTS, VARIANTS, variant_sizes
 
 MODELS = ("VisionTransformer", "HybridVisionTransformer", "BiT")
 TITLES = {"hub": "Hugging Face hub", "pretraining": "Masked pre-training"}
@@ -25,14 +23,10 @@ def pages() -> dict[str, str]:
     ]
     found = {
         "api/models.md": _models(),
-        "api/functions.md": _page(
-            "Functions", "Functions of `keras_vit`.", functions
-        ),
+        "api/functions.md": _page("Functions", "Functions of `keras_vit`.", functions),
     }
     source = inspect.getsource(keras_vit)
-    for name in re.findall(
-        r"^from keras_vit import (\w+) as \1$", source, re.M
-    ):
+    for name in re.findall(r"^from keras_vit import (\w+) as \1$", source, re.M):
         module = getattr(keras_vit, name)
         found[f"api/{name}.md"] = _page(
             TITLES.get(name, name.capitalize()),

@@ -13,8 +13,7 @@ from typing import Any
 
 import jinja2
 
-from keras_vit.weights.released import ALIASES
-from keras_vit.weights.released import RELEASED
+from keras_vit.weights.released import ALIASES, RELEASED
 
 HERE = pathlib.Path(__file__).parent
 FACTS = tomllib.loads((HERE / "released.toml").read_text())
@@ -47,9 +46,7 @@ def pages() -> dict[str, str]:
     return {
         "models/index.md": overview.render(pages=found, aliases=ALIASES),
         **{
-            f"models/{page['name']}.md": one.render(
-                **page, sources=FACTS["sources"]
-            )
+            f"models/{page['name']}.md": one.render(**page, sources=FACTS["sources"])
             for page in found
         },
     }

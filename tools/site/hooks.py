@@ -71,9 +71,7 @@ def on_config(config):
 
 def on_files(files, config):
     for source, target in PAGES.items():
-        files.append(
-            File.generated(config, target, abs_src_path=str(ROOT / source))
-        )
+        files.append(File.generated(config, target, abs_src_path=str(ROOT / source)))
     for target, text in {**cards.pages(), **api.pages()}.items():
         files.append(File.generated(config, target, content=text))
     for path in sorted((ROOT / "docs").glob("*.md")):
@@ -133,9 +131,7 @@ def on_page_markdown(markdown, page, config, files):
 
 def on_page_content(html, page, config, files):
     """Marks numbers such as 1e-05, which would be broken at the hyphen."""
-    return re.sub(
-        r"<td>(\d[\d.]*e-\d+)</td>", r'<td class="number">\1</td>', html
-    )
+    return re.sub(r"<td>(\d[\d.]*e-\d+)</td>", r'<td class="number">\1</td>', html)
 
 
 def source_of(src_uri):
@@ -156,9 +152,7 @@ def rewrite_links(markdown, source, target, repo_url):
         opening, path, rest = match.groups()
         if re.match(r"[a-z]+:|#|$", path):
             return match[0]
-        place = posixpath.normpath(
-            posixpath.join(posixpath.dirname(source), path)
-        )
+        place = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
         if place in PAGES:
             place = PAGES[place]
         elif place.startswith("docs/"):

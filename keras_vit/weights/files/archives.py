@@ -11,11 +11,8 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Collection
-from collections.abc import Iterable
-from collections.abc import Iterator
-from typing import Any
-from typing import TypeAlias
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, TypeAlias
 
 from keras_vit._program import printable
 from keras_vit._types import Array
@@ -71,8 +68,7 @@ def open_archive(
             parts = pathlib.PurePosixPath(name.replace("\\", "/")).parts
             problems = {
                 "and holds it twice": name in names,
-                "a path outside of the archive": ".." in parts
-                or parts[:1] == ("/",),
+                "a path outside of the archive": ".." in parts or parts[:1] == ("/",),
                 "a link": stat.S_ISLNK(member.external_attr >> 16),
                 "which is encrypted": member.flag_bits & 1,
                 "compressed by a method that is not supported": (
@@ -115,8 +111,7 @@ def check_shape(shape: Collection[int], itemsize: int, size: int) -> None:
     """Raises a `ValueError` unless an array of a shape takes `size` bytes."""
     if any(n < 0 for n in shape) or math.prod(shape) * itemsize != size:
         raise ValueError(
-            f"its shape {tuple(shape)} does not fit the {size:,} bytes that "
-            "are stored"
+            f"its shape {tuple(shape)} does not fit the {size:,} bytes that are stored"
         )
 
 

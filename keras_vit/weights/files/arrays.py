@@ -8,24 +8,16 @@ by `keras.py`.
 import os
 import pathlib
 import re
-from collections.abc import Callable
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import numpy as np
 
 from keras_vit._program import printable
-from keras_vit._types import Array
-from keras_vit._types import StrPath
-from keras_vit.weights.files import hdf5
-from keras_vit.weights.files import npz
-from keras_vit.weights.files import progress
-from keras_vit.weights.files import safetensors
-from keras_vit.weights.files import torch
+from keras_vit._types import Array, StrPath
+from keras_vit.weights.files import hdf5, npz, progress, safetensors, torch
 from keras_vit.weights.files.archives import Read
 from keras_vit.weights.files.configs import read_json
-from keras_vit.weights.files.paths import SUFFIXES
-from keras_vit.weights.files.paths import atomic_write
-from keras_vit.weights.files.paths import existing_path
+from keras_vit.weights.files.paths import SUFFIXES, atomic_write, existing_path
 
 # The weights of a preset of keras-hub: of its backbone, and of its head.
 PRESET_FILES = ("model.weights.h5", "task.weights.h5")
@@ -46,9 +38,7 @@ FILE_TYPES = {  # suffix: (reader, writer)
         safetensors.read_safetensors,
         safetensors.write_safetensors,
     ),
-    **dict.fromkeys(
-        (".pth", ".pt", ".bin"), (torch.read_torch, torch.write_torch)
-    ),
+    **dict.fromkeys((".pth", ".pt", ".bin"), (torch.read_torch, torch.write_torch)),
 }
 
 

@@ -3,8 +3,7 @@
 import pathlib
 
 from keras_vit._program import printable
-from keras_vit._types import Config
-from keras_vit._types import StrPath
+from keras_vit._types import Config, StrPath
 from keras_vit.weights.files import archives
 
 MAX_JSON_BYTES = 2**26  # parsed JSON takes several times as much memory

@@ -9,8 +9,7 @@ import io
 import mmap
 import pathlib
 import struct
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ml_dtypes

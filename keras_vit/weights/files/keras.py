@@ -17,20 +17,15 @@ import functools
 import io
 import json
 import pathlib
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import StrPath
+from keras_vit._types import Array, Config, StrPath
 from keras_vit.weights.files import archives
 from keras_vit.weights.files.arrays import check_arrays
-from keras_vit.weights.files.hdf5 import check_tree
-from keras_vit.weights.files.hdf5 import layer_datasets
-from keras_vit.weights.files.hdf5 import read_tree
+from keras_vit.weights.files.hdf5 import check_tree, layer_datasets, read_tree
 from keras_vit.weights.files.paths import existing_path
 
 SUFFIXES = (".keras", ".weights.h5")
@@ -166,9 +161,7 @@ def _existing_file(path: StrPath) -> pathlib.Path:
     """Returns the path of a file, or raises an error if there is none."""
     path = existing_path(path)
     if path.is_dir():
-        raise ValueError(
-            f"{str(path)!r} is a folder, not a {path.suffix} file."
-        )
+        raise ValueError(f"{str(path)!r} is a folder, not a {path.suffix} file.")
     return path
 
 
@@ -212,9 +205,7 @@ def check_is_safe(
     return arrays, archives.size_limit(path.stat().st_size)
 
 
-def _check_config(
-    content: object, is_registered: Callable[[str], object]
-) -> None:
+def _check_config(content: object, is_registered: Callable[[str], object]) -> None:
     """Raises a `ValueError` if a part of a config is not safe."""
     if isinstance(content, list):
         for value in content:

@@ -8,10 +8,8 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit._types import Array
-from keras_vit.weights.files import archives
-from keras_vit.weights.files import progress
-from keras_vit.weights.files.archives import NamedArrays
-from keras_vit.weights.files.archives import Read
+from keras_vit.weights.files import archives, progress
+from keras_vit.weights.files.archives import NamedArrays, Read
 
 
 def read_npz(path: pathlib.Path) -> Read:
@@ -23,9 +21,7 @@ def read_npz(path: pathlib.Path) -> Read:
         ) as archive,
     ):
         size = path.stat().st_size
-        for member in progress.track(
-            archive.infolist(), f"reading {path.name}", size
-        ):
+        for member in progress.track(archive.infolist(), f"reading {path.name}", size):
             key = member.filename.removesuffix(".npy")
             try:
                 if key in arrays:

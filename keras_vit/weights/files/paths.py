@@ -37,9 +37,7 @@ def existing_path(path: StrPath) -> pathlib.Path:
             else " Released weights by name are an argument of a model, "
             f"keras_vit.ViTB16(weights={str(path)!r}) (list_weights())."
         )
-        if path.suffix not in SUFFIXES and (
-            re.fullmatch(r"[\w-]+/[\w.-]+", str(path))
-        ):
+        if path.suffix not in SUFFIXES and (re.fullmatch(r"[\w-]+/[\w.-]+", str(path))):
             by_name = f" A repository of the Hugging Face hub is 'hf://{path}'."
         raise FileNotFoundError(
             f"There is no file {str(path)!r}. Give the path of a checkpoint: "

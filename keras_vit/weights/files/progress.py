@@ -2,8 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 Item = TypeVar("Item")

@@ -4,10 +4,8 @@ import pathlib
 
 import numpy as np
 
-from keras_vit.weights.files import archives
-from keras_vit.weights.files import progress
-from keras_vit.weights.files.archives import NamedArrays
-from keras_vit.weights.files.archives import Read
+from keras_vit.weights.files import archives, progress
+from keras_vit.weights.files.archives import NamedArrays, Read
 
 # Integers that are no weights: the numbers of the tokens in old files of
 # transformers, and the counters of batch norms and of PyTorch's

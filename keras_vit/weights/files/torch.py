@@ -14,8 +14,7 @@ import pathlib
 import pickle
 import pickletools
 from collections.abc import Iterable
-from typing import Any
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import ml_dtypes
 import numpy as np
@@ -249,8 +248,7 @@ def write_torch(items: Iterable[tuple[str, Array]], path: pathlib.Path) -> None:
 def _read_zip(path: pathlib.Path) -> Any:
     with archives.open_archive(path) as archive:
         members = {
-            member.filename.partition("/")[2]: member
-            for member in archive.infolist()
+            member.filename.partition("/")[2]: member for member in archive.infolist()
         }
         if len(members) != len(archive.infolist()):
             raise ValueError("it has two folders")
@@ -335,9 +333,7 @@ def _array_of(tensor: object) -> Array:
     if name.startswith("torch._utils._rebuild_parameter") and arguments:
         return _array_of(arguments[0])
     if len(arguments) not in NUM_ARGUMENTS.get(name, ()):
-        raise ValueError(
-            f"{name}: {len(arguments)} arguments, not a plain tensor"
-        )
+        raise ValueError(f"{name}: {len(arguments)} arguments, not a plain tensor")
     storage, offset, shape, strides, *_ = arguments
     values = storage.values if isinstance(storage, _Storage) else None
     if (
@@ -356,8 +352,7 @@ def _array_of(tensor: object) -> Array:
     # A stride of 0 could turn one value into terabytes.
     if count > values.size or offset + last >= values.size:
         raise ValueError(
-            f"its shape {shape} does not fit the {values.size:,} values that "
-            "are stored"
+            f"its shape {shape} does not fit the {values.size:,} values that are stored"
         )
     return np.lib.stride_tricks.as_strided(
         values[offset:], shape, [step * values.itemsize for step in strides]

@@ -3,14 +3,11 @@
 from collections.abc import Collection
 from typing import NamedTuple
 
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import StrPath
+from keras_vit._types import Array, Config, StrPath
 from keras_vit._warnings import warn
 from keras_vit.weights import infer
 from keras_vit.weights.files import read_config
-from keras_vit.weights.formats import google
-from keras_vit.weights.formats import meta
+from keras_vit.weights.formats import google, meta
 from keras_vit.weights.formats.dinov3 import Dinov3
 from keras_vit.weights.formats.format import Format as Format
 from keras_vit.weights.formats.huggingface import HuggingFace
@@ -106,8 +103,7 @@ def detect_layout(arrays: dict[str, Array], layout: str | None = None) -> Match:
         return match  # the reader lists what does not fit
     if matches:
         raise ValueError(
-            f"The keys fit several layouts: {', '.join(matches)}. Give one as "
-            "`layout`."
+            f"The keys fit several layouts: {', '.join(matches)}. Give one as `layout`."
         )
     if len(unmapped) >= len(arrays):
         raise ValueError(
@@ -165,9 +161,7 @@ def is_config_of(config: Config, layout: str) -> bool:
     return layout in FORMATS and FORMATS[layout].config_key in config
 
 
-def check_representable(
-    arguments: Config, layout: str, folder: bool = False
-) -> None:
+def check_representable(arguments: Config, layout: str, folder: bool = False) -> None:
     """Raises a `ValueError` if a layout cannot represent a model.
 
     This checks arguments that do not show in the arrays: the layout's code

@@ -13,22 +13,21 @@ from typing import Any
 import numpy as np
 
 from keras_vit._published import rotary_periods
-from keras_vit._types import Array
-from keras_vit._types import Config
+from keras_vit._types import Array, Config
 from keras_vit._warnings import warn
 from keras_vit.weights.files import read
-from keras_vit.weights.formats.format import QKV
-from keras_vit.weights.formats.format import Checkpoint
-from keras_vit.weights.formats.format import Format
-from keras_vit.weights.formats.format import Reference
-from keras_vit.weights.formats.format import ReferenceUnavailable
-from keras_vit.weights.formats.format import Values
-from keras_vit.weights.formats.format import block_layers
-from keras_vit.weights.formats.format import image_size
-from keras_vit.weights.formats.format import mismatches
-from keras_vit.weights.weight_map import TORCH
-from keras_vit.weights.weight_map import Layers
-from keras_vit.weights.weight_map import WeightMap
+from keras_vit.weights.formats.format import (
+    QKV,
+    Checkpoint,
+    Format,
+    Reference,
+    ReferenceUnavailable,
+    Values,
+    block_layers,
+    image_size,
+    mismatches,
+)
+from keras_vit.weights.weight_map import TORCH, Layers, WeightMap
 
 # In timm and in transformers: with an MLP of two layers, and with a gated one.
 VARIANTS = ("dinov3", "dinov3-gated")
@@ -46,9 +45,7 @@ _TYPES = {
 }
 
 
-def _map(
-    variant: str, embeddings: tuple[str, str, str], *layers: Layers
-) -> WeightMap:
+def _map(variant: str, embeddings: tuple[str, str, str], *layers: Layers) -> WeightMap:
     """Returns a map, given the names of the patch embedding, class token and
     registers, and other layers."""
     patches, token, registers = embeddings

@@ -5,11 +5,8 @@ https://github.com/huggingface/transformers. It is no layout of
 `keras_vit.segmentation.load`.
 """
 
-from keras_vit.weights.formats.format import QKV
-from keras_vit.weights.formats.format import block_layers
-from keras_vit.weights.weight_map import TORCH
-from keras_vit.weights.weight_map import Names
-from keras_vit.weights.weight_map import WeightMap
+from keras_vit.weights.formats.format import QKV, block_layers
+from keras_vit.weights.weight_map import TORCH, Names, WeightMap
 
 _TYPES = {
     **TORCH,
@@ -49,19 +46,14 @@ def _map(variant: str, mlp: tuple[Names, str]) -> WeightMap:
         (f"{head}/up_{{i}}/deconvolution/*", f"{up}.conv1.*", "deconv"),
         (f"{head}/up_{{i}}/convolution/*", f"{up}.conv2.*", "depthwise"),
         (f"{head}/up_{{i}}/norm/*", f"{up}.layernorm2d.*", "norm"),
-        *(
-            (f"{head}/mask_{i}/*", f"mask_head.fc{i}.*", "linear")
-            for i in (1, 2, 3)
-        ),
+        *((f"{head}/mask_{i}/*", f"mask_head.fc{i}.*", "linear") for i in (1, 2, 3)),
         (f"{head}/class/*", "class_predictor.*", "linear"),
     )
     return WeightMap(variant, _TYPES, layers)
 
 
 EOMT = _map("", ("mlp.fc1.*", "mlp.fc2.*"))
-EOMT_GATED = _map(
-    "gated", (("mlp.gate_proj.*", "mlp.up_proj.*"), "mlp.down_proj.*")
-)
+EOMT_GATED = _map("gated", (("mlp.gate_proj.*", "mlp.up_proj.*"), "mlp.down_proj.*"))
 # Arrays of its files that are no weights: the weights of the classes in its
 # loss, and the annealed probability of masked attention in each block.
 CLASS_WEIGHTS = "criterion.empty_weight"

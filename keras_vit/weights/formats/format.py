@@ -2,31 +2,18 @@
 
 import json
 import pathlib
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Iterable
-from typing import Any
-from typing import ClassVar
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import StrPath
-from keras_vit._types import Tensor
+from keras_vit._types import Array, Config, StrPath, Tensor
 from keras_vit._warnings import warn
 from keras_vit.downloads import fetch_if_remote
 from keras_vit.weights import infer
-from keras_vit.weights.files import atomic_write
-from keras_vit.weights.files import read
-from keras_vit.weights.files import read_config
-from keras_vit.weights.files import write
+from keras_vit.weights.files import atomic_write, read, read_config, write
 from keras_vit.weights.infer import POSITION_PREFIXES
-from keras_vit.weights.weight_map import Layer
-from keras_vit.weights.weight_map import Layers
-from keras_vit.weights.weight_map import Names
-from keras_vit.weights.weight_map import WeightMap
+from keras_vit.weights.weight_map import Layer, Layers, Names, WeightMap
 
 # A `keras_vit.weights.Checkpoint`, whose module imports the formats.
 Checkpoint: TypeAlias = Any
@@ -93,9 +80,7 @@ class Format:
     # Why no library can run its files, unless `reference` is overridden.
     no_reference: ClassVar[str] = "no library of its own"
 
-    def weight_map(
-        self, variant: str = "", weights: Collection[str] = ()
-    ) -> WeightMap:
+    def weight_map(self, variant: str = "", weights: Collection[str] = ()) -> WeightMap:
         """Returns the map of a variant; without one, the first that has a key
         for every weight, or else the first."""
         if not variant:
@@ -167,9 +152,7 @@ class Format:
         whose arrays do not show that it has no others."""
         return {}
 
-    def refusals(
-        self, arguments: Config, variant: str, folder: bool
-    ) -> list[str]:
+    def refusals(self, arguments: Config, variant: str, folder: bool) -> list[str]:
         """Lists why its code would compute other outputs than a model."""
         a, values = arguments, dict(_VALUES)
         if variant in self.rotary_variants:
@@ -182,9 +165,7 @@ class Format:
         if a["classes"]:
             values["pooling"] = self.poolings
         values |= self.values(a, variant, folder)
-        if variant in self.rotary_variants and variant != self.nearest_variant(
-            a
-        ):
+        if variant in self.rotary_variants and variant != self.nearest_variant(a):
             values["activation"] = (f"another in {variant!r}",)
         return mismatches(a, values)
 
@@ -229,9 +210,7 @@ class Format:
         """Returns the contents of a folder's JSON files."""
         raise NotImplementedError
 
-    def weight_files(
-        self, arrays: dict[str, Array]
-    ) -> dict[str, dict[str, Array]]:
+    def weight_files(self, arrays: dict[str, Array]) -> dict[str, dict[str, Array]]:
         """Returns the arrays of each file of a folder."""
         return {self.folder_files[0]: arrays}
 
@@ -427,10 +406,7 @@ def explain_import_error(error: BaseException) -> str:
         name = error.name.partition(".")[0]
         return f"{name} is not installed: pip install {name}"
     if "torchvision::" in str(error):  # a RuntimeError or an ImportError
-        return (
-            f"torchvision was built for another PyTorch ({error}): reinstall "
-            "both"
-        )
+        return f"torchvision was built for another PyTorch ({error}): reinstall both"
     if not isinstance(error, ImportError):
         raise error
     return f"importing it failed ({type(error).__name__}: {error})"

@@ -7,19 +7,22 @@ https://github.com/google-research/big_transfer ("bit").
 
 import re
 
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit.weights.formats.format import QKV
-from keras_vit.weights.formats.format import Format
-from keras_vit.weights.formats.format import Values
-from keras_vit.weights.formats.format import block_layers
-from keras_vit.weights.formats.format import replace_prefix
-from keras_vit.weights.formats.format import resnet_layers
-from keras_vit.weights.weight_map import FLAX
-from keras_vit.weights.weight_map import TENSORFLOW
-from keras_vit.weights.weight_map import Layers
-from keras_vit.weights.weight_map import WeightMap
-from keras_vit.weights.weight_map import rename_keys
+from keras_vit._types import Array, Config
+from keras_vit.weights.formats.format import (
+    QKV,
+    Format,
+    Values,
+    block_layers,
+    replace_prefix,
+    resnet_layers,
+)
+from keras_vit.weights.weight_map import (
+    FLAX,
+    TENSORFLOW,
+    Layers,
+    WeightMap,
+    rename_keys,
+)
 
 _ARGUMENTS = {
     "activation": "gelu_tanh",
@@ -120,10 +123,7 @@ def _big_vision(variant: str, block: str) -> WeightMap:
         (
             *_encoder("pos_embedding", block, _NAMES),
             ("pooling/probe", f"{head}/probe", "array"),
-            *(
-                (f"{ours}/{name}/*", f"{theirs}/{name}/*", "heads")
-                for name in QKV
-            ),
+            *((f"{ours}/{name}/*", f"{theirs}/{name}/*", "heads") for name in QKV),
             (f"{ours}/attention_output/*", f"{theirs}/out/*", "merge"),
             ("pooling/norm/*", f"{head}/LayerNorm_0/*", "norm"),
             *(
@@ -284,10 +284,7 @@ class Bit(Format):
     preprocess_mode = "tf"
 
     def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        if (
-            "conv_root/kernel" in arrays
-            or "root_block/conv_root/kernel" in arrays
-        ):
+        if "conv_root/kernel" in arrays or "root_block/conv_root/kernel" in arrays:
             arrays = replace_prefix(arrays, "", "params/")
         if "params/conv_root/kernel" in arrays:
             arrays = _reshape_group_norms(arrays, (-1,))

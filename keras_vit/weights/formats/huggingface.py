@@ -16,36 +16,31 @@ from typing import Any
 import numpy as np
 
 from keras_vit._published import PREPROCESSING
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import Tensor
-from keras_vit.weights.files import class_names_of
-from keras_vit.weights.files import read
-from keras_vit.weights.files import read_config
-from keras_vit.weights.formats import dinov3
-from keras_vit.weights.formats import naflex
-from keras_vit.weights.formats import siglip_clip
-from keras_vit.weights.formats.format import QKV
-from keras_vit.weights.formats.format import Checkpoint
-from keras_vit.weights.formats.format import Format
-from keras_vit.weights.formats.format import Reference
-from keras_vit.weights.formats.format import ReferenceUnavailable
-from keras_vit.weights.formats.format import Values
-from keras_vit.weights.formats.format import block_layers
-from keras_vit.weights.formats.format import square
-from keras_vit.weights.formats.format import write_folder
-from keras_vit.weights.formats.huggingface_config import ACTIVATIONS
-from keras_vit.weights.formats.huggingface_config import DINOV3
-from keras_vit.weights.formats.huggingface_config import SIGLIP2
-from keras_vit.weights.formats.huggingface_config import check_config
-from keras_vit.weights.formats.huggingface_config import mlp_ratio
-from keras_vit.weights.formats.huggingface_config import model_config
-from keras_vit.weights.formats.huggingface_config import read_arguments
+from keras_vit._types import Array, Config, Tensor
+from keras_vit.weights.files import class_names_of, read, read_config
+from keras_vit.weights.formats import dinov3, naflex, siglip_clip
+from keras_vit.weights.formats.format import (
+    QKV,
+    Checkpoint,
+    Format,
+    Reference,
+    ReferenceUnavailable,
+    Values,
+    block_layers,
+    square,
+    write_folder,
+)
+from keras_vit.weights.formats.huggingface_config import (
+    ACTIVATIONS,
+    DINOV3,
+    SIGLIP2,
+    check_config,
+    mlp_ratio,
+    model_config,
+    read_arguments,
+)
 from keras_vit.weights.formats.meta import mae_decoder
-from keras_vit.weights.weight_map import TORCH
-from keras_vit.weights.weight_map import Layers
-from keras_vit.weights.weight_map import WeightMap
-from keras_vit.weights.weight_map import rename_keys
+from keras_vit.weights.weight_map import TORCH, Layers, WeightMap, rename_keys
 
 MULTI_LABEL = "multi_label_classification"  # a `problem_type`
 _TOKENS = {
@@ -438,9 +433,7 @@ class HuggingFace(Format):
         self, weights: dict[str, Array], arguments: Config, variant: str
     ) -> dict[str, Array]:
         weights = naflex.before_writing(weights, arguments, variant)
-        return dinov3.before_writing(
-            weights, arguments, variant, "transformers"
-        )
+        return dinov3.before_writing(weights, arguments, variant, "transformers")
 
     def folder_configs(
         self,
@@ -461,9 +454,7 @@ class HuggingFace(Format):
             config |= problem_type(old, arguments.get("classifier_activation"))
         size = config.get("vision_config", config).get("image_size", 0)
         height = size if isinstance(size, int) else size[0]
-        preprocessor = _preprocessor_config(
-            arguments, source, preprocess_mode, height
-        )
+        preprocessor = _preprocessor_config(arguments, source, preprocess_mode, height)
         if variant in naflex.VARIANTS and "patch_size" not in preprocessor:
             del preprocessor["size"]
             preprocessor |= {
@@ -480,9 +471,7 @@ class HuggingFace(Format):
         import transformers
 
         if output == "tokens" and arguments["pre_norm"]:
-            raise ReferenceUnavailable(
-                "its tokens are those before the last norm"
-            )
+            raise ReferenceUnavailable("its tokens are those before the last norm")
         path = pathlib.Path(checkpoint.path)
         with tempfile.TemporaryDirectory() as folder:
             if not path.is_dir():
@@ -491,30 +480,22 @@ class HuggingFace(Format):
                 problems = self.refusals(arguments, variant, True)
                 if problems:
                     raise ReferenceUnavailable("; ".join(problems))
-                configs = self.folder_configs(
-                    arguments, variant, "float32", checkpoint
-                )
+                configs = self.folder_configs(arguments, variant, "float32", checkpoint)
                 arrays = read(checkpoint.path)
                 write_folder(path, {FOLDER_FILES[0]: arrays}, configs)
             if checkpoint.weight_map.variant in naflex.VARIANTS:
                 raise ReferenceUnavailable("Siglip2VisionModel is not run")
             config = transformers.AutoConfig.from_pretrained(path)
             name = (config.architectures or [""])[0]
-            build = getattr(
-                transformers, siglip_clip.TOWERS.get(name, name), None
-            )
+            build = getattr(transformers, siglip_clip.TOWERS.get(name, name), None)
             if build is None:
-                raise ReferenceUnavailable(
-                    "config.json names no model of transformers"
-                )
+                raise ReferenceUnavailable("config.json names no model of transformers")
             if name in siglip_clip.TOWERS:
                 width = getattr(config, "projection_dim", None)
                 config = config.vision_config
                 if width is not None:  # the tower's own may be another
                     config.projection_dim = width
-            model = build.from_pretrained(
-                path, config=config, dtype=torch.float32
-            )
+            model = build.from_pretrained(path, config=config, dtype=torch.float32)
             model.eval()
 
         def run(batch: Tensor) -> Tensor:

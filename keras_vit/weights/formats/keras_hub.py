@@ -16,23 +16,20 @@ from typing import Any
 import numpy as np
 
 from keras_vit._published import PREPROCESSING
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import Tensor
+from keras_vit._types import Array, Config, Tensor
 from keras_vit.weights.files import PRESET_FILES
-from keras_vit.weights.formats.format import QKV
-from keras_vit.weights.formats.format import Checkpoint
-from keras_vit.weights.formats.format import Format
-from keras_vit.weights.formats.format import Reference
-from keras_vit.weights.formats.format import ReferenceUnavailable
-from keras_vit.weights.formats.format import Values
-from keras_vit.weights.formats.format import block_layers
-from keras_vit.weights.formats.format import image_size
-from keras_vit.weights.formats.format import square
-from keras_vit.weights.weight_map import IDENTITY
-from keras_vit.weights.weight_map import Layers
-from keras_vit.weights.weight_map import WeightMap
-from keras_vit.weights.weight_map import rename_keys
+from keras_vit.weights.formats.format import (
+    QKV,
+    Checkpoint,
+    Format,
+    Reference,
+    ReferenceUnavailable,
+    Values,
+    block_layers,
+    image_size,
+    square,
+)
+from keras_vit.weights.weight_map import IDENTITY, Layers, WeightMap, rename_keys
 
 _TYPES = {
     "array": {"": ("", IDENTITY)},
@@ -235,9 +232,7 @@ class KerasHub(Format):
                 is_mask = np.ndim(arrays[key]) == 2
                 names[key] = _TOKENS[1 if is_mask else 2]
             arrays = {key: a for key, a in arrays.items() if key != dropped}
-        return rename_keys(
-            arrays, lambda key: names.get(key, _FIRST.sub(r"\1_0", key))
-        )
+        return rename_keys(arrays, lambda key: names.get(key, _FIRST.sub(r"\1_0", key)))
 
     @staticmethod
     def to_file(arrays: dict[str, Array]) -> dict[str, Array]:
@@ -254,9 +249,7 @@ class KerasHub(Format):
             copy = {f"{_DINOV2}/{len(tokens)}": arrays[tokens[-1]]}
             arrays = {**arrays, **copy}
         first = re.compile(r"(encoder_block|dinov2_layer)_0(?=/)")
-        return rename_keys(
-            arrays, lambda key: names.get(key, first.sub(r"\1", key))
-        )
+        return rename_keys(arrays, lambda key: names.get(key, first.sub(r"\1", key)))
 
     @staticmethod
     def read_config(config: Config) -> Config:
@@ -298,9 +291,7 @@ class KerasHub(Format):
                     "pooling"
                 )
             if not isinstance(activation, (str, type(None))):
-                raise ValueError(
-                    f"the activation of its head, {activation!r:.100}"
-                )
+                raise ValueError(f"the activation of its head, {activation!r:.100}")
         except (
             LookupError,
             TypeError,
@@ -447,14 +438,10 @@ class KerasHub(Format):
         }
         if folder == "vit":
             task["intermediate_dim"] = a["representation_size"]
-        configs["task.json"] = serialized(
-            "ImageClassifier", "image_classifier", task
-        )
+        configs["task.json"] = serialized("ImageClassifier", "image_classifier", task)
         return configs
 
-    def weight_files(
-        self, arrays: dict[str, Array]
-    ) -> dict[str, dict[str, Array]]:
+    def weight_files(self, arrays: dict[str, Array]) -> dict[str, dict[str, Array]]:
         files: dict[str, dict[str, Array]] = {}
         for key, array in arrays.items():
             name = PRESET_FILES[key.startswith("task/")]
@@ -466,9 +453,7 @@ class KerasHub(Format):
     ) -> Reference:
         """Builds a checkpoint's model in keras-hub, as `Format.reference`."""
         if not pathlib.Path(checkpoint.path).is_dir():
-            raise ReferenceUnavailable(
-                "keras-hub reads presets, which are folders"
-            )
+            raise ReferenceUnavailable("keras-hub reads presets, which are folders")
         if output == "pooled":
             raise ReferenceUnavailable("its backbones return all tokens")
         import keras

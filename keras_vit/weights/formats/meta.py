@@ -7,19 +7,12 @@ and https://github.com/facebookresearch/moco-v3 ("mocov3"). Files of DeiT, and
 those of DINO that hold an encoder only, have the layout "timm".
 """
 
-from collections.abc import Collection
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from keras_vit._types import Config
 from keras_vit.weights.formats import timm
-from keras_vit.weights.formats.format import Format
-from keras_vit.weights.formats.format import Values
-from keras_vit.weights.weight_map import TORCH
-from keras_vit.weights.weight_map import Layer
-from keras_vit.weights.weight_map import Layers
-from keras_vit.weights.weight_map import Names
-from keras_vit.weights.weight_map import WeightMap
+from keras_vit.weights.formats.format import Format, Values
+from keras_vit.weights.weight_map import TORCH, Layer, Layers, Names, WeightMap
 
 _ARGUMENTS = {"activation": "gelu", "norm_epsilon": 1e-6}
 # Layers of timm's ViT that Meta's does not have.
@@ -173,15 +166,9 @@ class Dino(_Meta):
             TORCH,
             (
                 *_with_prefixes(_ENCODER, "", "teacher.backbone."),
-                *_with_prefixes(
-                    _DINO_HEAD, "teacher_projection/", "teacher.head."
-                ),
-                *_with_prefixes(
-                    _ENCODER, "student/", "student.module.backbone."
-                ),
-                *_with_prefixes(
-                    _DINO_HEAD, "projection/", "student.module.head."
-                ),
+                *_with_prefixes(_DINO_HEAD, "teacher_projection/", "teacher.head."),
+                *_with_prefixes(_ENCODER, "student/", "student.module.backbone."),
+                *_with_prefixes(_DINO_HEAD, "projection/", "student.module.head."),
                 ("center", "dino_loss.center", "row"),
             ),
         ),
@@ -200,9 +187,7 @@ class Mocov3(_Meta):
             TORCH,
             (
                 *_with_prefixes(_ENCODER, "", "base_encoder."),
-                *_with_prefixes(
-                    _moco_head(3), "projection/", "base_encoder.head."
-                ),
+                *_with_prefixes(_moco_head(3), "projection/", "base_encoder.head."),
                 *_with_prefixes(_ENCODER, "teacher/", "momentum_encoder."),
                 *_with_prefixes(
                     _moco_head(3),

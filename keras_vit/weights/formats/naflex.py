@@ -7,11 +7,9 @@ row, column and channel, and timm's positions are a grid.
 import math
 from collections.abc import Mapping
 
-from keras_vit._types import Array
-from keras_vit._types import Config
+from keras_vit._types import Array, Config
 from keras_vit._warnings import warn
-from keras_vit.weights.formats.format import Values
-from keras_vit.weights.formats.format import pair
+from keras_vit.weights.formats.format import Values, pair
 
 # The map of `NaFlexVit`, and those of `Siglip2VisionModel` and
 # `Siglip2ForImageClassification`.

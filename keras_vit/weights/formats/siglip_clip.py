@@ -10,17 +10,11 @@ from collections.abc import Collection
 
 import numpy as np
 
-from keras_vit._types import Array
-from keras_vit._types import Config
+from keras_vit._types import Array, Config
 from keras_vit.weights.formats import naflex
-from keras_vit.weights.formats.format import QKV
-from keras_vit.weights.formats.format import Values
-from keras_vit.weights.formats.format import block_layers
-from keras_vit.weights.formats.format import replace_prefix
+from keras_vit.weights.formats.format import QKV, Values, block_layers, replace_prefix
 from keras_vit.weights.formats.timm import mlp
-from keras_vit.weights.weight_map import TORCH
-from keras_vit.weights.weight_map import Layers
-from keras_vit.weights.weight_map import WeightMap
+from keras_vit.weights.weight_map import TORCH, Layers, WeightMap
 
 _PREFIX = "vision_model."
 _PROJECTION = "visual_projection"
@@ -107,9 +101,7 @@ def left_out(arrays: dict[str, Array]) -> list[str]:
         clip = f"{_PREFIX}pre_layrnorm.weight" in arrays
         unused = _PREFIX + ("post_layernorm." if clip else "head.")
     return [
-        key
-        for key in arrays
-        if _TEXT.match(key) or (unused and key.startswith(unused))
+        key for key in arrays if _TEXT.match(key) or (unused and key.startswith(unused))
     ]
 
 

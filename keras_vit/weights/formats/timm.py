@@ -8,28 +8,25 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit.config import POSITION_PREFIXES
-from keras_vit.config import known
+from keras_vit._types import Array, Config
+from keras_vit.config import POSITION_PREFIXES, known
 from keras_vit.weights.files import read_config
-from keras_vit.weights.formats import dinov3
-from keras_vit.weights.formats import naflex
-from keras_vit.weights.formats.format import QKV
-from keras_vit.weights.formats.format import Checkpoint
-from keras_vit.weights.formats.format import Format
-from keras_vit.weights.formats.format import Reference
-from keras_vit.weights.formats.format import ReferenceUnavailable
-from keras_vit.weights.formats.format import Values
-from keras_vit.weights.formats.format import block_layers
-from keras_vit.weights.formats.format import image_size
-from keras_vit.weights.formats.format import load_state_dict
-from keras_vit.weights.formats.format import mismatches
-from keras_vit.weights.formats.format import pair
-from keras_vit.weights.formats.format import resnet_layers
-from keras_vit.weights.weight_map import TORCH
-from keras_vit.weights.weight_map import Layers
-from keras_vit.weights.weight_map import WeightMap
+from keras_vit.weights.formats import dinov3, naflex
+from keras_vit.weights.formats.format import (
+    QKV,
+    Checkpoint,
+    Format,
+    Reference,
+    ReferenceUnavailable,
+    Values,
+    block_layers,
+    image_size,
+    load_state_dict,
+    mismatches,
+    pair,
+    resnet_layers,
+)
+from keras_vit.weights.weight_map import TORCH, Layers, WeightMap
 
 # Constants of ResNets. In vision_transformer_hybrid.py, `padding_same=False`
 # corresponds to "symmetric" for both paddings.
@@ -274,9 +271,7 @@ def hub_config(
             "num_classes": a["classes"] or 0,
             "pool_size": None,
             "first_conv": "patch_embed.proj",
-            "classifier": ["head", "head_dist"]
-            if a["distillation"]
-            else "head",
+            "classifier": ["head", "head_dist"] if a["distillation"] else "head",
             "hf_hub_filename": file,
         },
     }
@@ -429,9 +424,7 @@ class Timm(Format):
                 **{"pretrained": False, "checkpoint_path": None},
             }
             try:
-                model = timm.create_model(
-                    config["architecture"], **known(options)
-                )
+                model = timm.create_model(config["architecture"], **known(options))
             except TypeError as error:
                 raise ReferenceUnavailable(
                     f"timm {timm.__version__} does not take the 'model_args' "
@@ -447,9 +440,7 @@ class Timm(Format):
                 build = VisionTransformerDistilled
             model = build(
                 **model_arguments(a),
-                norm_layer=functools.partial(
-                    nn.LayerNorm, eps=a["norm_epsilon"]
-                ),
+                norm_layer=functools.partial(nn.LayerNorm, eps=a["norm_epsilon"]),
                 act_layer=nn.SiLU if swiglu else get_act_layer(a["activation"]),
                 weight_init="skip",
                 **options,

@@ -3,22 +3,20 @@
 import functools
 import re
 
-from keras_vit._types import Array
-from keras_vit._types import Config
-from keras_vit._types import Tensor
-from keras_vit.weights.formats.format import Checkpoint
-from keras_vit.weights.formats.format import Format
-from keras_vit.weights.formats.format import Reference
-from keras_vit.weights.formats.format import ReferenceUnavailable
-from keras_vit.weights.formats.format import Values
-from keras_vit.weights.formats.format import block_layers
-from keras_vit.weights.formats.format import image_size
-from keras_vit.weights.formats.format import load_state_dict
-from keras_vit.weights.formats.format import mismatches
-from keras_vit.weights.formats.format import square
-from keras_vit.weights.weight_map import TORCH
-from keras_vit.weights.weight_map import WeightMap
-from keras_vit.weights.weight_map import rename_keys
+from keras_vit._types import Array, Config, Tensor
+from keras_vit.weights.formats.format import (
+    Checkpoint,
+    Format,
+    Reference,
+    ReferenceUnavailable,
+    Values,
+    block_layers,
+    image_size,
+    load_state_dict,
+    mismatches,
+    square,
+)
+from keras_vit.weights.weight_map import TORCH, WeightMap, rename_keys
 
 _LAYERS = (
     ("patch_embedding/*", "conv_proj.*", "conv"),

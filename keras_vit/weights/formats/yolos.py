@@ -9,8 +9,7 @@ import numpy as np
 
 from keras_vit._types import Array
 from keras_vit.weights.formats.huggingface import HuggingFace
-from keras_vit.weights.weight_map import TORCH
-from keras_vit.weights.weight_map import WeightMap
+from keras_vit.weights.weight_map import TORCH, WeightMap
 
 _POSITIONS = "vit.embeddings.position_embeddings"
 MID_POSITIONS = "vit.encoder.mid_position_embeddings"
