@@ -66,13 +66,6 @@ class Config(cli.ModelFlags, cli.SweepFlags):
         "resize images to at most N patches and keep their aspect",
         minimum=1,
     )
-    patch_sizes: tuple[int, ...] = cli.flag(
-        "patch sizes to train for, such as 8 10 12 16: each step uses one of "
-        "them at random, to which the kernel of the patch embedding and the "
-        "position embeddings are resized (FlexiViT); the model itself, its "
-        "evaluations and its files have --patch-size",
-        (),
-    )
     steps: int | None = cli.flag(
         "training steps; default: 30 epochs, but from scratch at least 2400 "
         "(half of both for compact-hybrid on images above 40 pixels) and at "
@@ -207,20 +200,10 @@ def training_options(config, data):
     if config.class_weights:
         counts = data.class_counts()
         options["class_weights"] = keras_vit.data.balanced_class_weights(counts)
-    if config.patch_sizes:
-        options["patch_sizes"] = keras_vit.data.RandomPatchSizes(
-            config.patch_sizes, config.patch_size
-        )
     return options
 
 
 def build_model(config, data):
-    height, width, channels = shape = config.input_shape(data.channels)
-    inputs = {"input_shape": shape}
-    if config.patch_sizes:
-        # The grid of patches, and so the image, differs from step to step.
-        grid = height // config.patch_size, width // config.patch_size
-        inputs = {"input_shape": (None, None, channels), "grid_size": grid}
     model = training.build_model(
         config.model,
         config.weights,
@@ -228,7 +211,7 @@ def build_model(config, data):
         config.seed,
         config.pooling == "gap",
         config.keep_head,
-        **inputs,
+        input_shape=config.input_shape(data.channels),
         classes=len(data.class_names),
         **config.encoder_arguments(),
     )
@@ -250,9 +233,8 @@ def resolve_config(given, data):
     """Fills in all settings that are None, as published or by the images."""
     config, side = given, data.image_size or data.median_side
     if not config.weights and config.model in (None, "compact-vit"):
-        patch_size = config.patch_size or max(config.patch_sizes, default=None)
         model, image_size = training.choose_model_and_size(
-            config.model, config.image_size, patch_size, side
+            config.model, config.image_size, config.patch_size, side
         )
         config = dataclasses.replace(config, model=model, image_size=image_size)
     spec = training.resolve_model_spec(config.model, config.weights, config.patch_size)
@@ -266,16 +248,14 @@ def resolve_config(given, data):
             mixup=0.1 if data.num_train >= 20_000 else 0.0,
         )
     default_size = spec["image_size"]
-    if config.weights and not config.patch_sizes:
+    if config.weights:
         default_size = training.fine_tuning_size(spec, side)
     config = config.with_sizes(spec, default_size, data.image_size, 64)
-    for name in ("patch_sizes", "max_tokens"):
-        if getattr(config, name) and spec["stride"] != 1:
-            raise ValueError(
-                f"--{name.replace('_', '-')} is for Vision Transformers, whose "
-                "patches are cut from the image: leave it out, or give another "
-                "--model, such as compact-vit."
-            )
+    if config.max_tokens and spec["stride"] != 1:
+        raise ValueError(
+            "--max-tokens is for Vision Transformers, whose patches are cut from "
+            "the image: leave it out, or give another --model, such as compact-vit."
+        )
     # At least one image per micro-batch, and at most the whole dataset. The
     # published batch size, 512, is for several accelerators. A smaller one
     # gives more updates of the weights in the same time.

@@ -24,7 +24,6 @@ from keras_vit.data.loading import load_dataset as load_dataset
 from keras_vit.data.masks import load_segmentation as load_segmentation
 from keras_vit.data.mixed_sizes import TokenBudget as TokenBudget
 from keras_vit.data.mixed_sizes import pack_images as pack_images
-from keras_vit.data.patch_sizes import RandomPatchSizes as RandomPatchSizes
 from keras_vit.data.protocols import PROTOCOLS as PROTOCOLS
 from keras_vit.data.protocols import height_and_width as height_and_width
 from keras_vit.data.randaugment import AUGREG as AUGREG

@@ -62,8 +62,6 @@ class ImageSource:
         if whole and options.micro_batches > 1:
             size = options.micro_batch_size
             batches = batches.unbatch().batch(size, drop_remainder=True)
-        if options.patch_sizes is not None:
-            batches = options.patch_sizes.map(batches, options)
         return without_autotune(batches.prefetch(2))
 
     def _preparation(

@@ -105,14 +105,6 @@ class TrainBatches(keras.utils.PyDataset):
         rows = slice(micro_batch * size, (micro_batch + 1) * size)
         return tuple(x[rows] for x in batch)
 
-    @property
-    def shapes(self) -> list[tuple[int | None, ...]]:
-        """The shapes of the columns, without the batch; None for any size."""
-        shapes = [x.shape[1:] for x in self[0]]
-        if self.options.patch_sizes is not None:
-            shapes[0] = (None, None, shapes[0][-1])
-        return shapes
-
     def _batch(self, number: int) -> tuple[Array, ...]:
         """Returns this process's rows of a batch."""
         options = self.options
@@ -140,10 +132,6 @@ class TrainBatches(keras.utils.PyDataset):
             images, *others = mixing.mix(np, images, labels, options, sample)
         if options.transform is not None:
             images = options.transform(number, images)
-        if options.patch_sizes is not None:
-            size = options.patch_sizes.choose(options.seed, number)
-            matrix = options.patch_sizes.matrix(size)
-            images = options.patch_sizes.resize(images, matrix)
         return images, *others
 
 

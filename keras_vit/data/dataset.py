@@ -12,7 +12,6 @@ from keras_vit._types import Array, ArrayLike
 from keras_vit.data.crops import MultiCrop
 from keras_vit.data.erasing import RandomErasing
 from keras_vit.data.mixed_sizes import TokenBudget
-from keras_vit.data.patch_sizes import RandomPatchSizes
 from keras_vit.data.protocols import PROTOCOLS, height_and_width
 from keras_vit.data.randaugment import AUGREG
 
@@ -50,7 +49,6 @@ class PipelineOptions:
     # Random crops for self-supervised training, instead of one image.
     crops: MultiCrop | None = None
     # A random patch size in each step.
-    patch_sizes: RandomPatchSizes | None = None
     # A function of the number of a batch and its images, returning others.
     transform: Callable[[Any, Any], Any] | None = None
     # The largest factor of the random scale of images with masks; None is 2.
@@ -85,12 +83,10 @@ class PipelineOptions:
             object.__setattr__(self, "image_size", size)
         else:
             others = "augment", "mixup", "cutmix", "erase", "crops"
-            self.refuse((*others, "patch_sizes"), "A `TokenBudget`")
+            self.refuse(others, "A `TokenBudget`")
         if self.crops is not None:
             others = "protocol", "augment", "mixup", "cutmix", "erase"
-            self.refuse((*others, "patch_sizes"), "`MultiCrop`")
-        if self.patch_sizes is not None:
-            self.patch_sizes.check(self.image_size)
+            self.refuse(others, "`MultiCrop`")
         index, count = self.shard
         if (
             not 0 <= index < count
@@ -298,8 +294,6 @@ class ImageDataset:
             crops: A `MultiCrop`, such as `CROPS["dino"]`: random crops of each
                 image for `keras_vit.pretraining.DINO` and `MoCoV3`, instead of
                 one image. `image_size` is that of the global crops.
-            patch_sizes: A `RandomPatchSizes`: each batch is for another patch
-                size, and its images have another size.
             transform: Function of the number of a batch and of its images,
                 already augmented and normalized, that returns others of their
                 shape. It takes and returns tensors of `tf.data`, or NumPy

@@ -98,7 +98,7 @@ def cropped_dataset(
             batch=batch,
             refuses=(
                 *("protocol", "augment", "mixup", "cutmix", "erase"),
-                *("one_hot", "class_weights", "crops", "patch_sizes"),
+                *("one_hot", "class_weights", "crops"),
             ),
         ),
         **fields,

@@ -58,8 +58,6 @@ class _Padded(keras.utils.PyDataset):
     def __init__(self, batches: Any, multiple: int) -> None:
         super().__init__()
         self.batches, self.multiple = batches, multiple
-        if hasattr(batches, "shapes"):  # see `to_tf_dataset`
-            self.shapes = batches.shapes
 
     @property
     def num_batches(self) -> int | None:
@@ -119,12 +117,10 @@ def to_tf_dataset(batches: Any) -> Dataset:
     """Returns batches, of a `tf.data.Dataset` or a `keras.utils.PyDataset`, as
     a `tf.data.Dataset` whose autotuning is off.
 
-    Keras itself would turn a `keras.utils.PyDataset` into one that is tuned. If
-    its batches differ in shape, its attribute `shapes` has the shape of each
-    column without the batch, with None for sizes that differ. Under a strategy
-    of TensorFlow, `model.fit` reads the first batch for its shapes, and then
-    starts again from the beginning: an iterator, which cannot start again, is a
-    `TypeError`.
+    Keras itself would turn a `keras.utils.PyDataset` into one that is tuned. Under
+    a strategy of TensorFlow, `model.fit` reads the first batch for its shapes, and
+    then starts again from the beginning: an iterator, which cannot start again,
+    is a `TypeError`.
     """
     if isinstance(batches, keras.utils.PyDataset):
         batches = _from_py_dataset(batches)
@@ -142,16 +138,13 @@ def _from_py_dataset(batches: Any) -> Dataset:
 
     length = batches.num_batches  # None if there is no end
     columns = [np.asarray(column) for column in batches[0]]
-    # Of batches of images that differ in size.
-    shapes = getattr(batches, "shapes", [x.shape[1:] for x in columns])
 
     def generate() -> Iterator[tuple[Array, ...]]:
         indices = itertools.count() if length is None else range(length)
         return (tuple(batches[index]) for index in indices)
 
     signature = tuple(
-        tf.TensorSpec((None, *shape), column.dtype)
-        for shape, column in zip(shapes, columns, strict=True)
+        tf.TensorSpec((None, *column.shape[1:]), column.dtype) for column in columns
     )
     dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
     cardinality = tf.data.INFINITE_CARDINALITY if length is None else length

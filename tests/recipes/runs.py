@@ -48,18 +48,6 @@ RUNS = {
             "class_weights": "balanced",
         },
     ),
-    "patch sizes": (
-        "finetune_cifar",
-        {
-            "image_size": 12,
-            "patch_size": 3,
-            "patch_sizes": (2, 3, 6),
-            "batch_size": 32,
-            "learning_rate": 0.01,
-            "steps": 4,
-            "checkpoint_every": 1,
-        },
-    ),
     "max tokens": (
         "finetune_cifar",
         {

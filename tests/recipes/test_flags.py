@@ -34,10 +34,7 @@ REFUSED = {
         "--weights x.npz": "There is no file",
         "--model compact-bit --remat": "--remat is for Vision",
         "--model compact-bit --dropout 0.5": "--dropout is for Vision",
-        "--model compact-bit --patch-sizes 2 4": "--patch-sizes is for Vision",
         "--model compact-hybrid --max-tokens 9": "--max-tokens is for Vision",
-        "--image-size 12 --patch-size 3 --patch-sizes 3 5": "Received: 5 of "
-        "3, 5, and images of 12 x 12 pixels",
         "--dataset {data}/empty": "two classes",
         "--dataset {data}/several.csv --loss sigmoid --image-size 8 "
         "--class-weights balanced": "class_weights",

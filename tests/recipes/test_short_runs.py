@@ -1,5 +1,5 @@
 """An interrupted run of a recipe ends as an uninterrupted one, bit for bit,
-and the models of `--patch-sizes` and `--max-tokens` are read as trained.
+and the model of `--max-tokens` is read as trained.
 
 tests/training/test_distillation.py resumes one with a teacher, test_sweep.py a
 sweep, and test_notebook.py and test_finetune_page.py those programs.
@@ -13,7 +13,6 @@ import pytest
 
 import keras_vit
 from keras_vit.evaluation import load_classifier
-from keras_vit.models.loading import weights_by_path
 from keras_vit.training import command_line
 from tests.recipes import programs, runs
 
@@ -32,10 +31,6 @@ ON_TORCH = pytest.mark.suite("torch")
         *(
             pytest.param(*case, marks=ON_TORCH)
             for case in (
-                (
-                    *("patch sizes", 2, {"patch_sizes": (2, 3)}),
-                    r"patch_sizes was \[2, 3, 6\] and is \[2, 3\]",
-                ),
                 ("max tokens", 3, {"max_tokens": 16}, "max_tokens was 12"),
                 ("pretrain", 3, {}, None),
                 ("dino", 2, {}, None),
@@ -65,26 +60,6 @@ def test_interrupted_run_resumes_bit_for_bit(
     files = ENCODER if (folder / "encoder.keras").exists() else ()
     programs.assert_same_runs(folder, finished(name), *files)
     assert not (folder / "checkpoints").exists()
-
-
-@pytest.mark.suite("torch")
-@pytest.mark.slow
-def test_files_of_a_run_are_read(finished):
-    """It is an ordinary Vision Transformer, and a file of the paper's
-    layout."""
-    run = finished("patch sizes")
-    found = keras.models.load_model(run / "model.keras")
-    kernel = weights_by_path(found)["patch_embedding/kernel"]
-    assert kernel.shape == (3, 3, 1, 16)
-    for size in (2, 6):
-        with pytest.warns(UserWarning, match="pseudo-inverse"):
-            model = keras_vit.converters.load(
-                run / "model.npz",
-                num_heads=2,
-                patch_size=size,
-                input_shape=(12, 12, 1),
-            )
-        assert model.get_layer("patch_embedding").patch_size == (size, size)
 
 
 @pytest.mark.slow
