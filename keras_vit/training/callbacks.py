@@ -1,4 +1,4 @@
-"""Keras callbacks: metrics file, early stopping, progress, TensorBoard, EMA."""
+"""Keras callbacks: metrics file, early stopping, progress, EMA."""
 
 import contextlib
 import csv
@@ -15,7 +15,6 @@ import keras
 
 from keras_vit import _checks
 from keras_vit._logging import logger
-from keras_vit._program import require
 from keras_vit._types import StrPath
 from keras_vit.optimizers import averaged, inner_optimizer
 from keras_vit.training.run_folder import atomic_write, log_os_errors
@@ -271,61 +270,6 @@ class Progress(keras.callbacks.Callback):
             left = datetime.timedelta(seconds=round(spent / done * left))
             cells["", "left"] = str(left)
         return cells
-
-
-class EventFiles(keras.callbacks.Callback):
-    """Writes the rows of `metrics.csv` as TensorBoard event files; `metrics`
-    must precede it in the list of callbacks.
-
-    It works with every backend, if TensorFlow is installed.
-    `keras.callbacks.TensorBoard` writes the epochs of `model.fit` as steps, and
-    needs the package tensorboard, which TensorFlow does not install.
-    """
-
-    def __init__(self, folder: pathlib.Path, metrics: CSVMetrics) -> None:
-        super().__init__()
-        self._tf = require("tensorflow")
-        self._folder, self._metrics = folder, metrics
-        self._file: Any = None  # a `TFRecordWriter`
-        self._write_new_row()
-
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        self._write_new_row()
-
-    def _write_new_row(self) -> None:
-        """Appends the last row, or writes all rows to a new file, also after a
-        failed write: TensorBoard cannot read past a truncated record."""
-        with log_os_errors(self._folder):
-            try:
-                rows = self._metrics.rows[-1:]
-                if self._file is None:
-                    shutil.rmtree(self._folder, ignore_errors=True)
-                    self._folder.mkdir(parents=True)
-                    # TensorBoard reads files of such names.
-                    path = self._folder / f"events.out.tfevents.{time.time_ns()}"
-                    self._file = self._tf.io.TFRecordWriter(str(path))
-                    self._write(file_version="brain.Event:2")
-                    rows = self._metrics.rows
-                for row in rows:
-                    self._write_row(row)
-            except self._tf.errors.OpError as error:
-                self._file = None
-                raise OSError(error.message) from error
-
-    def _write_row(self, row: dict[str, Any]) -> None:
-        proto, values = self._tf.compat.v1.Summary, []
-        for name, value in row.items():
-            split, _, what = name.partition("_")
-            if what in SCORES:  # TensorBoard groups the charts by metric
-                name = f"{what}/{split}"
-            if name != "step":
-                values.append(proto.Value(tag=name, simple_value=value))
-        self._write(step=row["step"], summary=proto(value=values))
-
-    def _write(self, **event: Any) -> None:
-        record = self._tf.compat.v1.Event(wall_time=time.time(), **event)
-        self._file.write(record.SerializeToString())
-        self._file.flush()
 
 
 class EvaluateAverages(keras.callbacks.Callback):

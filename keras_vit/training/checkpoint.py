@@ -316,8 +316,11 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             # The metrics of an interrupted interval are restored at its first
             # step, and Keras creates their variables at their first use.
             model.evaluate(validation_data, steps=1, verbose=0)
+            epoch = self.step // interval
             model.fit(
                 batches(self.done),
+                initial_epoch=epoch,
+                epochs=epoch + 1,
                 steps_per_epoch=interval - self.step % interval,
                 validation_data=validation_data,
                 callbacks=callbacks,

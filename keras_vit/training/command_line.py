@@ -385,7 +385,9 @@ class TrainingFlags(ProgramFlags):
     checkpoint_every: int | None = flag(
         "steps between two checkpoints; default: --evaluate-every", minimum=1
     )
-    tensorboard: bool = flag("write event files for TensorBoard to --output", False)
+    tensorboard: bool = flag(
+        "add keras.callbacks.TensorBoard, with --output/tensorboard", False
+    )
 
     # Published settings by `preset`. It and what `build_optimizer` reads are
     # fields of the programs that have a flag or a setting for them.

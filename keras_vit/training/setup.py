@@ -164,5 +164,6 @@ def set_up(config: Any) -> Strategy:
         keras.config.set_dtype_policy("mixed_bfloat16")
     require("matplotlib")
     if config.tensorboard:
-        require("tensorflow")
+        require("tensorboard")
+        require("tensorflow")  # which writes the files, under every backend
     return strategy

@@ -25,7 +25,6 @@ from keras_vit.models import load_keras_file, mixed_sizes, one_size
 from keras_vit.training.callbacks import (
     CSVMetrics,
     EvaluateAverages,
-    EventFiles,
     Progress,
     StopEarly,
     score_name,
@@ -486,7 +485,8 @@ class Run:
             callbacks.append(Progress(metrics, config.steps))
             callbacks.append(Curves(self, metrics.rows))
         if first and config.tensorboard:
-            callbacks.append(EventFiles(self.output / TENSORBOARD, metrics))
+            folder = self.output / TENSORBOARD
+            callbacks.append(keras.callbacks.TensorBoard(folder, write_graph=False))
         if config.uses_averages:
             callbacks.insert(0, EvaluateAverages())
         return [*callbacks, self.checkpoints]

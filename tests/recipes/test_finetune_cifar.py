@@ -6,6 +6,8 @@ import re
 import keras
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
 
 import keras_vit
 from keras_vit import training
@@ -34,7 +36,7 @@ def digits(tmp_path_factory):
     """A short run from scratch; the other tests look at what it left."""
     output = tmp_path_factory.mktemp("runs") / "digits"
     settings = {"learning_rate": 0.01, "batch_size": 32, "seed": 1}
-    run(steps=45, output=str(output), **settings)
+    run(steps=45, output=str(output), tensorboard=True, **settings)
     return output
 
 
@@ -48,7 +50,7 @@ def accuracy_of(model, size=8):
 def test_files_of_a_run(digits):
     found = sorted(path.name for path in digits.iterdir())
     more = ("per_class.csv", "confusion.png", "mistakes.png", "log.txt")
-    assert found == sorted([*training.FILES, *more])
+    assert found == sorted([*training.FILES, *more, "tensorboard"])
     for name in ("curves.png", "predictions.png", *more[1:3]):
         assert (digits / name).read_bytes().startswith(b"\x89PNG")
     rows = rows_of(digits)
@@ -78,6 +80,15 @@ def test_results_of_a_run(digits):
     for row in rows:
         rate = float(schedule(int(row["step"]) - 1))
         assert float(row["learning_rate"]) == pytest.approx(rate, rel=1e-4)
+    for split, folder in (("train", "train"), ("test", "validation")):
+        folder = str(digits / "tensorboard" / folder)
+        events = EventAccumulator(folder, {"tensors": 0}).Reload()  # all of them
+        for name in ("loss", "accuracy"):
+            found = events.Tensors(f"epoch_{name}")
+            assert [event.step for event in found] == [*range(len(rows))]
+            values = [make_ndarray(event.tensor_proto) for event in found]
+            expected = [float(row[f"{split}_{name}"]) for row in rows]
+            np.testing.assert_allclose(values, expected, rtol=1e-4)
     accuracy = read_metadata(digits)["test_accuracy"]
     # Chance is 0.1, and the zero head starts there.
     assert accuracy > 0.2

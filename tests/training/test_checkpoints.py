@@ -75,7 +75,10 @@ ON_TORCH = pytest.mark.backends("torch")
 def test_interrupted_run_resumes_bit_for_bit(after, straight, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_small.main(tmp_path, [Crash(after)])
-    run_small.main(tmp_path)
+    epochs = []
+    end = keras.callbacks.LambdaCallback(on_epoch_end=lambda i, _: epochs.append(i))
+    run_small.main(tmp_path, [end])
+    assert epochs == [*range(3)][-len(epochs) :]  # such as TensorBoard's steps
     assert_same_end(tmp_path, straight.folder)
 
 

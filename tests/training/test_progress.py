@@ -1,5 +1,4 @@
 import io
-import os
 import sys
 
 import keras
@@ -40,30 +39,16 @@ def trained(checkpoints, callbacks=(), steps=40, interval=40):
 
 
 def rows_of_run(folder, shown_steps=5):
-    """Trains with progress and event files, and returns the rows."""
-    pytest.importorskip("tensorflow")
+    """Trains with progress, and returns the rows."""
     _, schedule = run_small.build()
     metrics = training.CSVMetrics(folder / "metrics.csv", 4, schedule)
-    others = (
-        callbacks.Progress(metrics, shown_steps),
-        callbacks.EventFiles(folder / "tensorboard", metrics),
-    )
+    progress = callbacks.Progress(metrics, shown_steps)
     checkpoints = training.ResumableCheckpoint(folder / "checkpoints", 100)
-    trained(checkpoints, [metrics, *others], steps=5, interval=2)
+    trained(checkpoints, [metrics, progress], steps=5, interval=2)
     return metrics.rows
 
 
-def events_of(folder):
-    tf = pytest.importorskip("tensorflow")
-    (path,) = (folder / "tensorboard").iterdir()
-    assert "tfevents" in path.name
-    return [
-        tf.compat.v1.Event.FromString(record.numpy())
-        for record in tf.data.TFRecordDataset(str(path))
-    ]
-
-
-def test_log_and_event_files_have_each_evaluation(tmp_path, capsys):
+def test_log_has_each_evaluation(tmp_path, capsys):
     rows = rows_of_run(tmp_path)
     splits, names, *lines = capsys.readouterr().out.splitlines()
     assert splits.split() == ["train", "test"]
@@ -74,19 +59,11 @@ def test_log_and_event_files_have_each_evaluation(tmp_path, capsys):
     ]
     assert max(map(len, (splits, names, *lines))) < 80
     assert [line.split()[0] for line in lines] == ["2/5", "4/5", "5/5"]
-    head, *events = events_of(tmp_path)
-    assert head.file_version == "brain.Event:2"
-    assert [event.step for event in events] == [2, 4, 5]
-    for line, event, row in zip(lines, events, rows, strict=True):
+    for line, row in zip(lines, rows, strict=True):
         values = [row[f"{s}_{n}"] for s in ("train", "test") for n in METRICS]
         speed = f"{row['images_per_second']:.0f}"
         texts = [*(f"{value:.4f}" for value in values), speed]
         assert line.split()[1:-1] == texts
-        found = {x.tag: x.simple_value for x in event.summary.value}
-        assert found["loss/train"] == pytest.approx(row["train_loss"])
-        assert found["accuracy/test"] == pytest.approx(row["test_accuracy"])
-        assert found["learning_rate"] == pytest.approx(row["learning_rate"])
-        assert len(found) == 6
     assert lines[-1].endswith(" 0:00:00")
 
 
@@ -108,21 +85,6 @@ def test_terminal_line_is_overwritten(width, tmp_path, monkeypatch):
     if not width:
         assert "#" in live[-1] and "." not in live[-1].split()[1]
         assert "  loss " in live[0] and " left" in live[1]
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
-def test_events_missed_on_a_full_disk_are_written_later(tmp_path, capsys):
-    tf = pytest.importorskip("tensorflow")
-    writer, targets = tf.io.TFRecordWriter, ["/dev/full"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            tf.io,
-            "TFRecordWriter",
-            lambda target: writer(targets.pop() if targets else target),
-        )
-        rows_of_run(tmp_path)
-    assert "No space left" in capsys.readouterr().err
-    assert [event.step for event in events_of(tmp_path)] == [0, 2, 4, 5]
 
 
 @pytest.mark.parametrize(
