@@ -12,12 +12,6 @@ picture:
   pooling      Figure 9: class token and mean of the patches, for a sweep of
                learning rates
   optimizer    Table 7: Adam and SGD for ResNets, for a sweep of learning rates
-  resolution   "Fixing the train-test resolution discrepancy"
-               (https://arxiv.org/abs/1906.06423): test images of other sizes,
-               without and with a short fine-tuning
-  robustness   "Intriguing Properties of Vision Transformers"
-               (https://arxiv.org/abs/2105.10497): test images with patches
-               removed, or shuffled
 
   python recipes/scale.py
       runs compute, data and shape on handwritten digits, without a download
@@ -46,7 +40,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras
 import numpy as np
-from einops import rearrange, repeat
 
 import keras_vit
 from keras_vit import evaluation, training
@@ -80,11 +73,6 @@ BY_FRACTION = ("ViT-32x2", "ViT-64x4", "BiT-2x0.5")
 # Figure 9 has a factor of 8/3 between the best rates of the two poolings.
 POOLING_RATES = (0.0003, 0.001, 0.003, 0.008, 0.02)
 OPTIMIZER_RATES = {"adam": (0.0003, 0.001, 0.003), "sgd": (0.01, 0.03, 0.1)}
-SIZES = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # of the training images' size
-TUNED_SIZE = 1.5
-REMOVED = (0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
-SHUFFLES = (1, 2, 4)
-ROBUST = ("ViT-64x4", "BiT-2x0.5", "hybrid-64x2")
 
 FIRST = ("compute", "data", "shape")
 GRID = 4
@@ -104,13 +92,12 @@ class Report:
     """A table and a plot of a study.
 
     Columns come before the scores in the table. The first one names the lines
-    of the plot, and the last one is its x. Without columns, a study has a
-    function of its own.
+    of the plot, and the last one is its x.
     """
 
     title: str
     axis: str  # the label of the x-axis
-    columns: tuple = ()
+    columns: tuple
     scores: tuple = BOTH  # of which the plot has a panel each
 
 
@@ -142,11 +129,6 @@ REPORTS = {
         "peak learning rate",
         ("optimizer", "learning rate"),
         ("accuracy",),
-    ),
-    "resolution": Report("Resolution (FixRes)", "test image, px"),
-    "robustness": Report(
-        "Occlusion and shuffling (Naseer et al.)",
-        "fraction removed / number of parts",
     ),
 }
 STUDIES = tuple(REPORTS)
@@ -197,8 +179,6 @@ class Point:
     changes: tuple = ()
     rate: float | None = None  # peak learning rate
     optimizer: str = "adam"  # or "sgd"
-    size: float = 1.0  # of the images, as a multiple of --image-size
-    pretrained: str | None = None  # folder of the model to fine-tune
 
     @property
     def folder(self):
@@ -210,9 +190,7 @@ class Point:
             parts.append(self.optimizer)
         if self.rate is not None:
             parts.append(f"rate-{self.rate:g}")
-        if self.size != 1:
-            parts.append(f"size-{self.size:g}")
-        return "_".join(parts + ["tuned"] * (self.pretrained is not None))
+        return "_".join(parts)
 
     @property
     def family(self):
@@ -235,12 +213,6 @@ def studies_of(config):
 def points_of(study, steps):
     """Returns the models of a study, as a list of `Point`."""
     few, base = max(1, steps // 4), Point("ViT-64x4", steps)
-    tuned = Point(
-        *(base.model, few),
-        rate=0.0003,
-        size=TUNED_SIZE,
-        pretrained=base.folder,
-    )
     changes = [x for kind in SHAPES.values() for x in kind.values()]
     return {
         "compute": [Point(name, n) for name in MODELS for n in (few, steps)],
@@ -266,8 +238,6 @@ def points_of(study, steps):
             for optimizer, rates in OPTIMIZER_RATES.items()
             for rate in rates
         ],
-        "resolution": [base, tuned],
-        "robustness": [Point(name, steps) for name in ROBUST],
     }[study]
 
 
@@ -300,12 +270,7 @@ def main(config):
                     *(config, strategy, output, point),
                 )
         found = [rows[point] for point in points]
-        if study == "resolution":
-            results[study] = by_test_size(config, data, output, found)
-        elif study == "robustness":
-            results[study] = by_damage(config, data, output, found)
-        else:
-            results[study] = by_columns(study, config, found)
+        results[study] = by_columns(study, config, found)
         text = write_report(output, results, data)
     print(f"\n{text}\n\n{time.perf_counter() - started:.0f} seconds")
     print(f"  {output / 'report.md'}")
@@ -330,7 +295,6 @@ def measure(config, strategy, output, point):
     config = dataclasses.replace(
         config,
         study=",".join(FIRST),  # a model's run is the same in all studies
-        image_size=int(config.image_size * point.size),
         steps=point.steps,
         batch_size=config.whole_batch(config.batch_size, data.num_train),
         evaluate_every=min(config.evaluate_every, point.steps),
@@ -343,7 +307,7 @@ def measure(config, strategy, output, point):
         data,
         strategy,
         folder,
-        lambda: build_model(config, data, output, point),
+        lambda: build_model(config, data, point),
         point.folder,
     )
     model = keras_vit.models.load_keras_file(folder / "model.keras")
@@ -366,20 +330,15 @@ def measure(config, strategy, output, point):
     }
 
 
-def build_model(config, data, output, point):
+def build_model(config, data, point):
     inputs = {
         "input_shape": config.input_shape(data.channels),
         "classes": len(data.class_names),
     }
-    if point.pretrained is not None:
-        weights = str(output / "models" / point.pretrained / "model.keras")
-        return training.build_model(
-            None, weights, None, config.seed, keep_head=True, **inputs
-        )
     arguments = {**MODELS[point.model], **dict(point.changes)}
     grid = arguments.pop("grid", GRID)
     if point.family == "ViT":
-        arguments["patch_size"] = int(config.image_size / point.size) // grid
+        arguments["patch_size"] = config.image_size // grid
     build = {
         "ViT": keras_vit.VisionTransformer,
         "BiT": keras_vit.BiT,
@@ -403,10 +362,6 @@ def test_images(config, data):
 def score(model, images, labels):
     outputs = model.predict(images, batch_size=128, verbose=0)
     return float(np.mean(outputs.argmax(-1) == labels))
-
-
-# Reports: each returns a table as a list of lists, and the panels of a plot,
-# pairs of a title and a dict of lines.
 
 
 def described(row):
@@ -436,7 +391,8 @@ def described(row):
 
 
 def by_columns(study, config, rows):
-    """Returns a table of columns and scores, and a panel for each score."""
+    """Returns a table of columns and scores as a list of lists, and a panel for
+    each score, a pair of its title and a dict of lines."""
     report, rows = REPORTS[study], [described(row) for row in rows]
     line, x = report.columns[0], report.columns[-1]
     # A model's name begins with its family.
@@ -461,77 +417,6 @@ def by_columns(study, config, rows):
     return [names, *table], panels
 
 
-def trained(output, row):
-    path = output / "models" / row["folder"] / "model.keras"
-    return keras_vit.models.load_keras_file(path)
-
-
-def by_test_size(config, data, output, rows):
-    # Whole patches: `GRID` of them are a side of the training images.
-    sizes = [round(GRID * n) * (config.image_size // GRID) for n in SIZES]
-    table, lines = [["test image", *(row["folder"] for row in rows)]], {}
-    table += [[f"{size} px"] for size in sizes]
-    for row in rows:
-        model = keras_vit.models.with_any_size(trained(output, row))
-        name = f"trained on {config.image_size} px"
-        if row["pretrained"]:
-            name += f", fine-tuned on {int(config.image_size * row['size'])} px"
-        lines[name] = []
-        for size, cells in zip(sizes, table[1:], strict=True):
-            at = dataclasses.replace(config, image_size=size)
-            accuracy = score(model, *test_images(at, data))
-            lines[name].append((size, accuracy))
-            cells.append(f"{accuracy:.4f}")
-    return table, [("test accuracy", lines)]
-
-
-def by_damage(config, data, output, rows):
-    images, labels = test_images(config, data)
-    models = {row["model"]: trained(output, row) for row in rows}
-    removed, shuffled = {x: [] for x in models}, {x: [] for x in models}
-    table = [["test images", *models]]
-
-    def add(lines, x, text, damaged):
-        table.append([text])
-        for name, model in models.items():
-            accuracy = score(model, damaged, labels)
-            lines[name].append((x, accuracy))
-            table[-1].append(f"{accuracy:.4f}")
-
-    for fraction in REMOVED:
-        damaged = remove_patches(images, fraction, seed=config.seed)
-        add(removed, fraction, f"{fraction:.1%} of the patches removed", damaged)
-    for grid in SHUFFLES:
-        damaged = shuffle_patches(images, grid, config.seed)
-        add(shuffled, grid**2, f"{grid} x {grid} parts shuffled", damaged)
-    return table, [
-        ("test accuracy, patches removed", removed),
-        ("test accuracy, parts shuffled", shuffled),
-    ]
-
-
-def remove_patches(images, fraction, grid=2 * GRID, seed=0):
-    """Sets a fraction of the `grid` x `grid` patches of each image to zero."""
-    count = round(fraction * grid**2)
-    order = np.random.default_rng(seed).random((len(images), grid**2))
-    kept = order.argsort(-1).argsort(-1) >= count
-    sides = {"p": images.shape[1] // grid, "q": images.shape[2] // grid}
-    pattern = "n (h w) -> n (h p) (w q) 1"
-    return images * repeat(kept, pattern, h=grid, **sides)
-
-
-def shuffle_patches(images, grid, seed):
-    """Permutes the `grid` x `grid` parts of each image at random."""
-    whole, parts = "n (h p) (w q) c", "n (h w) (p q c)"
-    sides = {"h": grid, "w": grid, "p": images.shape[1] // grid}
-    sides["q"] = images.shape[2] // grid
-    found = rearrange(images, f"{whole} -> {parts}", **sides)
-    order = np.random.default_rng(seed).random((len(images), grid**2))
-    order = order.argsort(-1)[:, :, None]
-    found = np.take_along_axis(found, order, 1)
-    return rearrange(found, f"{parts} -> {whole}", **sides)
-
-
 def plot(study, panels):
     """Plots panels next to each other; of "compute", a line is the best value
     so far."""
@@ -554,12 +439,11 @@ def plot(study, panels):
                     color=points.get_color(),
                     linewidth=1,
                 )
-        if study not in ("resolution", "robustness"):
-            ticker = cli.require("matplotlib.ticker")
-            axes.set_xscale("log")
-            axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-            axes.xaxis.set_major_formatter("{x:g}")
-            axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+        ticker = cli.require("matplotlib.ticker")
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(ticker.NullFormatter())
         axes.set_title(title)
         axes.set_xlabel(REPORTS[study].axis)
         axes.grid(alpha=0.3)
