@@ -19,8 +19,6 @@ from keras_vit.layers import (
     TransformerBlock,
 )
 
-_NOISE = 0.15  # standard deviation, of the range of the image's values
-_IMAGES = 5  # whose gradients with respect to pixels are computed together
 # The layers that may follow the dense heads of a model.
 _AFTER_HEADS = (
     keras.layers.Average,
@@ -35,13 +33,7 @@ _BETWEEN_BLOCKS = (
     TransformerBlock,
     keras.layers.Dropout,
 )
-_METHODS = (
-    "legrad",
-    "attention_gradients",
-    "gradient_rollout",
-    "integrated_gradients",
-    "smooth_gradients",
-)
+_METHODS = ("legrad", "attention_gradients", "gradient_rollout")
 
 
 def relevance(
@@ -50,7 +42,6 @@ def relevance(
     classes: int | Sequence[int] | Array | None = None,
     method: str = "gradient_rollout",
     layers: int | Sequence[int] | None = None,
-    steps: int = 20,
 ) -> Array:
     """Returns how much each patch contributes to the score of a class.
 
@@ -69,14 +60,6 @@ def relevance(
       "Transformer Interpretability Beyond Attention Visualization"
       (https://arxiv.org/abs/2012.09838), with gradients times attention in
       place of layer-wise relevance.
-    - "integrated_gradients": gradients of the score with respect to the
-      pixels, averaged on the line from an image of zeros to the image, times
-      the pixels. "Axiomatic Attribution for Deep Networks"
-      (https://arxiv.org/abs/1703.01365).
-    - "smooth_gradients": absolute gradients with respect to the pixels,
-      averaged over copies with noise of 0.15 times the range of the image.
-      "SmoothGrad: removing noise by adding noise"
-      (https://arxiv.org/abs/1706.03825).
 
     Images are explained one by one, so that memory does not depend on their
     number, and blocks one by one, so that it depends little on theirs. The
@@ -84,7 +67,7 @@ def relevance(
 
     Args:
         model: A functional model made by this package or of its layers, with
-            attention; for the two gradients of pixels, any with patches.
+            attention.
         images: Array or tensor of shape `(batch, height, width, channels)`,
             preprocessed for the model.
         classes: Integer, or a list of one integer per image. Class whose
@@ -96,13 +79,11 @@ def relevance(
             objects best on photographs (docs/inside.md has the table).
         layers: Integer or list of integers. Blocks whose attention is used,
             as in `attention_maps`; None for all.
-        steps: Integer. Number of gradients that are averaged by the two
-            methods of pixels.
 
     Returns:
         Array of shape `(batch, rows, columns)`, one value per patch, which
-        `plot_attention_heatmap` shows over the images. Gradients of pixels are
-        summed over each patch. Only values of one image can be compared.
+        `plot_attention_heatmap` shows over the images. Only values of one image
+        can be compared.
 
     Raises:
         ValueError: if the model has no attention or no such layer, the images
@@ -123,13 +104,9 @@ def relevance(
     maps = []
     for image, direction in zip(images, directions, strict=True):
         image, direction = image[None], ops.convert_to_tensor(direction[None])
-        if method in ("integrated_gradients", "smooth_gradients"):
-            found = _of_pixels(parts, image, direction, steps, method)
-        else:
-            inputs = parts.block_inputs(image)
-            found = _of_attention(parts, image, inputs, direction, method)
-            found = ops.convert_to_numpy(found)
-        maps.append(found[-layout.grid[0] * layout.grid[1] :])
+        inputs = parts.block_inputs(image)
+        found = _of_attention(parts, image, inputs, direction, method)
+        maps.append(ops.convert_to_numpy(found)[layout.num_prefix :])
     return np.reshape(maps, (len(images), *layout.grid)).astype("float32")
 
 
@@ -323,7 +300,7 @@ def _of_attention(
     method: str = "gradient_rollout",
 ) -> Tensor:
     """Returns the relevance of all tokens of one image, whose block inputs are
-    given, by one of the three methods of attention."""
+    given."""
     legrad = method == "legrad"
     if parts.between and not legrad:
         raise ValueError(
@@ -361,42 +338,6 @@ def _of_attention(
 
 def _weighted_sum(weights: Tensor, x: Tensor) -> Tensor:
     return ops.sum(weights * x)
-
-
-def _of_pixels(
-    parts: Parts, image: Array, direction: Tensor, steps: int, method: str
-) -> Array:
-    """Returns the relevance of the patches of one image by integrated or by
-    smooth gradients, the sums over their pixels and channels."""
-    smooth = method == "smooth_gradients"
-    if smooth:
-        noise = np.random.default_rng(0).normal(size=(steps, *image.shape[1:]))
-        points = image + _NOISE * np.ptp(image) * noise
-    else:
-        points = image * np.arange(1, steps + 1).reshape(-1, 1, 1, 1) / steps
-    total = np.zeros(image.shape[1:])
-    for start in range(0, steps, _IMAGES):
-        (found,) = gradients(
-            lambda x: parts.score(last_tokens(parts, parts.block_inputs(x)), direction),
-            ops.convert_to_tensor(points[start : start + _IMAGES], image.dtype),
-        )
-        found = ops.convert_to_numpy(found)
-        total += (np.abs(found) if smooth else found * image).sum(0)
-    values = total.sum(-1) / steps
-    (rows, columns), (height, width) = (
-        parts.layout.grid,
-        parts.layout.patch_size,
-    )
-    # A model that pads images to whole patches has fewer pixels in the last.
-    missing = (rows * height - len(values), columns * width - len(values[0]))
-    if min(missing) < 0:
-        raise ValueError(
-            "Gradients of pixels need images of the size that the model works "
-            f"on, at most {rows * height} x {columns * width} pixels. "
-            f"Received: {values.shape}"
-        )
-    values = np.pad(values, [(0, size) for size in missing])
-    return values.reshape(rows, height, columns, width).sum((1, 3)).ravel()
 
 
 def gradients(function: Callable[..., Tensor], *values: Tensor) -> Sequence[Tensor]:

@@ -93,17 +93,6 @@ def test_gradients_of_attention_equal_those_of_autograd(tmp_path, options, size)
         assert found.shape == (2, *grid)
         error = np.abs(found - expected).max() / np.abs(expected).max()
         assert error < 1e-5, method
-    pixels = torch.tensor(images.transpose(0, 3, 1, 2)).requires_grad_()
-    (at_half,) = torch.autograd.grad(sum(original(pixels / 2)[[0, 1], classes]), pixels)
-    (at_full,) = torch.autograd.grad(sum(original(pixels)[[0, 1], classes]), pixels)
-    # The first gradient is that of half the pixels.
-    expected = ((2 * at_half + at_full) / 2 * pixels).sum(1).detach().numpy()
-    expected = expected.reshape(2, grid[0], 8, grid[1], 8).sum((2, 4))
-    found = inspection.relevance(
-        model, images, classes, "integrated_gradients", steps=2
-    )
-    error = np.abs(found - expected).max() / np.abs(expected).max()
-    assert error < 1e-5
 
 
 def small_model(**options):
@@ -129,11 +118,8 @@ def small_model(**options):
     ],
     ids=str,
 )
-def test_integrated_gradients_sum_to_the_change_of_the_score(arguments):
+def test_maps_of_other_architectures_differ_by_patch(arguments):
     model, images = small_model(**arguments)
-    found = inspection.relevance(model, images, 2, "integrated_gradients", steps=50)
-    scores = keras.ops.convert_to_numpy(model(images) - model(0 * images))
-    np.testing.assert_allclose(found.sum((1, 2)), scores[:, 2], atol=0.06)
     for method in ("legrad", "attention_gradients", "gradient_rollout"):
         found = inspection.relevance(model, images, 2, method)
         assert found.shape == (2, 2, 3) and found.std() > 0

@@ -50,10 +50,7 @@ def maps_of(model: Any, image: np.ndarray, label: int) -> dict[str, np.ndarray]:
     layout = inspection.token_layout(model, image.shape[1:3])
     found = {
         method: inspection.relevance(model, image, label, method)[0]
-        for method in (
-            *("legrad", "attention_gradients", "gradient_rollout"),
-            *("integrated_gradients", "smooth_gradients"),
-        )
+        for method in ("legrad", "attention_gradients", "gradient_rollout")
     }
     last = inspection.attention_heads(model, image)
     found["attention of the last block"] = last[0].mean(0)
