@@ -159,6 +159,35 @@ def test_options_are_exported(name, case, tmp_path, monkeypatch):
         np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
 
 
+def in_half_precision(policy, **options):
+    """Returns a model, and one of float32 with its weights."""
+    models = []
+    for each in (policy, "float32"):
+        keras.config.set_dtype_policy(each)
+        models.append(tiny(num_layers=1, **options))
+    for weight in (half := models[0]).weights:  # no rounding to half precision
+        values = np.random.default_rng(0).integers(-32, 32, weight.shape) / 64
+        weight.assign(values.astype("float32"))
+    models[1].set_weights(half.get_weights())
+    return models
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HERE)
+def test_half_precision_is_exported_in_float32(name, tmp_path):
+    require(name)
+    policies = "mixed_bfloat16", "mixed_float16", "bfloat16", "float16"
+    policy = policies[sorted(NEEDS).index(name) % 4]
+    half, full = in_half_precision(policy, activation="gelu")
+    half.compile("adam", "mse")
+    half.get_layer("block_0").attention.query.enable_lora(2)
+    target = tmp_path / target_of(name)
+    keras_vit.export(half, target)
+    found = exporting.FORMATS[name].read(target)(images())
+    np.testing.assert_allclose(found, full.predict_on_batch(images()), atol=2e-5)
+    assert half.get_layer("block_0").compute_dtype in policy
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("build, flags", [(hybrid, []), (bit, ["--batch", 1])])
 def test_onnx_of_models_with_a_resnet(build, flags, export):
@@ -293,7 +322,7 @@ def test_differing_export_is_removed(export, model, monkeypatch):
     require(name)
     target = target_of(name)
     target.write_text("mine")
-    monkeypatch.setitem(exporting.LIMITS, "float32", -1.0)
+    monkeypatch.setitem(exporting.LIMITS, "float", -1.0)
     status, printed = export("model.keras", target, "--overwrite")
     assert status == 1 and "differs from Keras" in printed
     assert left() == sorted([str(target), "model.keras"])
@@ -315,7 +344,7 @@ def test_a_failed_writer_or_reader_names_other_backends(export, model, monkeypat
         )
         status, printed = export("model.keras", "a.onnx")
         assert status == 1 and "symbolic" in printed, printed
-        assert "KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax." in printed
+        assert "try KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax." in printed
         assert left() == ["model.keras"]
 
 

@@ -92,6 +92,23 @@ def test_graphs_equal_keras(options, runtime, tmp_path):
             np.testing.assert_allclose(relevance, expected, atol=limit)
 
 
+@pytest.mark.nightly
+def test_a_page_of_half_precision_is_in_float32(runtime, tmp_path):
+    keras.config.set_dtype_policy("mixed_float16")
+    model = build(num_layers=1)
+    keras.config.set_dtype_policy("float32")
+    keras_vit.export(model, tmp_path / "page", "web")
+    full = tiny(num_layers=1, preprocessing="tf")
+    full.set_weights(model.get_weights())
+    picture = np.random.default_rng(0).uniform(0, 255, (8, 12, 3)).astype("float32")
+    direction = np.zeros((1, 5), "float32")
+    output, *_ = run_graph(
+        *(tmp_path / "page", "model", (8, 12)), picture=picture, direction=direction
+    )
+    expected = full.predict_on_batch(picture[None])
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_the_program_writes_a_run_in_int8(runtime, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
