@@ -498,8 +498,8 @@ def write_onnx(
 
 
 def _register_erfc() -> None:
-    """Makes tf2onnx 1.17 write erfc, of which TensorFlow 2.21 computes exact
-    GELU, as 1 - erf."""
+    """Registers erfc, of which TensorFlow 2.21 computes exact GELU, with
+    tf2onnx, whose newest version, 1.17.0, lacks it: it is written as 1 - erf."""
     handler = require("tf2onnx.handler", "export")
     utils = require("tf2onnx.utils", "export")
 

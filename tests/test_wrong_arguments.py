@@ -159,10 +159,6 @@ MODELS = {
         "every_layer_shared'.*='stem'"
     ),
     "cost('ViTX16')": "ViTX16",
-    "cost('ViTTi16', batch=0)": "batch=0",
-    "cost('ViTTi16', batch=3, accumulate=2)": "accumulate=2, batch=3",
-    "cost('ViTTi16', optimizer='lion')": "lion",
-    "cost('ViTTi16', precision='int8')": "int8",
     "cost('ViTTi16', image_size=225)": "225",
     "cost('ViTTi16', image_size=0)": "image_size=0",
     "cost('ViTTi16', block=keras.layers.Dense)": "Dense",

@@ -1,4 +1,4 @@
-"""What models cost: parameters, multiply-adds, memory, computation."""
+"""What models cost: parameters, multiply-adds, computation."""
 
 from keras_vit.costs.cost import Cost as Cost
 from keras_vit.costs.cost import cost as cost

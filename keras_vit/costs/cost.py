@@ -1,8 +1,7 @@
-"""`cost`: parameters, multiply-adds and memory of a model."""
+"""`cost`: parameters and multiply-adds of a model."""
 
 import dataclasses
 import itertools
-import math
 from concurrent import futures
 from typing import Any, Unpack
 
@@ -13,31 +12,16 @@ from keras_vit._types import Config
 from keras_vit.config import ModelArguments
 from keras_vit.costs.trace import LayerCost, trace
 
-# Variables of an optimizer for each weight.
-OPTIMIZERS = {"sgd": 1, "adam": 2, "adamw": 2, None: 0}
-# Bytes of a weight, and of a value of the computation.
-PRECISIONS = {
-    "float32": (4, 4),
-    "bfloat16": (2, 2),
-    "float16": (2, 2),
-    "mixed_bfloat16": (4, 2),
-    "mixed_float16": (4, 2),
-}
-
 
 def cost(
     model: str | keras.Model,
     image_size: int | tuple[int, int] | None = None,
-    batch: int = 1,
     *,
     channels: int = 3,
-    optimizer: str | None = "adamw",
-    accumulate: int = 1,
-    precision: str | None = None,
     num_heads: int | None = None,
     **architecture: Unpack[ModelArguments],
 ) -> "Cost":
-    """Computes what a model costs: parameters, multiply-adds and memory.
+    """Computes what a model costs: parameters and multiply-adds.
 
     A model of a given name is built without its variables' values, which takes
     about a second for the largest ones, and called on symbolic tensors, which
@@ -48,31 +32,18 @@ def cost(
     softmax and activation functions do not count, nor does the resampling of
     position embeddings.
 
-    Memory is an estimate for a step of `model.fit` under PyTorch with clipped
-    gradients: the weights, the gradients, the optimizer's variables and the
-    tensors that are stored for the gradients, without dropout and what the
-    libraries themselves need. Other backends fuse operations and need less,
-    and so does a frozen encoder. See docs/cost.md for measurements, and for
-    what the backends report themselves.
+    The backends report themselves how much memory a step needs, on which it
+    depends; docs/cost.md says how to ask them.
 
     Args:
         model: String, the name of a model such as "ViTB16",
             "VisionTransformer" or "BiT"; or a functional `keras.Model`.
         image_size: Integer or `(height, width)`. None means 224, or the size
             that the given model was built for.
-        batch: Integer. Images per step, for the memory.
         channels: Integer. Channels of the images, for a name only.
-        optimizer: String. "adamw", "adam", "sgd" (with momentum), or None for
-            one without variables.
-        accumulate: Integer. Number of micro-batches in which a step's batch is
-            computed.
-        precision: String. "float32", "mixed_bfloat16", "mixed_float16",
-            "bfloat16" or "float16". None for that of the given model, or
-            "float32".
         num_heads: Integer. Number of attention heads, for a name only.
         **architecture: Other arguments of the model function, such as
-            `classes=10`, `patch_size=8`, `pooling="gap"` or `remat=True`, for
-            a name only.
+            `classes=10`, `patch_size=8` or `pooling="gap"`, for a name only.
 
     Returns:
         A `Cost`. Printing it prints a table.
@@ -84,7 +55,7 @@ def cost(
 
     Example:
 
-    >>> found = keras_vit.cost("ViTB16", image_size=384, batch=8)
+    >>> found = keras_vit.cost("ViTB16", image_size=384)
     >>> found.parameters, found.macs
     (86859496, 55484350464)
     >>> print(found)
@@ -93,30 +64,18 @@ def cost(
     arguments = {**architecture}
     if num_heads is not None:
         arguments["num_heads"] = num_heads
-    batch = _checks.positive_int("batch", batch)
-    accumulate = _checks.positive_int("accumulate", accumulate)
-    if batch % accumulate:
-        raise ValueError(
-            "`accumulate` must divide the batch into micro-batches of the "
-            f"same size. Received: accumulate={accumulate}, batch={batch}"
-        )
-    _checks.one_of("optimizer", optimizer, tuple(OPTIMIZERS))
     if isinstance(model, str):
         size = 224 if image_size is None else image_size
         size = _checks.positive_pair("image_size", size)
         rows = _trace_named(model, (*size, channels), arguments)
-        name, precision = model, precision or "float32"
-    else:
-        if arguments:
-            raise ValueError(
-                "A given model has its architecture already. Leave out "
-                f"{', '.join(f'`{key}`' for key in arguments)}, or give the "
-                "name of a model instead of the model."
-            )
-        rows, name = trace(model, image_size), model.name
-        precision = precision or _policy_of_layers(model)
-    _checks.one_of("precision", precision, tuple(PRECISIONS))
-    return Cost(name, tuple(rows), batch, optimizer, accumulate, precision)
+        return Cost(model, tuple(rows))
+    if arguments:
+        raise ValueError(
+            "A given model has its architecture already. Leave out "
+            f"{', '.join(f'`{key}`' for key in arguments)}, or give the "
+            "name of a model instead of the model."
+        )
+    return Cost(model.name, tuple(trace(model, image_size)))
 
 
 def _trace_named(
@@ -138,21 +97,6 @@ def _trace_named(
         return pool.submit(build_and_trace).result()
 
 
-def _policy_of_layers(model: keras.Model) -> str:
-    """Returns the dtype policy of the largest layer that is not a head, or of
-    a layer that is quantized.
-
-    A functional model itself has the policy of the process that loads it.
-    """
-    for layer in model._flatten_layers():
-        if layer.quantization_mode:
-            return layer.dtype_policy.name
-    dense = keras.layers.Dense
-    layers = [x for x in model.layers if not isinstance(x, dense) and x.weights]
-    layers = layers or [model]
-    return max(layers, key=lambda x: x.count_params()).dtype_policy.name
-
-
 @dataclasses.dataclass(frozen=True)
 class Cost:
     """Cost of a model, returned by `keras_vit.cost`.
@@ -161,18 +105,10 @@ class Cost:
         model: String. Name of the model.
         layers: Tuple of `LayerCost`, in the order of computation. Their numbers
             are those of one image.
-        batch: Integer. Images per step.
-        optimizer: String. As in `cost`.
-        accumulate: Integer. As in `cost`.
-        precision: String. As in `cost`.
     """
 
     model: str
     layers: tuple[LayerCost, ...]
-    batch: int = 1
-    optimizer: str | None = "adamw"
-    accumulate: int = 1
-    precision: str = "float32"
 
     @property
     def parameters(self) -> int:
@@ -189,57 +125,6 @@ class Cost:
         """Values that the matrix products of one image output, as counted in
         timm's lists."""
         return self._sum("activations")
-
-    @property
-    def inference_bytes(self) -> int:
-        """Peak memory of a forward pass of the batch, in bytes: the weights,
-        and the layer that computes the most values."""
-        weight, value = PRECISIONS[self.precision]
-        most = max(row.stored + math.prod(row.output_shape) for row in self.layers)
-        return self.parameters * weight + self.batch * value * most
-
-    @property
-    def step_bytes(self) -> int:
-        """Peak memory of a training step of the batch, in bytes."""
-        return max(self.step_parts().values())
-
-    def step_parts(self) -> dict[str, int]:
-        """Returns the memory at the two moments that may be a step's peak.
-
-        Returns:
-            Dict of bytes: "gradients", when the forward pass has stored all
-            tensors that the gradients need; "update", when the optimizer
-            changes the weights.
-        """
-        weight, value = PRECISIONS[self.precision]
-        trained = self.parameters - self._sum("non_trainable")
-        gradients = trained * weight
-        accumulates = self.accumulate > 1
-        images = 4 * self.batch * math.prod(self.layers[0].output_shape)
-        base = self.parameters * weight + images + accumulates * gradients
-        base += OPTIMIZERS[self.optimizer] * trained * 4
-        stored = self._stored() * value * self.batch // self.accumulate
-        stored += 4 * self._sum("stored_weights")
-        if weight != value:  # the weights in the precision of the computation
-            stored += self.parameters * value
-        # The gradients, and the clipped ones.
-        update = base + (2 + accumulates) * gradients
-        return {"gradients": base + stored, "update": update}
-
-    def _stored(self) -> int:
-        """Returns the values per image that are stored for the gradients: of
-        blocks that are computed again, their outputs and the largest one. The
-        layer whose gradients are computed needs as much as it stores again.
-        """
-        kept = recomputed = 0
-        for _, group in itertools.groupby(self.layers, lambda r: r.group):
-            rows = list(group)
-            size = sum(row.stored for row in rows)
-            if rows[0].remat:
-                recomputed = max(recomputed, size)
-                size = math.prod(rows[-1].output_shape)
-            kept += size
-        return kept + recomputed + max(row.stored for row in self.layers)
 
     def training(
         self, images: float, epochs: float = 1, rate: float | None = None
@@ -280,8 +165,7 @@ class Cost:
         Returns:
             List of `LayerCost`. Equal consecutive layers are not merged.
         """
-        summed = ("parameters", "non_trainable", "macs", "activations")
-        summed = (*summed, "stored", "stored_weights")
+        summed = ("parameters", "macs", "activations")
         found = []
         for name, group in itertools.groupby(self.layers, lambda r: r.group):
             rows = list(group)
@@ -290,17 +174,14 @@ class Cost:
         return found
 
     def __str__(self) -> str:
-        def line(name: str, output: str, row: Any) -> tuple[str, ...]:
-            values = f"{row.macs / 1e6:,.1f}", f"{row.stored / 1e6:.2f}"
-            return (name, output, f"{row.parameters:,}", *values)
+        def line(name: str, output: str, row: "Cost | LayerCost") -> tuple[str, ...]:
+            return name, output, f"{row.parameters:,}", f"{row.macs / 1e6:,.1f}"
 
-        lines: list[tuple[str, ...]] = [
-            ("layer", "output", "parameters", "MMACs", "M values stored")
-        ]
+        lines: list[tuple[str, ...]] = [("layer", "output", "parameters", "MMACs")]
 
         def equal_but_for_number(row: LayerCost) -> tuple[Any, ...]:
             name = row.name.rstrip("0123456789")
-            return name, row.output_shape, row.parameters, row.macs, row.stored
+            return name, row.output_shape, row.parameters, row.macs
 
         rows = [r for r in self.groups() if r.parameters or r.macs]
         for _, group in itertools.groupby(rows, equal_but_for_number):
@@ -310,15 +191,7 @@ class Cost:
                 name = f"{name} to {equal[-1].name}, each"
             shape = " x ".join(map(str, equal[0].output_shape))
             lines.append(line(name, shape, equal[0]))
-        total = LayerCost(
-            "total",
-            "",
-            (),
-            parameters=self.parameters,
-            macs=self.macs,
-            stored=self._sum("stored"),
-        )
-        lines.append(line("total", "", total))
+        lines.append(line("total", "", self))
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         table = []
         for cells in lines:
@@ -328,25 +201,13 @@ class Cost:
             ]
             table.append("  ".join(padded).rstrip())
         size = " x ".join(map(str, self.layers[0].output_shape))
-        parts = ", ".join(
-            f"{name} {megabytes(number)}" for name, number in self.step_parts().items()
-        )
-        split = f", {self.accumulate} micro-batches" * (self.accumulate > 1)
         table = [
             f"{self.model}, images of {size}",
             *table,
             f"activations (outputs of matrix products): "
             f"{self.activations / 1e6:.2f} M values",
-            f"memory, batch of {self.batch}{split}, {self.precision}: "
-            f"inference {megabytes(self.inference_bytes)}, training step with "
-            f"{self.optimizer} {megabytes(self.step_bytes)} ({parts})",
         ]
         return "\n".join(table)
 
     def _sum(self, name: str) -> int:
         return sum(getattr(row, name) for row in self.layers)
-
-
-def megabytes(number: float) -> str:
-    """Returns a number of bytes as text, in MB of 10**6 bytes."""
-    return f"{number / 1e6:,.0f} MB"

@@ -28,28 +28,17 @@ class LayerCost:
         kind: String. Its class.
         output_shape: Shape of its output, without the batch axis.
         parameters: Integer. Number of its weights, trainable or not.
-        non_trainable: Integer. How many of these are not trained.
         macs: Integer. Multiply-adds of its matrix products and convolutions.
         activations: Integer. Values that its matrix products and convolutions
             output; those within attention are not counted, as in timm's lists.
-        stored: Integer. Values that PyTorch stores for the gradients, with
-            fused attention.
-        stored_weights: Integer. Values that are stored for the gradients and
-            do not depend on the number of images.
-        remat: Boolean. Whether training stores only its block's output, and
-            computes the rest again for the gradients.
     """
 
     name: str
     kind: str
     output_shape: Shape
     parameters: int = 0
-    non_trainable: int = 0
     macs: int = 0
     activations: int = 0
-    stored: int = 0
-    stored_weights: int = 0
-    remat: bool = False
 
     @property
     def group(self) -> str:
@@ -121,8 +110,7 @@ def _walk(
         output = tuple(keras.tree.flatten(outputs)[0].shape[1:])
         found = _rows(_Call(layer, shapes, output, offsets), name)
         if id(layer) in seen:
-            none = {"parameters": 0, "non_trainable": 0}
-            found = [dataclasses.replace(row, **none) for row in found]
+            found = [dataclasses.replace(row, parameters=0) for row in found]
         seen.add(id(layer))
         rows.extend(found)
         return outputs
@@ -181,14 +169,8 @@ _ATTENTION = (
 
 def _row(layer: keras.layers.Layer, output: Shape, **costs: Any) -> LayerCost:
     """Returns the cost of a layer, with its weights; `costs` are fields."""
-    weights = getattr(layer, "weights", ())  # operations have none
     return LayerCost(
-        layer.name,
-        type(layer).__name__,
-        output,
-        _parameters(layer),
-        sum(math.prod(x.shape) for x in weights if not x.trainable),
-        **costs,
+        layer.name, type(layer).__name__, output, _parameters(layer), **costs
     )
 
 
@@ -202,21 +184,6 @@ def _parts(layers: Iterable[keras.layers.Layer], shape: Shape) -> list[LayerCost
     return found
 
 
-def _storing(inputs: int) -> Callable[[_Call], LayerCost]:
-    """Returns the rule of a layer that computes no products, and stores as many
-    tensors like its input for the gradients."""
-    return lambda call: _row(
-        call.layer,
-        call.output,
-        stored=inputs * math.prod(call.shapes[0]) if inputs else 0,
-    )
-
-
-def _positions(call: _Call) -> LayerCost:
-    adds = call.layer.kind != "none"
-    return _row(call.layer, call.output, stored=adds * math.prod(call.output))
-
-
 def _product(call: _Call) -> LayerCost:
     """Returns the cost of a dense layer or a convolution, whose kernel is
     multiplied at each position of its output, or of a transposed convolution,
@@ -224,62 +191,39 @@ def _product(call: _Call) -> LayerCost:
     layer = call.layer
     transposed = isinstance(layer, keras.layers.Conv2DTranspose)
     positions = math.prod((call.shapes[0] if transposed else call.output)[:-1])
-    weights = math.prod(layer.kernel.shape)
-    # The kernel after the mean is subtracted, and the standardized one.
-    standardized = isinstance(layer, keras_vit_layers.StdConv2D)
     return _row(
         layer,
         call.output,
-        macs=positions * weights,
+        macs=positions * math.prod(layer.kernel.shape),
         activations=math.prod(call.output),
-        stored_weights=2 * weights if standardized else 0,
     )
 
 
 def _attention(call: _Call) -> LayerCost:
-    """Returns the cost of `MultiHeadAttention` and the residual sum after it.
-
-    Rotary positions add nothing: PyTorch stores rotated queries and keys
-    instead of the projected ones, and products of single values do not count.
-    """
+    """Returns the cost of `MultiHeadAttention`, to which rotary positions add
+    nothing: products of single values do not count."""
     layer, offsets = call.layer, call.offsets
     queries, width = call.shapes[0]
     tokens = call.shapes[-1][0]
-    q, kv = queries * width, tokens * width
     # The queries, keys, values and the result of attention.
-    activations = q + 2 * kv + q
-    stored = activations + q
+    activations = 2 * queries * width + 2 * tokens * width
     macs = (2 * queries + 2 * tokens) * width**2 + 2 * queries * tokens * width
-    if layer.qk_norm:
-        stored += q + kv
     if offsets:
         pairs = offsets * (2 * offsets - 1)
         macs += pairs * width
         activations += layer.num_heads * pairs
-    if offsets or layer.dropout:  # attention is not fused
-        stored += 2 * layer.num_heads * queries * tokens
-    return _row(
-        layer,
-        call.output,
-        macs=macs,
-        activations=activations,
-        stored=stored,
-    )
+    return _row(layer, call.output, macs=macs, activations=activations)
 
 
 def _mlp(call: _Call) -> LayerCost:
-    """Returns the cost of an `MlpBlock` and the residual sum after it."""
     layer, (*leading, width) = call.layer, call.shapes[0]
     units = layer.mlp_dim * (2 if layer.activation == "swiglu" else 1)
     tokens = math.prod(leading)
-    activations = tokens * (units + width)
     return _row(
         layer,
         call.output,
         macs=tokens * width * (units + layer.mlp_dim),
-        activations=activations,
-        # The hidden layer is stored before and after its activation.
-        stored=activations + tokens * units,
+        activations=tokens * (units + width),
     )
 
 
@@ -295,20 +239,17 @@ def _block(call: _Call) -> list[LayerCost]:
         block.attention, [queries, (tokens, width)], queries, call.offsets
     )
     scales = [x for x in (block.scale_1, block.scale_2) if x is not None]
-    rows = [
+    return [
         *_parts([block.norm_1], (tokens, width)),
         *_rows(attention, block.attention.name),
         *_parts([block.norm_2, block.mlp, *scales], (outputs, width)),
     ]
-    return [dataclasses.replace(row, remat=bool(block.remat)) for row in rows]
 
 
 def _attention_pooling(call: _Call) -> list[LayerCost]:
     layer, (tokens, width) = call.layer, call.shapes[0]
     shapes = [(1, width), (tokens - layer.num_prefix_tokens, width)]
     probe = LayerCost("probe", "Variable", (1, width), width)
-    if not layer.probe.trainable:
-        probe = dataclasses.replace(probe, non_trainable=width)
     attention = _attention(_Call(layer.attention, shapes, (1, width)))
     return [probe, attention, *_parts([layer.norm, layer.mlp], (1, width))]
 
@@ -376,20 +317,27 @@ def _resampled(call: _Call) -> LayerCost:
     return _row(call.layer, call.output, macs=macs, activations=activations)
 
 
+# Layers that have weights and compute no matrix products.
+_WITHOUT_PRODUCTS = (
+    keras_vit_layers.AddPositionEmbs,
+    keras_vit_layers.ClassToken,
+    keras_vit_layers.GroupNorm,
+    keras_vit_layers.LayerScale,
+    keras_vit_layers.MaskToken,
+    keras_vit_layers.RelativePositionEmbs,
+    keras_vit_layers.RotaryPositionEmbs,
+    keras.layers.BatchNormalization,
+    keras.layers.LayerNormalization,
+    keras.layers.RMSNormalization,
+)
 _RULES: dict[type, Callable[[_Call], LayerCost | list[LayerCost]]] = {
-    keras_vit_layers.AddPositionEmbs: _positions,
+    **dict.fromkeys(_WITHOUT_PRODUCTS, lambda call: _row(call.layer, call.output)),
     keras_vit_layers.AttentionPooling: _attention_pooling,
-    keras_vit_layers.ClassToken: _storing(0),
-    keras_vit_layers.GroupNorm: _storing(2),  # and the ReLU after it
     keras_vit_layers.ImagePreprocessing: _resampled,
-    keras_vit_layers.LayerScale: _storing(1),
-    keras_vit_layers.MaskToken: _storing(0),
     keras_vit_layers.MlpBlock: _mlp,
     keras_vit_layers.MultiHeadAttention: _attention,
     keras_vit_layers.PatchEmbedding: _product,
-    keras_vit_layers.RelativePositionEmbs: _storing(0),
     keras_vit_layers.ResidualUnit: _unit,
-    keras_vit_layers.RotaryPositionEmbs: _storing(0),
     keras_vit_layers.SimpleFeaturePyramid: _pyramid,
     keras_vit_layers.StdConv2D: _product,
     keras_vit_layers.TransformerBlock: _block,
@@ -397,11 +345,8 @@ _RULES: dict[type, Callable[[_Call], LayerCost | list[LayerCost]]] = {
     eomt.EoMTHead: _eomt_head,
     eomt.QueryMask: _resampled,
     eomt.Upscale: _upscale,
-    keras.layers.BatchNormalization: _storing(1),
     keras.layers.Conv2D: _product,
     keras.layers.Conv2DTranspose: _product,
     keras.layers.Dense: _product,
     keras.layers.DepthwiseConv2D: _product,
-    keras.layers.LayerNormalization: _storing(1),
-    keras.layers.RMSNormalization: _storing(1),
 }

@@ -154,22 +154,6 @@ def test_tables_of_the_paper(monkeypatch):
     assert 2490 < trained["core_days"] < 2510  # Table 2: 2.5k
 
 
-def test_a_larger_step_needs_more_memory():
-    least = keras_vit.cost("ViTS16", batch=8)
-    assert least.inference_bytes < least.step_bytes
-    for options in ({"batch": 16}, {"image_size": 384}):
-        more = keras_vit.cost("ViTS16", **{"batch": 8, **options})
-        assert more.step_bytes > least.step_bytes
-    for options in (
-        {"remat": True},
-        {"accumulate": 8},
-        {"precision": "mixed_bfloat16"},
-        {"optimizer": "sgd"},
-    ):
-        less = keras_vit.cost("ViTS16", batch=64, **options)
-        assert less.step_bytes < keras_vit.cost("ViTS16", batch=64).step_bytes
-
-
 def test_layers_of_unknown_cost_are_refused():
     class Twice(keras.layers.Layer):
         def build(self, shape):
@@ -203,14 +187,13 @@ def test_layers_of_unknown_cost_are_refused():
             keras_vit.cost(keras.Model(images, outputs))
 
 
-def test_the_memory_of_a_quantized_model_is_refused():
+def test_a_quantized_model_has_the_products_of_the_float_model():
     model = keras.Sequential(
         [keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)] + [keras.layers.Dense(4)]
     )
+    before = keras_vit.cost(model).macs
     model.quantize("int8")
-    with pytest.raises(ValueError, match="int8_from_float32"):
-        keras_vit.cost(model)
-    assert keras_vit.cost(model, precision="float32").macs
+    assert keras_vit.cost(model).macs == before > 0
 
 
 def test_a_model_for_any_size_costs_what_a_size_costs():
@@ -229,15 +212,3 @@ def test_the_products_of_preprocessing_count(size):
     expected = 32 * height * width * 3 if height != 32 else 0
     expected += 32 * 32 * width * 3 if width != 32 else 0
     assert keras_vit.cost(model, size).macs - plain == expected
-
-
-def test_a_loaded_model_has_the_precision_of_its_blocks(tmp_path):
-    path = tmp_path / "model.keras"
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    model = keras_vit.ViTTi16(classes=4, input_shape=(32, 32, 3))
-    expected = keras_vit.cost(model)
-    model.save(path)
-    keras.config.set_dtype_policy("float32")
-    found = keras_vit.cost(keras.models.load_model(path))
-    assert found.precision == expected.precision == "mixed_bfloat16"
-    assert found.step_bytes == expected.step_bytes
