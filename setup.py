@@ -56,7 +56,7 @@ class BuildWithRecipes(build_py.build_py):
     def run(self):
         super().run()
         if not self.editable_mode:
-            folder = pathlib.Path(self.build_lib, "keras_vit", "recipes")
+            folder = pathlib.Path(self.build_lib, "keras_vit_programs", "recipes")
             self.mkpath(str(folder))
             for path in sorted((ROOT / "recipes").glob("*.py")):
                 self.copy_file(str(path), str(folder / path.name))

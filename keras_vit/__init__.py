@@ -3,7 +3,8 @@ Keras 3, with converters of their weights."""
 
 from typing import NoReturn as _NoReturn
 
-from keras_vit import _requirements as _requirements  # checks Keras: keep first
+from keras_vit.utils import requirements as _requirements  # noqa: F401  isort: skip
+
 from keras_vit import config as config
 from keras_vit import converters as converters
 from keras_vit import costs as costs
@@ -22,11 +23,11 @@ from keras_vit import pretraining as pretraining
 from keras_vit import schedules as schedules
 from keras_vit import segmentation as segmentation
 from keras_vit import training as training
-from keras_vit._loading import load as load
-from keras_vit._loading import save as save
 from keras_vit._version import __version__ as __version__
 from keras_vit.costs import cost as cost
 from keras_vit.exporting import export as export
+from keras_vit.load_save import load as load
+from keras_vit.load_save import save as save
 from keras_vit.models import BiT as BiT
 from keras_vit.models import BiT_R50x1 as BiT_R50x1
 from keras_vit.models import BiT_R50x3 as BiT_R50x3

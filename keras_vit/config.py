@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, TypedDict, TypeVar
 
-from keras_vit import _checks
-from keras_vit._types import Config
+from keras_vit.utils import checks
+from keras_vit.utils.types import Config
 
 POOLINGS = ("token", "gap", "token_gap", "first_patch", "map", None)
 FINAL_NORMS = ("before_pooling", "after_pooling", "none")
@@ -99,7 +99,7 @@ class ViTConfig:
             ("position_prefix", POSITION_PREFIXES),
             ("position_embedding", POSITION_EMBEDDINGS),
         ):
-            _checks.one_of(name, getattr(self, name), choices)
+            checks.one_of(name, getattr(self, name), choices)
         if self.activation in _OUTPUT_ACTIVATIONS:
             raise ValueError(
                 "`activation` is that of the encoder's MLPs. Received: "
@@ -118,7 +118,7 @@ class ViTConfig:
         kind = self.position_embedding
         allowed = _PLACEMENTS.get(kind, POSITION_PLACEMENTS)
         placement = self.position_placement or allowed[0]
-        _checks.one_of("position_placement", placement, allowed)
+        checks.one_of("position_placement", placement, allowed)
         placement = "stem" if kind == "none" else placement
         _set(self, "position_placement", placement)
 
@@ -206,16 +206,16 @@ class ResNetConfig:
                 "each stage, such as (3, 4, 9), or () for the root alone. "
                 f"Received: resnet_layers={self.resnet_layers!r}"
             )
-        units = (_checks.positive_int("resnet_layers", n) for n in self.resnet_layers)
+        units = (checks.positive_int("resnet_layers", n) for n in self.resnet_layers)
         _set(self, "resnet_layers", tuple(units))
         for name in ("width_factor", "group_norm_epsilon", "std_epsilon"):
-            _checks.positive_float(name, getattr(self, name))
+            checks.positive_float(name, getattr(self, name))
         for name, choices in (
             ("std_epsilon_place", ("std", "variance")),
             ("conv_padding", ("same", "symmetric")),
             ("pool_padding", ("same", "symmetric", "zeros")),
         ):
-            _checks.one_of(name, getattr(self, name), choices)
+            checks.one_of(name, getattr(self, name), choices)
         if not self.width or self.width % GROUPS:
             raise ValueError(
                 "`width_factor` must make the root's 64 channels a multiple "
@@ -384,13 +384,13 @@ def _convert_fields(config: ViTConfig) -> None:
     flags = [f.name for f in dataclasses.fields(config) if f.type is bool]
     sizes = ("hidden_size", "num_layers", "num_heads", "mlp_dim")
     for check, names in (
-        (_checks.positive_int, (*sizes, "representation_size")),
-        (_checks.non_negative_int, ("num_registers",)),
-        (_checks.positive_pair, ("patch_size", "grid_size")),
-        (_checks.rate, ("dropout", "attention_dropout", "drop_path")),
-        (_checks.positive_float, ("norm_epsilon", "layer_scale", "rope_base")),
-        (_checks.rotary_change, _ROTARY_CHANGES),
-        (_checks.boolean, flags),
+        (checks.positive_int, (*sizes, "representation_size")),
+        (checks.non_negative_int, ("num_registers",)),
+        (checks.positive_pair, ("patch_size", "grid_size")),
+        (checks.rate, ("dropout", "attention_dropout", "drop_path")),
+        (checks.positive_float, ("norm_epsilon", "layer_scale", "rope_base")),
+        (checks.rotary_change, _ROTARY_CHANGES),
+        (checks.boolean, flags),
     ):
         for name in names:
             value = getattr(config, name)

@@ -9,12 +9,12 @@ from typing import Unpack
 import keras
 
 from keras_vit import models
-from keras_vit._types import Array, Config, StrPath
-from keras_vit._warnings import warn
 from keras_vit.config import ModelArguments
+from keras_vit.models.assigning import FUNCTIONS, is_lora, warn_of_other_options
 from keras_vit.models.description import describe as describe_model
 from keras_vit.models.description import variables_of
-from keras_vit.models.loading import FUNCTIONS, is_lora, warn_of_other_options
+from keras_vit.utils.types import Array, Config, StrPath
+from keras_vit.utils.warnings import warn
 from keras_vit.weights.checkpoint import Checkpoint as Checkpoint
 from keras_vit.weights.checkpoint import open_checkpoint as open_checkpoint
 from keras_vit.weights.files import atomic_write

@@ -8,14 +8,15 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks, _replicas, losses
-from keras_vit._types import Tensor
+from keras_vit import losses
 from keras_vit.data import ImageDataset
 from keras_vit.evaluation import feature_model, load_classifier, match_class_names
 from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
 from keras_vit.models import Model, mixed_sizes, one_size
-from keras_vit.training.models import HEADS
+from keras_vit.training.freezing import HEADS
+from keras_vit.utils import checks, replicas
+from keras_vit.utils.types import Tensor
 
 # What a student learns from: the losses of `--distill-loss`, the default first.
 TARGETS = {
@@ -79,7 +80,7 @@ class Distillation(keras.Model):
         kwargs.setdefault("dtype", student.dtype_policy)
         # Autocast would round the pixels that the teacher takes.
         super().__init__(autocast=False, **kwargs)
-        _checks.one_of("target", target, TARGETS)
+        checks.one_of("target", target, TARGETS)
         if not 0 <= alpha <= 1:
             raise ValueError(
                 f"`alpha` must be a number from 0 to 1. Received: alpha={alpha}"
@@ -177,7 +178,7 @@ class Distillation(keras.Model):
         loss = super().compute_loss(x, y, labels, weight, training)
         other = self.teacher_loss(y_pred["teacher"], y_pred["learner"], weight)
         # Regularization, which is part of the loss of Keras, counts in full.
-        others = sum(map(ops.sum, self.losses)) / _replicas.count()
+        others = sum(map(ops.sum, self.losses)) / replicas.count()
         return (1 - self.alpha) * loss + self.alpha * (other + others)
 
     def compute_metrics(
@@ -228,7 +229,7 @@ def load_teacher(
         ValueError: if they cannot be read, have not the classes of `data`, or
             take another number of channels.
     """
-    _checks.one_of("student_mode", student_mode, tuple(SCALE_AND_SHIFT))
+    checks.one_of("student_mode", student_mode, tuple(SCALE_AND_SHIFT))
     trained = load_classifier(weights, model, image_size, mode)
     # It may have been trained with `--max-tokens`.
     trained = dataclasses.replace(trained, budget=None)
@@ -255,41 +256,3 @@ def load_teacher(
     if classes is not None:
         outputs = ops.take(outputs, classes, axis=-1)
     return Model(images, outputs, name="teacher")
-
-
-def distill(student: keras.Model, config: Any, data: ImageDataset) -> Any:
-    """Returns the model that a recipe trains: the student, or with `--teacher`
-    a `Distillation`, by the flags of `SupervisedFlags`."""
-    if config.teacher is None:
-        return student
-    if getattr(config, "max_tokens", None):
-        raise ValueError(
-            "--teacher sees images of one size: leave out --max-tokens. "
-            f"Received: --max-tokens {config.max_tokens}"
-        )
-    target = config.distill or "logits"
-    kinds = TARGETS[target]
-    kind = config.distill_loss or kinds[0]
-    for unfit, what in (
-        (kind not in kinds, f"--distill-loss {kind}"),
-        (kind != "soft" and config.temperature, "--temperature"),
-        (target != "features" and config.loss == "sigmoid", "--loss sigmoid"),
-    ):
-        if unfit:
-            raise ValueError(
-                f"{what} does not go with --distill {target}, whose losses are "
-                f"{', '.join(kinds)} (only soft has a temperature, and only "
-                "features go with --loss sigmoid): leave it out."
-            )
-    teacher = load_teacher(
-        config.teacher,
-        target == "features",
-        config.teacher_model,
-        config.teacher_size,
-        config.teacher_mode,
-        config.mode,
-        data.channels,
-        data,
-    )
-    loss = losses.DistillationLoss(kind, config.temperature or 1.0)
-    return Distillation(student, teacher, target, loss, config.alpha)

@@ -1,43 +1,5 @@
-"""Export a model to SavedModel, ONNX, OpenVINO, LiteRT or PyTorch.
+"""Export of models to SavedModel, ONNX, OpenVINO, LiteRT, PyTorch and a web page."""
 
-  export.py runs/digits digits.onnx
-      the model of a recipe's run for ONNX Runtime
-  export.py vit_b16.keras served/
-      a name without a suffix: a SavedModel for TensorFlow Serving
-  export.py ViT-B_16.npz vit.tflite --int8-weights --batch 1
-      a checkpoint for phones, with dense weights in int8
-  KERAS_BACKEND=torch export.py model.keras model.pt2 --softmax
-      for PyTorch without Keras, with probabilities as outputs
-  export.py vit_b16.keras big.onnx --image-size 384
-      for another image size; position embeddings are resampled
-  KERAS_BACKEND=torch export.py runs/digits page --to web
-      a page that runs in the browser, offline, from any static server
-
-The backend determines what can be written. A .keras file loads under each:
-
-  format       TARGET    tensorflow          jax            torch
-  saved_model  (folder)  any batch and size  any, any       -
-  onnx         .onnx     any batch and size  any batch (a)  any batch (b)
-  openvino     .xml      any batch           any batch (a)  any batch (b)
-  litert       .tflite   any batch and size  -              -
-  torch        .pt2      -                   -              any batch
-  web          (folder)  -                   -              one image
-
-Where "size" is missing, the image size is fixed. ONNX needs tf2onnx under
-TensorFlow, (a) jax2onnx, (b) onnxscript; in a clone: pip install ".[export]".
-
-The exported model takes the same preprocessed images as the Keras model. It is
-written to a temporary file, read back and run on random images. If an output
-differs from Keras's by more than 1e-4, relative to the largest output if that
-exceeds 1 (with --int8-weights a quarter of the largest), TARGET is not written.
-A model of half precision, such as mixed_bfloat16, is exported in float32.
-
-In Python, this is `keras_vit.export`.
-
-Exit status: 0 done, 1 error, 2 wrong usage.
-"""
-
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -51,14 +13,15 @@ from typing import Any, TypeAlias
 import keras
 import numpy as np
 
-from keras_vit import _onnx, _program, converters, web
-from keras_vit._checks import one_of
-from keras_vit._logging import logger
-from keras_vit._onnx import quiet
-from keras_vit._program import require
-from keras_vit._types import Array, Config, StrPath, Tensor
+from keras_vit import converters, web
 from keras_vit.inspection import tokens
 from keras_vit.models import Model, inference_model, load_keras_file
+from keras_vit.utils import onnx
+from keras_vit.utils.checks import one_of
+from keras_vit.utils.logging import logger
+from keras_vit.utils.onnx import quiet
+from keras_vit.utils.optional import require
+from keras_vit.utils.types import Array, Config, StrPath, Tensor
 from keras_vit.weights.files import check_new, locate
 
 __all__ = ["export"]
@@ -132,13 +95,13 @@ def export(
     >>> keras_vit.export("runs/digits", "digits.onnx", softmax=True)
     """
     path = Path(path).expanduser()
-    form = _check_target(path, format, overwrite)
+    form = check_target(path, format, overwrite)
     size = image_size
     if isinstance(size, int):
         size = size, size
     loaded: Any = model
     if not isinstance(model, keras.Model):
-        loaded = _load(model, None, {}, size, form)
+        loaded = load_model(model, None, {}, size, form)
     loaded = _in_float32(loaded)
     shape = _check_model(form, loaded, batch_size, size)
     names = getattr(loaded, "class_names", None)
@@ -173,7 +136,32 @@ def export(
     return path
 
 
-def _check_target(path: Path, name: str | None, overwrite: bool) -> "Format":
+def load_model(
+    path: StrPath,
+    layout: str | None,
+    settings: Config,
+    size: tuple[int, int] | None,
+    form: "Format",
+) -> keras.Model:
+    """Returns the model of a checkpoint or of any .keras file, of this image
+    size if it is one of this package."""
+    local = locate(path)
+    if form.name == "web":
+        return web.model_of_pixels(local, layout, settings, size)
+    try:
+        model = converters.load(local, layout, **settings)
+    except ValueError:
+        if layout or settings or not str(local).endswith(".keras"):
+            raise
+        return load_keras_file(local)  # of another package
+    *sides, channels = model.inputs[0].shape[1:]
+    if size and None not in sides and size != tuple(sides):
+        settings = {**settings, "input_shape": (*size, channels)}
+        model = converters.load(local, layout, **settings)
+    return model
+
+
+def check_target(path: Path, name: str | None, overwrite: bool) -> "Format":
     """Returns the format to write, which the suffix of the path decides if
     `name` is None, if the backend can write it, and nothing is lost by it."""
     if name is not None:
@@ -208,31 +196,6 @@ def _check_target(path: Path, name: str | None, overwrite: bool) -> "Format":
             "and would be deleted. Choose another name."
         )
     return form
-
-
-def _load(
-    path: StrPath,
-    layout: str | None,
-    settings: Config,
-    size: tuple[int, int] | None,
-    form: "Format",
-) -> keras.Model:
-    """Returns the model of a checkpoint or of any .keras file, of this image
-    size if it is one of this package."""
-    local = locate(path)
-    if form.name == "web":
-        return web.model_of_pixels(local, layout, settings, size)
-    try:
-        model = converters.load(local, layout, **settings)
-    except ValueError:
-        if layout or settings or not str(local).endswith(".keras"):
-            raise
-        return load_keras_file(local)  # of another package
-    *sides, channels = model.inputs[0].shape[1:]
-    if size and None not in sides and size != tuple(sides):
-        settings = {**settings, "input_shape": (*size, channels)}
-        model = converters.load(local, layout, **settings)
-    return model
 
 
 def _check_model(
@@ -489,7 +452,7 @@ def write_onnx(
     if backend == "torch":
         call, images = _traced(model, shape)
         axes = {0: "batch"} if shape[0] is None else None
-        _onnx.trace(call, {"images": images}, (axes,)).save(path)
+        onnx.trace(call, {"images": images}, (axes,)).save(path)
     else:
         if backend == "tensorflow":
             _register_erfc()
@@ -659,7 +622,7 @@ def read_saved_model(path: Path) -> Run:
 
 def read_onnx(path: Path) -> Run:
     """Reads an ONNX file."""
-    run = _onnx.read(path)
+    run = onnx.read(path)
     return lambda images: _outputs(run(images))
 
 
@@ -754,93 +717,3 @@ FORMATS = {
         ),
     )
 }
-
-
-def _run(a: argparse.Namespace) -> int:
-    """Exports the model and returns the exit status."""
-    size = a.image_size and (a.image_size[0], a.image_size[-1])
-    settings = dict(map(_program.parse_setting, a.set))
-    # Before the model, which may be large, is loaded.
-    form = _check_target(Path(a.target).expanduser(), a.format, a.overwrite)
-    logger.info(f"reading  {a.model}")
-    export(
-        _load(a.model, a.layout, settings, size, form),
-        a.target,
-        a.format,
-        image_size=size,
-        batch_size=a.batch,
-        int8_weights=a.int8_weights,
-        softmax=a.softmax,
-        check=a.check,
-        overwrite=a.overwrite,
-    )
-    return 0
-
-
-def _count(text: str) -> int | None:
-    """Parses a whole number above 0, or "dynamic"."""
-    if text == "dynamic":
-        return None
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(
-            f"expected a whole number above 0. Received: {text!r}"
-        )
-    return int(text)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
-    parser = _program.Parser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    _program.add_model_arguments(
-        parser,
-        ", and any .keras file of one input and one output, or outputs with names",
-    )
-    parser.add_argument("target", metavar="TARGET")
-    parser.add_argument(
-        "--format",
-        "--to",
-        choices=tuple(FORMATS),
-        metavar="FORMAT",
-        help=f"{', '.join(FORMATS)}; default: by the suffix of TARGET",
-    )
-    parser.add_argument(
-        "--image-size",
-        metavar=("H", "W"),
-        nargs="+",
-        type=_count,
-        help="height and width in pixels, or one number for both (default: "
-        "the model's; dynamic if the model and the format support it)",
-    )
-    parser.add_argument(
-        "--batch",
-        metavar="N|dynamic",
-        type=_count,
-        help="batch size (default: dynamic, any number)",
-    )
-    parser.add_argument(
-        "--int8-weights",
-        action="store_true",
-        help="quantize dense weights to int8",
-    )
-    parser.add_argument(
-        "--softmax",
-        action="store_true",
-        help="output probabilities, for a model that outputs logits",
-    )
-    parser.add_argument(
-        "--check",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="compare the exported model with Keras's",
-    )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace an existing TARGET"
-    )
-    arguments = parser.parse_args(argv)
-    if len(arguments.image_size or ()) > 2:
-        parser.error("--image-size takes one number or two.")
-    return _program.run_program(_run, arguments)

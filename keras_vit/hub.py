@@ -16,12 +16,12 @@ from typing import Any, Unpack
 import keras
 import numpy as np
 
-from keras_vit import _verify, converters
-from keras_vit._program import printable
-from keras_vit._published import PREPROCESSING
-from keras_vit._types import Array, Config, StrPath, Tensor
+from keras_vit import converters, verification
 from keras_vit.config import ModelArguments
 from keras_vit.models import load_keras_file
+from keras_vit.utils.published import PREPROCESSING
+from keras_vit.utils.text import printable
+from keras_vit.utils.types import Array, Config, StrPath, Tensor
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.files import read_config, write
 from keras_vit.weights.formats import FORMATS, check_representable, huggingface, timm
@@ -213,7 +213,7 @@ def verify(folder: StrPath) -> tuple[str, bool, bool]:
     images = np.random.default_rng(0).uniform(-1, 1, (2, *shape))
     images = images.astype("float32")
     expected = keras.ops.convert_to_numpy(reference(images, training=False))
-    output = _verify.output_name(reference)
+    output = verification.output_name(reference)
     rows, complete = [], True
     for library, run in (
         (KERAS, _run_keras),
@@ -230,11 +230,11 @@ def verify(folder: StrPath) -> tuple[str, bool, bool]:
             rows.append((library, None, None, f"not run: {reason}"))
             complete = False
             continue
-        tolerance = _verify.TOLERANCE
-        rows.append(_verify.compare(library, found, expected, tolerance))
+        tolerance = verification.TOLERANCE
+        rows.append(verification.compare(library, found, expected, tolerance))
     title = f"difference from keras_vit on {len(images)} random images"
     same = all(verdict != "DIFFERS" for *_, verdict in rows)
-    return "\n".join([title, *_verify.table(rows)]), same, complete
+    return "\n".join([title, *verification.table(rows)]), same, complete
 
 
 def _run_keras(folder: pathlib.Path, images: Array, output: str) -> Array:

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._types import Config, Tensor
+from keras_vit.utils import checks
+from keras_vit.utils.types import Config, Tensor
 
 DISTILLATION_LOSSES = ("soft", "hard", "cosine", "smooth_l1", "mse")
 
@@ -93,8 +93,8 @@ class DistillationLoss(keras.losses.Loss):
         **kwargs: Any,
     ) -> None:
         super().__init__(name=name, **kwargs)
-        self.kind = _checks.one_of("kind", kind, DISTILLATION_LOSSES)
-        self.temperature = _checks.positive_float("temperature", temperature)
+        self.kind = checks.one_of("kind", kind, DISTILLATION_LOSSES)
+        self.temperature = checks.positive_float("temperature", temperature)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         if self.kind == "soft":

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit._types import Config, Tensor
+from keras_vit.utils.types import Config, Tensor
 
 # Larger logits share a bin: their probabilities are within 1.2e-7, which is the
 # precision of float32, of 1.

@@ -12,9 +12,9 @@ from typing import Any, Self, TypeAlias
 import keras
 from keras import ops
 
-from keras_vit import _checks, _replicas
-from keras_vit._types import Config, Tensor
-from keras_vit._warnings import warn
+from keras_vit.utils import checks, replicas
+from keras_vit.utils.types import Config, Tensor
+from keras_vit.utils.warnings import warn
 
 # Position embeddings of a block learn at its rate.
 _BLOCK = re.compile(r"(?:block|position_embedding)_(\d+)")
@@ -357,14 +357,14 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         grads: _Tensors,
         trainable_variables: Sequence[keras.Variable],
     ) -> None:
-        if self.gradient_accumulation_steps and _replicas.count() > 1:
+        if self.gradient_accumulation_steps and replicas.count() > 1:
             # Keras would fail with TensorFlow's message about `merge_call`.
             raise ValueError(
                 "Keras accumulates gradients on one device of TensorFlow. "
                 "Leave out `gradient_accumulation_steps`, or use "
                 "KERAS_BACKEND=jax. Received: gradient_accumulation_steps="
                 f"{self.gradient_accumulation_steps} on "
-                f"{_replicas.count()} devices"
+                f"{replicas.count()} devices"
             )
         if self.gradient_accumulation_steps:
             # The accumulated gradients may be more precise.
@@ -381,13 +381,13 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
 
     def _clip_gradients(self, grads: _Tensors) -> _Tensors:
         is_clipped = self.clipnorm or self.clipvalue or self.global_clipnorm
-        if not is_clipped or _replicas.count() == 1:
+        if not is_clipped or replicas.count() == 1:
             return super()._clip_gradients(grads)
         # Keras would clip the gradients of each device on their own. The
         # gradients are summed over devices here, and once more by Keras in the
         # update, so that they are divided by the number of devices.
-        whole = super()._clip_gradients(_replicas.sum_of_all(list(grads)))
-        return [grad / _replicas.count() for grad in whole]
+        whole = super()._clip_gradients(replicas.sum_of_all(list(grads)))
+        return [grad / replicas.count() for grad in whole]
 
 
 def _groups(variables: Sequence[keras.Variable], max_bytes: int) -> Iterator[slice]:
@@ -659,7 +659,7 @@ def averaged(model: keras.Model) -> Iterator[keras.Model]:
         ValueError: if averaged weights precede a batch norm, whose moving
             statistics are those of weights that are not averaged.
     """
-    _checks.averages_fit_norms(model)
+    checks.averages_fit_norms(model)
     optimizer = inner_optimizer(model)
     averages = getattr(optimizer, "_model_variables_moving_average", None)
     if not getattr(optimizer, "use_ema", False) or not averages:
@@ -692,7 +692,7 @@ def assign_averages(model: keras.Model) -> None:
     Raises:
         ValueError: as in `averaged`.
     """
-    _checks.averages_fit_norms(model)
+    checks.averages_fit_norms(model)
     optimizer = inner_optimizer(model)
     if getattr(optimizer, "use_ema", False) and optimizer.built:
         optimizer.finalize_variable_values(model.trainable_variables)

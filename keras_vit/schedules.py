@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._types import Config, Tensor
+from keras_vit.utils.types import Config, Tensor
 
 STAIRS = (30 / 90, 60 / 90, 80 / 90)
 

@@ -41,9 +41,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
-from keras_vit import evaluation, training
-from keras_vit.training import command_line as cli
-from keras_vit.training import run_folder
+from keras_vit import evaluation
+from keras_vit_programs import building, flags, run_folder, studies
 
 PLACEMENTS = {
     "stem": "stem",
@@ -67,32 +66,32 @@ FILES = ("table.txt", "results.json", "table.png")
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.StudyFlags):
-    settings: str = cli.flag(
+class Config(flags.StudyFlags):
+    settings: str = flags.flag(
         "KIND or KIND/PLACEMENT, separated by commas; kinds: "
         f"{', '.join(GRID)}; placements: {', '.join(PLACEMENTS)}",
         "all",
         "LIST",
     )
-    pooling: str = cli.flag(
+    pooling: str = flags.flag(
         "input of the head: gap (global average pooling of the patches) or "
         "token (the class token)",
         "gap",
         choices=tuple(RATES),
     )
-    samples: int = cli.flag(
+    samples: int = flags.flag(
         "number of random samples of the images of the few-shot evaluation, "
         "which are averaged",
         10,
         minimum=1,
     )
-    steps: int = cli.flag("training steps of each setting", 400, minimum=1)
-    learning_rate: float | None = cli.flag(
+    steps: int = flags.flag("training steps of each setting", 400, minimum=1)
+    learning_rate: float | None = flags.flag(
         f"peak learning rate; default: {RATES['gap']} for gap, "
         f"{RATES['token']} for token",
         above=0,
     )
-    warmup: float = cli.flag(
+    warmup: float = flags.flag(
         "fraction of the steps in which the learning rate is warmed up",
         0.1,
         minimum=0,
@@ -125,8 +124,8 @@ def settings_of(config):
 
 def main(config):
     started = time.perf_counter()
-    with cli.user_errors():
-        strategy = training.begin_study(config)
+    with flags.user_errors():
+        strategy = studies.begin_study(config)
         data = keras_vit.data.load_dataset(
             config.dataset,
             skip_bad_images=config.skip_bad_images,
@@ -135,7 +134,7 @@ def main(config):
         config = resolve_config(config, data)
         settings = settings_of(config)
         name = f"positions-{data.name}"
-        output = training.open_study(config, name, "settings")
+        output = studies.open_study(config, name, "settings")
         if config.overwrite:
             for result in output.glob("*/few_shot.json"):
                 shutil.rmtree(result.parent)
@@ -144,7 +143,7 @@ def main(config):
         print(f"\n{number} of {len(settings)}: {' / '.join(setting)}")
         folder = output / "-".join(setting)
         rows.append(
-            training.measure_once(
+            studies.measure_once(
                 folder / "few_shot.json",
                 measure,
                 *(config, data, strategy, folder, *setting),
@@ -173,7 +172,7 @@ def measure(config, data, strategy, folder, kind, placement):
     """Trains a model with one setting, and returns its results."""
 
     def build_model():
-        return training.build_model(
+        return building.build_model(
             "compact-vit",
             None,
             config.patch_size,
@@ -188,7 +187,7 @@ def measure(config, data, strategy, folder, kind, placement):
 
     # A model's run is the same, whatever else --settings names.
     one = dataclasses.replace(config, settings="all")
-    trained = training.train_classifier(
+    trained = studies.train_classifier(
         one, data, strategy, folder, build_model, f"{kind}, {placement}"
     )
     model = keras_vit.models.load_keras_file(folder / "model.keras")
@@ -243,7 +242,7 @@ def write_ablation(rows, config, data, output):
 def plotted(rows, label):
     """Returns a plot of the few-shot accuracy of each setting, with the
     standard deviation over samples of training images."""
-    figure = cli.require("matplotlib.figure").Figure(
+    figure = flags.require("matplotlib.figure").Figure(
         figsize=(8, 0.4 * len(rows) + 1.2), layout="constrained"
     )
     axes = figure.subplots()
@@ -262,4 +261,4 @@ def plotted(rows, label):
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__)
+    flags.run(main, Config, __doc__)

@@ -38,8 +38,7 @@ import numpy as np
 import keras_vit
 from keras_vit import detection, evaluation, training
 from keras_vit.schedules import warmup_cosine
-from keras_vit.training import command_line as cli
-from keras_vit.training import plots
+from keras_vit_programs import building, curves, flags, run_folder, runs, setup, sizes
 
 # Options of FCOS for digits and stamps, whose objects are large in the image.
 LARGE = {"levels": ("P4", "P5"), "filters": 64}
@@ -50,43 +49,43 @@ HYBRID = {"resnet_layers": (1,)}
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.ModelFlags, cli.TrainingFlags):
-    dataset: str = cli.flag(
+class Config(flags.ModelFlags, flags.TrainingFlags):
+    dataset: str = flags.flag(
         "'digits', handwritten digits on photographs; voc or coco of TFDS; or "
         "a folder with train.json and test.json of COCO, or train.csv and "
         "test.csv",
         "digits",
         "NAME|FOLDER",
     )
-    stamps: str | None = cli.flag(
+    stamps: str | None = flags.flag(
         "instead of --dataset, a folder of pictures with alpha, "
         "DIR/CLASS/*.png, to compose on photographs of scikit-learn",
         metavar="DIR",
     )
-    head: str = cli.flag(
+    head: str = flags.flag(
         "fcos, points without anchors on a feature pyramid, or yolos, "
         "detection tokens in the encoder, which needs more steps",
         "fcos",
         choices=("fcos", "yolos"),
     )
-    train: str = cli.flag(
+    train: str = flags.flag(
         "trainable weights: all, or head, the encoder frozen",
         "all",
         choices=("all", "head"),
     )
-    queries: int | None = cli.flag(
+    queries: int | None = flags.flag(
         "detection tokens of yolos, the most boxes of an image; default: 100, "
         "and 8 for digits and stamps",
         minimum=1,
     )
-    batch_size: int | None = cli.flag("images per step; default: 16", minimum=1)
-    scale: float | None = cli.flag(
+    batch_size: int | None = flags.flag("images per step; default: 16", minimum=1)
+    scale: float | None = flags.flag(
         "images are scaled by a random factor between 1/X and X before they "
         "are cropped; default: 2, and 1.1 for digits and stamps",
         minimum=1,
     )
-    weight_decay: float = cli.flag("weight decay of AdamW", 0.05, minimum=0)
-    warmup: float = cli.flag(
+    weight_decay: float = flags.flag("weight decay of AdamW", 0.05, minimum=0)
+    warmup: float = flags.flag(
         "fraction of the steps in which the learning rate is warmed up",
         0.05,
         minimum=0,
@@ -105,7 +104,7 @@ class Config(cli.ModelFlags, cli.TrainingFlags):
                 "--average and --average-from out. Received: "
                 f"{self.average}, {self.average_from}"
             )
-        cli.refuse(
+        flags.refuse(
             self,
             *("accumulate", "holdout", "test_split", "protocol", "augment"),
             *("mixup", "cutmix", "erase", "skip_bad_images"),
@@ -114,7 +113,7 @@ class Config(cli.ModelFlags, cli.TrainingFlags):
 
 
 def main(config):
-    training.launch(config, resolve_config, train, load)
+    setup.launch(config, resolve_config, train, load)
 
 
 def load(config):
@@ -127,7 +126,7 @@ def train(config, data, strategy, output):
     """Trains with the settings of `resolve_config`, and saves the results."""
     summary = "the head" if config.train == "head" else "encoder and head"
     summary = f"{config.head}, {summary}"
-    with training.Run(config, data, strategy, output, summary) as run:
+    with runs.Run(config, data, strategy, output, summary) as run:
         if strategy.num_devices > 1:
             raise ValueError(
                 "Detectors train on one device: give --strategy none. "
@@ -154,7 +153,7 @@ def train(config, data, strategy, output):
 
         # 3. Optimizer. The model has its own loss.
         schedule = warmup_cosine(config.learning_rate, config.steps, config.warmup)
-        model.compile(training.build_optimizer(config, schedule))
+        model.compile(setup.build_optimizer(config, schedule))
 
         # 4. Training, from the last checkpoint if there is one.
         run.callbacks.append(evaluation.CocoMetrics(test, ("AP", "AP50")))
@@ -162,16 +161,16 @@ def train(config, data, strategy, output):
 
         # 5. Results: the model, the numbers of COCO, pictures and settings.
         def write(model, output):
-            training.write_model(model, output / "model.keras")
+            runs.write_model(model, output / "model.keras")
             found = evaluation.evaluate_boxes(model, test)
-            training.save_json(found, output / "coco.json")
+            run_folder.save_json(found, output / "coco.json")
             write_pictures(model, test, data, config, output, found)
 
         return run.save(model, write)
 
 
 def build_model(config, data):
-    encoder = training.build_model(
+    encoder = building.build_model(
         config.model,
         config.weights,
         config.patch_size,
@@ -202,7 +201,7 @@ def write_pictures(model, test, data, config, output, found):
         sure = boxes["scores"] >= LEAST_SCORE
         predicted.append({name: x[sure] for name, x in boxes.items()})
         truth += evaluation.targets_by_image(label, *size)
-        images.append(plots.unit_range(image[0], config.mode))
+        images.append(curves.unit_range(image[0], config.mode))
     evaluation.plot_boxes(
         images,
         truth,
@@ -219,7 +218,7 @@ def resolve_config(config, data):
     model = config.model
     if composed and not (config.stamps or model or config.weights):
         model = "compact-hybrid"
-    spec = training.resolve_model_spec(model, config.weights, config.patch_size)
+    spec = sizes.resolve_model_spec(model, config.weights, config.patch_size)
     if not spec["stride"]:
         raise ValueError(
             "Detectors read the maps of Transformer blocks: give a Vision "
@@ -249,4 +248,4 @@ def resolve_config(config, data):
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__)
+    flags.run(main, Config, __doc__)

@@ -37,9 +37,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 
 from keras_vit import evaluation
-from keras_vit.evaluation.command_line import DatasetFlags
-from keras_vit.training import command_line as cli
-from keras_vit.training import run_folder
+from keras_vit_programs import class_results, flags, run_folder
+from keras_vit_programs.evaluation_flags import DatasetFlags, describe_classifier
 
 FILES = ("results.json", "per_class.csv", "reliability.png", "confusion.png")
 SPLITS = {"test": ("test",), "train": ("train",), "all": ("train", "test")}
@@ -47,27 +46,27 @@ SPLITS = {"test": ("test",), "train": ("train",), "all": ("train", "test")}
 
 @dataclasses.dataclass(frozen=True)
 class Config(DatasetFlags):
-    split: str = cli.flag(
+    split: str = flags.flag(
         f"images to evaluate on: {', '.join(SPLITS)}; a folder without train "
         "and test sub-folders is split as in training, and 'all' is the whole "
         "folder",
         "test",
         choices=tuple(SPLITS),
     )
-    real: str | None = cli.flag(
+    real: str | None = flags.flag(
         "ReaL labels: real.json of google-research/reassessed-imagenet",
         metavar="FILE",
     )
-    bins: int = cli.flag("number of bins of the calibration error", 15, minimum=1)
-    output: str | None = cli.flag(
+    bins: int = flags.flag("number of bins of the calibration error", 15, minimum=1)
+    output: str | None = flags.flag(
         "output folder; default: runs/evaluate- followed by the name of the dataset",
         metavar="DIR",
     )
 
 
 def main(config):
-    with cli.user_errors():
-        cli.require("matplotlib")
+    with flags.user_errors():
+        flags.require("matplotlib")
         trained = config.trained()
         data = config.load_data(trained)
         places, class_names = evaluation.match_class_names(trained, data)
@@ -86,7 +85,7 @@ def main(config):
             f"data      {data.name}: {sum(total for _, total in parts)} of "
             f"{whole} images ({config.split}; --split chooses), "
             f"{len(data.class_names)} classes\n"
-            f"{trained.describe()}\n"
+            f"{describe_classifier(trained)}\n"
             f"output    {output}",
             flush=True,
         )
@@ -188,7 +187,7 @@ def measure(probabilities, labels, class_names, config, output):
     evaluation.write_confusion(
         predicted, labels, class_names, title, output / "confusion.png"
     )
-    print(f"\n{evaluation.class_table(rows)}")
+    print(f"\n{class_results.class_table(rows)}")
     return results
 
 
@@ -220,4 +219,4 @@ def measure_multi_label(logits, probabilities, labels, class_names, output):
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__)
+    flags.run(main, Config, __doc__)

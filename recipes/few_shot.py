@@ -36,9 +36,8 @@ import numpy as np
 
 from keras_vit import evaluation
 from keras_vit.data import PROTOCOLS
-from keras_vit.evaluation.command_line import DatasetFlags
-from keras_vit.training import command_line as cli
-from keras_vit.training import run_folder
+from keras_vit_programs import flags, run_folder
+from keras_vit_programs.evaluation_flags import DatasetFlags, describe_classifier
 
 FILES = ("results.json", "features.npz")
 PROBE_L2 = 1e-3
@@ -52,40 +51,40 @@ PROTOCOL = "few-shot"
 
 @dataclasses.dataclass(frozen=True)
 class Config(DatasetFlags):
-    protocol: str | None = cli.flag(
+    protocol: str | None = flags.flag(
         f"how images are resized: {', '.join(PROTOCOLS)}; default: as in "
         f"training if that is known, else {PROTOCOL}, the published one, which "
         "resizes to 256 pixels and crops the central 224"
     )
-    shots: tuple[int, ...] = cli.flag(
+    shots: tuple[int, ...] = flags.flag(
         "numbers of training images per class", (1, 5, 10, 25), minimum=1
     )
-    seeds: int = cli.flag(
+    seeds: int = flags.flag(
         "number of random samples of these images, which are averaged",
         3,
         minimum=1,
     )
-    l2: tuple[float, ...] = cli.flag(
+    l2: tuple[float, ...] = flags.flag(
         "one or more L2 penalties of the weights; all results are reported, "
         "and also which penalty has the highest mean accuracy over --shots",
         (1024.0,),
         above=0,
     )
-    neighbours: int = cli.flag(
+    neighbours: int = flags.flag(
         "number of nearest neighbors; 0 to leave out this evaluation",
         20,
         minimum=0,
     )
-    probe_l2: float | None = cli.flag(
+    probe_l2: float | None = flags.flag(
         f"L2 penalty of the linear probe; 0 for no probe; default: {PROBE_L2}, "
         f"and no probe if training images x classes exceed "
         f"{LARGEST_PROBE:,}, as for ImageNet",
         minimum=0,
     )
-    max_train: int | None = cli.flag(
+    max_train: int | None = flags.flag(
         "use only a random sample of N training images", minimum=1
     )
-    output: str | None = cli.flag(
+    output: str | None = flags.flag(
         "output folder; default: runs/few-shot- followed by the name of the dataset",
         metavar="DIR",
     )
@@ -93,7 +92,7 @@ class Config(DatasetFlags):
 
 def main(config):
     started = time.perf_counter()
-    with cli.user_errors():
+    with flags.user_errors():
         trained = config.trained()
         data = config.load_data(trained)
         if config.max_train:
@@ -107,7 +106,7 @@ def main(config):
         print(
             f"data      {data.name}: {data.num_train} training and "
             f"{data.num_test} test images, {len(data.class_names)} classes\n"
-            f"{trained.describe()}\n"
+            f"{describe_classifier(trained)}\n"
             f"features  {model.output.shape[-1]} columns\n"
             f"output    {output}",
             flush=True,
@@ -192,4 +191,4 @@ def show(results, config):
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__)
+    flags.run(main, Config, __doc__)

@@ -34,8 +34,18 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
-from keras_vit import evaluation, training
-from keras_vit.training import command_line as cli
+from keras_vit import training
+from keras_vit_programs import (
+    building,
+    class_results,
+    flags,
+    presets,
+    runs,
+    setup,
+    sizes,
+    studies,
+    teacher,
+)
 
 # For --weights without --preset, as measured in docs/transfer.md: AdamW's peak
 # learning rate for batches of 32 images, by --train. It is proportional to the
@@ -48,32 +58,32 @@ LOW_LEARNING_RATE = 3e-4
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.ModelFlags, cli.SweepFlags):
-    preset: str | None = cli.preset_flag(training.FINE_TUNING)
-    keep_head: bool = cli.flag(
+class Config(flags.ModelFlags, flags.SweepFlags):
+    preset: str | None = flags.preset_flag(presets.FINE_TUNING)
+    keep_head: bool = flags.flag(
         "do not replace the classification head of --weights, to train further "
         "on the same classes, such as those of a finished run",
         False,
     )
-    image_size: int | str | None = cli.flag(
+    image_size: int | str | None = flags.flag(
         "images are resized to N x N, or to height x width, such as 64x48; "
         "default: that of the dataset, its median if images differ in size, in "
         "whole patches; with --weights at most their image size and at least "
         "4 x 4 patches, from scratch at most 64; with --model 224",
         metavar="N|HxW",
     )
-    max_tokens: int | None = cli.flag(
+    max_tokens: int | None = flags.flag(
         "resize images to at most N patches and keep their aspect",
         minimum=1,
     )
-    steps: int | None = cli.flag(
+    steps: int | None = flags.flag(
         "training steps; default: 30 epochs, but from scratch at least 2400 "
         "(half of both for compact-hybrid on images above 40 pixels) and at "
         "most 300 epochs, and with --weights at least 100 and at most 500, or "
         "10000 for 20000 images or more, or 20000 for 500000 images or more",
         minimum=1,
     )
-    learning_rate: float | None = cli.flag(
+    learning_rate: float | None = flags.flag(
         "peak learning rate; default: that of --preset, else 0.003 from "
         "scratch (0.001 with a ResNet), and with --weights 0.03 for sgd and, "
         "for adamw, "
@@ -82,37 +92,37 @@ class Config(cli.ModelFlags, cli.SweepFlags):
         "times the square root of the batch size / 32",
         above=0,
     )
-    warmup: float | None = cli.flag(
+    warmup: float | None = flags.flag(
         "fraction of the steps in which the learning rate is warmed up, unless "
         "--warmup-steps is given; default: 0.1",
         minimum=0,
         below=1,
     )
-    optimizer: str | None = cli.flag(
+    optimizer: str | None = flags.flag(
         "sgd (momentum 0.9, by default without weight decay) or adamw; "
         "default: that of --preset, sgd for --weights with --sweep paper, "
         "whose learning rates are for it, else adamw",
         choices=("sgd", "adamw"),
     )
-    class_weights: str | None = cli.flag(
+    class_weights: str | None = flags.flag(
         "balanced: each class has the same part in the training loss, however "
         "many images it has; default: each image has the same",
         choices=("balanced",),
     )
-    train: str = cli.flag(
+    train: str = flags.flag(
         "trainable weights: all; head, only the new head; or lora, the head "
         "and low-rank updates of the query and value kernels",
         "all",
         choices=tuple(LEARNING_RATES),
     )
-    lora_rank: int = cli.flag("rank of --train lora", 8, minimum=1)
-    pooling: str | None = cli.flag(
+    lora_rank: int = flags.flag("rank of --train lora", 8, minimum=1)
+    pooling: str | None = flags.flag(
         "gap: the head reads the mean of the patches, after a new layer norm, "
         "as in the fine-tuning of MAE; default: what the head of --weights "
         "reads",
         choices=("gap",),
     )
-    layer_decay: float | None = cli.flag(
+    layer_decay: float | None = flags.flag(
         "layer-wise learning rate decay: the learning rate of each layer is "
         "this times that of the layer above; default: that of --preset, "
         f"{LAYER_DECAY} for --weights of a Vision Transformer with adamw and "
@@ -121,7 +131,7 @@ class Config(cli.ModelFlags, cli.SweepFlags):
         maximum=1,
     )
 
-    presets = training.FINE_TUNING
+    presets = presets.FINE_TUNING
 
     def __post_init__(self):
         super().__post_init__()
@@ -148,22 +158,22 @@ class Config(cli.ModelFlags, cli.SweepFlags):
 
 
 def main(config):
-    with cli.user_errors():
-        strategy, data, output = training.begin(config)
+    with flags.user_errors():
+        strategy, data, output = setup.begin(config)
     if config.sweep:
-        functions = train, resolve_config, training.load_run_data
-        config, data = training.sweep(*functions, config, data, strategy, output)
-    with cli.user_errors():
+        functions = train, resolve_config, setup.load_run_data
+        config, data = studies.sweep(*functions, config, data, strategy, output)
+    with flags.user_errors():
         config = resolve_config(config, data)
     results = train(config, data, strategy, output)
     if strategy.is_main:
-        training.print_results(results, output)
+        runs.print_results(results, output)
 
 
 def train(config, data, strategy, output, keep=True):
     """Trains with the settings of `resolve_config`, and saves the results."""
     summary = "fine-tuning" if config.weights else "from scratch"
-    with training.Run(config, data, strategy, output, summary) as run:
+    with runs.Run(config, data, strategy, output, summary) as run:
         # 1. Data: a function of the step to resume from, which returns endless
         # batches of (images, labels), and the batches of an evaluation.
         train_batches = run.train_batches(**training_options(config, data))
@@ -179,7 +189,7 @@ def train(config, data, strategy, output, keep=True):
         classes = len(data.class_names)
         metric = keras_vit.metrics.get_metric(data.multi_label, classes)
         model.compile(
-            optimizer=training.build_optimizer(config, schedule),
+            optimizer=setup.build_optimizer(config, schedule),
             loss=keras_vit.losses.get_loss(
                 config.loss, config.one_hot, config.label_smoothing
             ),
@@ -192,7 +202,7 @@ def train(config, data, strategy, output, keep=True):
         model.fit(**run.resume(model, schedule, train_batches, test))
 
         # 5. Results: the model, metrics, plots and settings.
-        return run.save(model, keep=keep, more=evaluation.write_class_results)
+        return run.save(model, keep=keep, more=class_results.write_class_results)
 
 
 def training_options(config, data):
@@ -204,7 +214,7 @@ def training_options(config, data):
 
 
 def build_model(config, data):
-    model = training.build_model(
+    model = building.build_model(
         config.model,
         config.weights,
         config.patch_size,
@@ -217,7 +227,7 @@ def build_model(config, data):
     )
     training.set_trainable(model, config.train, config.lora_rank)
     model = keras_vit.mixed_sizes(model) if config.max_tokens else model
-    return keras_vit.distillation.distill(model, config, data)
+    return teacher.distill(model, config, data)
 
 
 def learning_rate_schedule(config):
@@ -233,13 +243,13 @@ def resolve_config(given, data):
     """Fills in all settings that are None, as published or by the images."""
     config, side = given, data.image_size or data.median_side
     if not config.weights and config.model in (None, "compact-vit"):
-        model, image_size = training.choose_model_and_size(
+        model, image_size = sizes.choose_model_and_size(
             config.model, config.image_size, config.patch_size, side
         )
         config = dataclasses.replace(config, model=model, image_size=image_size)
-    spec = training.resolve_model_spec(config.model, config.weights, config.patch_size)
+    spec = sizes.resolve_model_spec(config.model, config.weights, config.patch_size)
     if config.keep_head:
-        training.check_classes(config.weights, data)
+        building.check_classes(config.weights, data)
     config = config.published.fill(config)
     if config.preset == "bit-hyperrule":
         small = data.image_size is not None and data.image_size < 96
@@ -249,7 +259,7 @@ def resolve_config(given, data):
         )
     default_size = spec["image_size"]
     if config.weights:
-        default_size = training.fine_tuning_size(spec, side)
+        default_size = sizes.fine_tuning_size(spec, side)
     config = config.with_sizes(spec, default_size, data.image_size, 64)
     if config.max_tokens and spec["stride"] != 1:
         raise ValueError(
@@ -320,4 +330,4 @@ def count_steps(config, batch_size, data):
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__)
+    flags.run(main, Config, __doc__)

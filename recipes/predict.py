@@ -39,8 +39,8 @@ import numpy as np
 import keras_vit
 from keras_vit import detection, evaluation, inspection
 from keras_vit.inspection.images import read_images
-from keras_vit.training import command_line as cli
-from keras_vit.training import run_folder
+from keras_vit_programs import evaluation_flags, flags, run_folder
+from keras_vit_programs.evaluation_flags import describe_classifier
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,30 +51,30 @@ DRAWN = 24  # maximum number of images in a figure
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(evaluation.EvaluationFlags):
-    images: tuple[str, ...] = cli.flag(
+class Config(evaluation_flags.EvaluationFlags):
+    images: tuple[str, ...] = flags.flag(
         "image files and folders of image files", (), "PATH"
     )
-    labels: str | None = cli.flag(
+    labels: str | None = flags.flag(
         "file of class names, one per line; default: those of the run, or "
         "ImageNet's for 1000 or 21843 classes",
         metavar="FILE",
     )
-    top: int | None = cli.flag(
+    top: int | None = flags.flag(
         "number of classes per image; default: 5, or for a model of several "
         "classes per image all that are more probable than 0.5",
         minimum=1,
     )
-    least_score: float = cli.flag(
+    least_score: float = flags.flag(
         "lowest score of the boxes of a detector", 0.4, minimum=0
     )
-    explain: bool = cli.flag(
+    explain: bool = flags.flag(
         f"also write {EXPLANATIONS}: for the first {DRAWN} images, which "
         "patches the score of the most likely class depends on",
         False,
     )
-    batch_size: int = cli.flag("images per batch", 32)
-    output: str = cli.flag("output folder", "runs/predict", "DIR")
+    batch_size: int = flags.flag("images per batch", 32)
+    output: str = flags.flag("output folder", "runs/predict", "DIR")
 
     def __post_init__(self):
         super().__post_init__()
@@ -83,8 +83,8 @@ class Config(evaluation.EvaluationFlags):
 
 
 def main(config):
-    with cli.user_errors():
-        cli.require("matplotlib")
+    with flags.user_errors():
+        flags.require("matplotlib")
         trained = config.trained()
         data, files = keras_vit.data.load_files(config.images, config.skip_bad_images)
         data = evaluation.fitted(data, trained)
@@ -94,7 +94,7 @@ def main(config):
             inspection.tokens.find_blocks(trained.model)
         is_detector = isinstance(trained.model.output, dict)
         if is_detector:
-            cli.refuse(
+            flags.refuse(
                 config,
                 *("labels", "top", "protocol"),
                 reason="is not for detectors",
@@ -103,7 +103,8 @@ def main(config):
             names = class_names(config, trained)
         output = run_folder.check_output(config.output, config.overwrite)
         print(
-            f"images    {len(files)}\n{trained.describe()}\noutput    {output}\n",
+            f"images    {len(files)}\n{describe_classifier(trained)}\n"
+            f"output    {output}\n",
             flush=True,
         )
         if is_detector:
@@ -121,7 +122,7 @@ def main(config):
     rows, predictions = [], []
     for path, classes in zip(files, found, strict=True):
         shown = "  ".join(f"{name} {p:.1%}" for _, name, p in classes) or "none"
-        print(f"{cli.printable(path)[-width:]:{width}}  {shown}")
+        print(f"{flags.printable(path)[-width:]:{width}}  {shown}")
         rows.append({"file": path})
         for i, (_, name, p) in enumerate(classes, start=1):
             rows[-1] |= {f"class_{i}": name, f"probability_{i}": f"{p:.6g}"}
@@ -147,7 +148,7 @@ def main(config):
     if config.explain:
         likely = decoded(chances[:DRAWN], 1, names, False)
         titles = [f"{name} {p:.0%}" for ((_, name, p),) in likely]
-        with cli.user_errors():  # of a quantized head, for example
+        with flags.user_errors():  # of a quantized head, for example
             options["image_size"] = trained.image_size
             figure = plot_explanations(trained.model, data, options, titles)
         save_figure(figure, output / EXPLANATIONS)
@@ -208,8 +209,8 @@ def save_boxes(config, trained, files, output):
             sides = (f"{x:.1f}" for x in box)
             row = (str(path), names[number], f"{score:.6g}", *sides)
             rows.append(dict(zip(columns, row, strict=True)))
-            texts.append(f"{cli.printable(names[number])} {score:.1%}")
-        print(f"{cli.printable(path)[-40:]}  {'  '.join(texts) or 'none'}")
+            texts.append(f"{flags.printable(names[number])} {score:.1%}")
+        print(f"{flags.printable(path)[-40:]}  {'  '.join(texts) or 'none'}")
         if len(drawn) < DRAWN // 3:  # in one row
             pictures.append(images[0] / 255)
             drawn.append(found)
@@ -239,10 +240,10 @@ def decoded(probabilities, top, names, multi_label):
     if likely:
         found = [[one for one in row if one[2] > 0.5] for row in found]
     return [
-        [(known_id, cli.printable(name), p) for known_id, name, p in row]
+        [(known_id, flags.printable(name), p) for known_id, name, p in row]
         for row in found
     ]
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__)
+    flags.run(main, Config, __doc__)

@@ -2,7 +2,7 @@
 
 "An Image is Worth 16x16 Words", Section 4.1 and Table 3
 (https://arxiv.org/abs/2010.11929). The values and sources of the presets are in
-keras_vit/training/presets.py.
+keras_vit_programs/presets.py.
 
   python recipes/pretrain.py --output runs/pretrained
       trains on handwritten digits, in minutes on 2 CPU cores, without a
@@ -47,7 +47,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
 from keras_vit import training
-from keras_vit.training import command_line as cli
+from keras_vit_programs import building, flags, presets, runs, setup, sizes, teacher
 
 # Flags of the encoder.
 ENCODER = (
@@ -60,48 +60,48 @@ ENCODER = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.SupervisedFlags):
-    preset: str | None = cli.preset_flag(training.PRE_TRAINING)
-    model: str | None = cli.flag(
-        f"one of {', '.join(training.MODEL_NAMES)}; default: that of "
+class Config(flags.SupervisedFlags):
+    preset: str | None = flags.preset_flag(presets.PRE_TRAINING)
+    model: str | None = flags.flag(
+        f"one of {', '.join(sizes.MODEL_NAMES)}; default: that of "
         "--preset, else compact-vit, of 4 layers of width 64"
     )
-    optimizer: str | None = cli.flag(
+    optimizer: str | None = flags.flag(
         "adam (beta 0.9 and 0.999) or sgd (momentum 0.9); default: that of "
         "--preset, else adam",
         choices=("adam", "sgd"),
     )
-    weight_decay: float | None = cli.flag(
+    weight_decay: float | None = flags.flag(
         "weight decay: at the peak learning rate, each step multiplies kernels "
         "by 1 minus this times the peak learning rate of --preset (0.003 "
         "without it), even if --learning-rate differs; default: that of "
         "--preset, else 0.05",
         minimum=0,
     )
-    decay: str | None = cli.flag(
+    decay: str | None = flags.flag(
         "decay of the learning rate: "
         f"{', '.join(keras_vit.schedules.DECAYS)} (that of BiT); default: "
         "that of --preset, else cosine",
         choices=tuple(keras_vit.schedules.DECAYS),
     )
-    head_bias: float | None = cli.flag(
+    head_bias: float | None = flags.flag(
         "initial bias of the head, such as -10 for sigmoid; default: that of "
         "--preset, else 0"
     )
-    augment: str | None = cli.flag(
+    augment: str | None = flags.flag(
         "level of RandAugment and mixup as in 'How to train your ViT?': "
         f"{', '.join(keras_vit.data.AUGREG)}; default: that of --preset, else "
         "none"
     )
-    representation_size: int | None = cli.flag(
+    representation_size: int | None = flags.flag(
         "units of the tanh layer before the head, 0 for none; default: the "
         "hidden size, as in the paper, or that of --preset",
         minimum=0,
     )
-    pooling: str | None = cli.flag(
+    pooling: str | None = flags.flag(
         "token, gap or map; default: that of --preset, else of the model"
     )
-    position_embedding: str | None = cli.flag(
+    position_embedding: str | None = flags.flag(
         "learned, sincos2d or none; default: that of --preset, else learned"
     )
 
@@ -112,21 +112,21 @@ class Config(cli.SupervisedFlags):
     # `weight_decay` is for this learning rate, which the preset has.
     published_rate: float | None = None
 
-    presets = training.PRE_TRAINING
+    presets = presets.PRE_TRAINING
 
 
 def main(given):
-    with cli.user_errors():
-        strategy, data, output = training.begin(given)
+    with flags.user_errors():
+        strategy, data, output = setup.begin(given)
         config = resolve_config(given, data)
     results = train(config, data, strategy, output, summary(given, config))
     if strategy.is_main:
-        training.print_results(results, output)
+        runs.print_results(results, output)
 
 
 def train(config, data, strategy, output, summary):
     """Trains with settings that `resolve_config` has filled in."""
-    with training.Run(config, data, strategy, output, summary) as run:
+    with runs.Run(config, data, strategy, output, summary) as run:
         # 1. Data: batches of (images, labels), with a weight for each image in
         # evaluations.
         train_batches = run.train_batches()
@@ -136,7 +136,7 @@ def train(config, data, strategy, output, summary):
         model = build_model(config, data)
 
         # 3. Optimizer, loss and metrics.
-        schedule = training.warmup_decay(config)
+        schedule = setup.warmup_decay(config)
         classes = len(data.class_names)
         metric = keras_vit.metrics.get_metric(data.multi_label, classes)
         model.compile(
@@ -158,8 +158,8 @@ def train(config, data, strategy, output, summary):
 
 def resolve_config(given, data):
     """Returns the config with values for all settings that are None."""
-    config = cli.resolve_pretraining(given, data)
-    spec = training.resolve_model_spec(config.model, None, given.patch_size)
+    config = flags.resolve_pretraining(given, data)
+    spec = sizes.resolve_model_spec(config.model, None, given.patch_size)
     mixup = config.mixup
     if mixup is None and config.augment in keras_vit.data.AUGREG:
         mixup = keras_vit.data.AUGREG[config.augment][2]
@@ -198,7 +198,7 @@ def build_model(config, data):
         arguments["preactivation"] = config.preactivation
     if config.positions_of_big_vision:
         arguments["position_prefix"] = "none"
-    model = training.build_model(
+    model = building.build_model(
         config.model,
         None,
         config.patch_size,
@@ -208,16 +208,16 @@ def build_model(config, data):
         **{**arguments, **config.encoder_arguments()},
     )
     if config.positions_of_big_vision:
-        training.models.initialize_positions(model, config.seed)
-    training.models.init_head_bias(model, config.head_bias)
-    return keras_vit.distillation.distill(model, config, data)
+        building.initialize_positions(model, config.seed)
+    building.init_head_bias(model, config.head_bias)
+    return teacher.distill(model, config, data)
 
 
 def build_optimizer(config, schedule):
     # As in the code of AugReg, the effective weight decay does not depend on
     # --learning-rate.
     decay = config.weight_decay * config.published_rate / config.learning_rate
-    return training.build_optimizer(config, schedule, weight_decay=decay)
+    return setup.build_optimizer(config, schedule, weight_decay=decay)
 
 
 def summary(given, config):
@@ -238,4 +238,4 @@ def summary(given, config):
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__)
+    flags.run(main, Config, __doc__)

@@ -20,7 +20,7 @@ docs/contrastive.md explains both and has what was measured.
       trains on your own images, in photos/CLASS/* (one class is enough)
 
 With --model, the defaults are the published settings, in MOMENTUM of
-keras_vit/training/presets.py; without it, they are for a small model. The
+keras_vit_programs/presets.py; without it, they are for a small model. The
 output folder contains encoder.keras (to fine-tune with --weights) and
 encoder.npz, model.keras (the whole model), metrics.csv, curves.png, config.json
 and, every --picture-every steps, attention/step-*.png: the attention of the
@@ -37,51 +37,50 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from keras_vit import evaluation, training
 from keras_vit.data import MultiCrop
-from keras_vit.training import command_line as cli
-from keras_vit.training import plots, pretraining
-from keras_vit.training.presets import MOMENTUM
+from keras_vit_programs import curves, flags, label_free, runs, setup
+from keras_vit_programs.presets import MOMENTUM
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.LabelFreeFlags):
-    method: str = cli.flag(
+class Config(flags.LabelFreeFlags):
+    method: str = flags.flag(
         f"one of {', '.join(MOMENTUM)}", "dino", choices=tuple(MOMENTUM)
     )
-    teacher_momentum: float | None = cli.flag(
+    teacher_momentum: float | None = flags.flag(
         "momentum of the moving average of the weights at the first step, "
         "which increases to 1; default: as published",
         minimum=0,
         below=1,
     )
-    teacher_temperature: float | None = cli.flag(
+    teacher_temperature: float | None = flags.flag(
         "for dino, temperature of the teacher's softmax; default: as published",
         above=0,
     )
-    no_centering: bool = cli.flag(
+    no_centering: bool = flags.flag(
         "for dino, do not center the teacher's outputs", False
     )
-    koleo_weight: float | None = cli.flag(
+    koleo_weight: float | None = flags.flag(
         "for dino, weight of DINOv2's KoLeo regularizer, which spreads the "
         "features; default: 0 with --model, as published, else 0.1",
         minimum=0,
     )
-    output_dim: int | None = cli.flag(
+    output_dim: int | None = flags.flag(
         "number of outputs of the head; default: as published", minimum=1
     )
-    frozen_steps: int | None = cli.flag(
+    frozen_steps: int | None = flags.flag(
         "for dino, number of steps in which the last layer is not trained; "
         "default: those of the first epoch",
         minimum=0,
     )
-    local_crops: int | None = cli.flag(
+    local_crops: int | None = flags.flag(
         "for dino, number of local crops; default: as published", minimum=0
     )
-    local_size: int | None = cli.flag(
+    local_size: int | None = flags.flag(
         "for dino, height and width of the local crops, in pixels; default: as "
         "published",
         minimum=1,
     )
-    clip: float | None = cli.flag(
+    clip: float | None = flags.flag(
         "maximum norm of the gradient of each variable, 0 for no clipping; "
         "default: as published",
         minimum=0,
@@ -99,13 +98,13 @@ class Config(cli.LabelFreeFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        cli.refuse(
+        flags.refuse(
             self,
             "accumulate",
             reason="splits a batch, on all of which the loss here depends",
             instead=", and use --remat to save memory",
         )
-        cli.refuse(
+        flags.refuse(
             self,
             "augment",
             reason="has no effect, as crops have augmentations of their own",
@@ -119,7 +118,7 @@ class Config(cli.LabelFreeFlags):
 
 
 def main(config):
-    training.launch(config, resolve_config, train)
+    setup.launch(config, resolve_config, train)
 
 
 def train(config, data, strategy, output):
@@ -127,7 +126,7 @@ def train(config, data, strategy, output):
     # A sharded model computes only if all processes call it.
     alone = strategy.is_main and strategy.num_devices == 1
     has_knn = alone and len(data.class_names) > 1 and not data.multi_label
-    with training.Run(config, data, strategy, output, config.method) as run:
+    with runs.Run(config, data, strategy, output, config.method) as run:
         # 1. Data: batches of random crops; labels are not used.
         def train_batches(start):
             return data.train(
@@ -144,17 +143,17 @@ def train(config, data, strategy, output):
         test = run.evaluation_batches()
 
         # 2. Model: a student and its moving average, with their own loss.
-        model = pretraining.build_momentum_model(config, data.channels)
+        model = label_free.build_momentum_model(config, data.channels)
 
         # 3. Optimizer.
-        schedule = training.warmup_decay(config)
+        schedule = setup.warmup_decay(config)
         model.compile(
             optimizer=build_optimizer(config, schedule),
             jit_compile=training.jit_compile(strategy),
         )
 
         # 4. Training, from the last checkpoint if there is one.
-        run.callbacks.append(pretraining.ReportCollapse(config.warmup_steps))
+        run.callbacks.append(label_free.ReportCollapse(config.warmup_steps))
         if alone:
             run.callbacks.append(attention_pictures(config, data, output))
         if has_knn:
@@ -163,14 +162,14 @@ def train(config, data, strategy, output):
         model.fit(**run.resume(model, schedule, train_batches, test))
 
         # 5. Results: encoder and whole model, metrics, plots and settings.
-        return run.save(model, pretraining.save_momentum_model)
+        return run.save(model, label_free.save_momentum_model)
 
 
 def attention_pictures(config, data, output):
     """Returns the callback that plots the attention of the class token."""
-    images = plots.some_test_images(config, data)
-    return pretraining.Pictures(
-        lambda model: pretraining.attention_rows(model, images, config.mode),
+    images = curves.some_test_images(config, data)
+    return label_free.Pictures(
+        lambda model: label_free.attention_rows(model, images, config.mode),
         output / "attention",
         config.picture_every or config.evaluate_every,
     )
@@ -178,9 +177,11 @@ def attention_pictures(config, data, output):
 
 def resolve_config(given, data):
     """Returns the config with values for all settings that are None."""
-    cli.check_is_vit(given.model)
+    flags.check_is_vit(given.model)
     # Digits of 8 x 8 pixels are enlarged, so that crops have several patches.
-    config = cli.resolve_pretraining(given, data, share=10, min_size=16, small_patch=4)
+    config = flags.resolve_pretraining(
+        given, data, share=10, min_size=16, small_patch=4
+    )
     if config.method == "dino":
         if config.local_crops and config.local_size % config.patch_size:
             raise ValueError(
@@ -199,10 +200,10 @@ def resolve_config(given, data):
 
 
 def build_optimizer(config, schedule):
-    optimizer = training.build_optimizer(
+    optimizer = setup.build_optimizer(
         config,
         schedule,
-        weight_decay=pretraining.weight_decay_schedule(config),
+        weight_decay=label_free.weight_decay_schedule(config),
         decay_kernels_only=False,
         clipnorm=config.clip or None,
         global_clipnorm=None,
@@ -212,4 +213,4 @@ def build_optimizer(config, schedule):
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__)
+    flags.run(main, Config, __doc__)

@@ -23,7 +23,7 @@ prediction of "An Image is Worth 16x16 Words", Appendix B.1.2
       trains on your own images, in photos/CLASS/* (one class is enough)
 
 With --model, the defaults are the published settings, in MASKED of
-keras_vit/training/presets.py; without it, they are for a small model. The
+keras_vit_programs/presets.py; without it, they are for a small model. The
 output folder contains encoder.keras (to fine-tune with --weights), model.keras
 (the whole model), metrics.csv, curves.png, config.json and, every
 --picture-every steps, reconstructions/step-*.png: images, masked images and
@@ -39,41 +39,42 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from keras_vit import training
 from keras_vit.schedules import WarmupMultiStep
-from keras_vit.training import command_line as cli
-from keras_vit.training import plots, pretraining
-from keras_vit.training.presets import MASKED
+from keras_vit_programs import curves, flags, label_free, runs, setup
+from keras_vit_programs.presets import MASKED
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.LabelFreeFlags):
-    method: str = cli.flag(f"one of {', '.join(MASKED)}", "mae", choices=tuple(MASKED))
-    mask_ratio: float | None = cli.flag(
+class Config(flags.LabelFreeFlags):
+    method: str = flags.flag(
+        f"one of {', '.join(MASKED)}", "mae", choices=tuple(MASKED)
+    )
+    mask_ratio: float | None = flags.flag(
         "fraction of the patches that are masked; default: 0.75 for mae, 0.6 "
         "for mim, 0.5 for mpp",
         above=0,
         below=1,
     )
-    masking: str = cli.flag(
+    masking: str = flags.flag(
         "for mim: random for random patches, block for blocks of patches",
         "random",
         choices=("random", "block"),
     )
-    mask_patch_size: int | None = cli.flag(
+    mask_patch_size: int | None = flags.flag(
         "for mim with random masks: height and width of the masked squares, "
         "in pixels; default: 32 with --model, else the patch size",
         minimum=1,
     )
-    target: str = cli.flag(
+    target: str = flags.flag(
         "for mpp, what is predicted: mean_color (with 3 bits), downsized (4 x "
         "4 mean colors) or pixels",
         "mean_color",
         choices=("mean_color", "downsized", "pixels"),
     )
-    decoder_layers: int | None = cli.flag(
+    decoder_layers: int | None = flags.flag(
         "for mae, number of decoder blocks; default: 8 with --model, else 2",
         minimum=1,
     )
-    decoder_width: int | None = cli.flag(
+    decoder_width: int | None = flags.flag(
         "for mae, width of the decoder; default: 512 with --model, else 32",
         minimum=1,
     )
@@ -87,20 +88,20 @@ class Config(cli.LabelFreeFlags):
 
 
 def main(config):
-    training.launch(config, resolve_config, train)
+    setup.launch(config, resolve_config, train)
 
 
 def train(config, data, strategy, output):
     """Trains with settings that `resolve_config` has filled in."""
     summary = f"{config.method}, {config.mask_ratio:.0%} masked"
-    with training.Run(config, data, strategy, output, summary) as run:
+    with runs.Run(config, data, strategy, output, summary) as run:
         # 1. Data: batches of images; labels are not used.
         train_batches = run.train_batches()
         test = run.evaluation_batches()
 
         # 2. Model: an encoder and a decoder or head that predicts the masked
         # patches. It computes its own loss.
-        model = pretraining.build_masked(config, data.channels)
+        model = label_free.build_masked(config, data.channels)
 
         # 3. Optimizer.
         schedule = learning_rate_schedule(config)
@@ -116,14 +117,14 @@ def train(config, data, strategy, output):
         model.fit(**run.resume(model, schedule, train_batches, test))
 
         # 5. Results: encoder and whole model, metrics, plots and settings.
-        return run.save(model, pretraining.save_masked)
+        return run.save(model, label_free.save_masked)
 
 
 def reconstructions(config, data, output):
     """Returns the callback that plots reconstructions."""
-    images, mode = plots.some_test_images(config, data), config.mode
-    return pretraining.Pictures(
-        lambda model: pretraining.reconstruction_rows(model, images, mode),
+    images, mode = curves.some_test_images(config, data), config.mode
+    return label_free.Pictures(
+        lambda model: label_free.reconstruction_rows(model, images, mode),
         output / "reconstructions",
         (config.picture_every or config.evaluate_every) * config.accumulate,
         config.accumulate,
@@ -132,8 +133,8 @@ def reconstructions(config, data, output):
 
 def resolve_config(given, data):
     """Returns the config with values for all settings that are None."""
-    cli.check_is_vit(given.model)
-    config = cli.resolve_pretraining(given, data)
+    flags.check_is_vit(given.model)
+    config = flags.resolve_pretraining(given, data)
     if given.masking == "block" and given.mask_patch_size is None:
         config = dataclasses.replace(config, mask_patch_size=None)
     unit, patch = config.mask_patch_size, config.patch_size
@@ -148,13 +149,13 @@ def resolve_config(given, data):
 def learning_rate_schedule(config):
     peak, warmup = config.learning_rate, config.warmup_steps
     if config.milestone is None:
-        return training.warmup_decay(config)
+        return setup.warmup_decay(config)
     milestones = [max(warmup, round(config.milestone * config.steps))]
     return WarmupMultiStep(peak, warmup, milestones, start=config.warmup_start * peak)
 
 
 def build_optimizer(config, schedule):
-    optimizer = training.build_optimizer(
+    optimizer = setup.build_optimizer(
         config,
         schedule,
         beta_2=config.beta_2,
@@ -166,4 +167,4 @@ def build_optimizer(config, schedule):
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__)
+    flags.run(main, Config, __doc__)

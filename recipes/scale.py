@@ -42,8 +42,8 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit import evaluation, training
-from keras_vit.training import command_line as cli
+from keras_vit import evaluation
+from keras_vit_programs import building, flags, run_folder, studies
 
 # Arguments of the model functions. Patches of a Vision Transformer are a
 # quarter of the image's height and width by default.
@@ -135,21 +135,21 @@ STUDIES = tuple(REPORTS)
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.StudyFlags):
-    study: str = cli.flag(
+class Config(flags.StudyFlags):
+    study: str = flags.flag(
         f"studies, separated by commas: {', '.join(STUDIES)}; or all",
         ",".join(FIRST),
         "LIST",
     )
-    image_size: int | None = cli.flag(
+    image_size: int | None = flags.flag(
         "images are resized to N x N, a multiple of 8", 32, minimum=8
     )
-    steps: int = cli.flag(
+    steps: int = flags.flag(
         "training steps of each model; compute also has a quarter of them",
         400,
         minimum=1,
     )
-    learning_rate: float | None = cli.flag(
+    learning_rate: float | None = flags.flag(
         "peak learning rate; default: 0.003 for Vision Transformers, 0.001 for "
         "models with a ResNet",
         above=0,
@@ -243,8 +243,8 @@ def points_of(study, steps):
 
 def main(config):
     started = time.perf_counter()
-    with cli.user_errors():
-        strategy = training.begin_study(config)
+    with flags.user_errors():
+        strategy = studies.begin_study(config)
         data = load(config, 1.0)
         config = dataclasses.replace(
             config,
@@ -252,19 +252,19 @@ def main(config):
             mode=config.mode or "tf",
             evaluate_every=config.evaluate_every or config.steps,
         )
-        output = training.open_study(config, f"scale-{data.name}", "study")
+        output = studies.open_study(config, f"scale-{data.name}", "study")
         if config.overwrite:
             for result in output.glob("models/*/point.json"):
                 result.unlink()
     results, rows = {}, {}
-    studies = studies_of(config)
-    total = len({p for s in studies for p in points_of(s, config.steps)})
-    for study in studies:
+    chosen = studies_of(config)
+    total = len({p for s in chosen for p in points_of(s, config.steps)})
+    for study in chosen:
         points = points_of(study, config.steps)
         for point in points:
             if point not in rows:
                 print(f"\n{len(rows) + 1} of {total}: {point.folder}")
-                rows[point] = training.measure_once(
+                rows[point] = studies.measure_once(
                     output / "models" / point.folder / "point.json",
                     measure,
                     *(config, strategy, output, point),
@@ -302,7 +302,7 @@ def measure(config, strategy, output, point):
         optimizer=point.optimizer,
         weight_decay=config.weight_decay if is_adam else None,
     )
-    trained = training.train_classifier(
+    trained = studies.train_classifier(
         config,
         data,
         strategy,
@@ -345,7 +345,7 @@ def build_model(config, data, point):
         "hybrid": keras_vit.HybridVisionTransformer,
     }[point.family]
     model = build(**inputs, **arguments)
-    training.models.spread_positions(model, config.seed)
+    building.spread_positions(model, config.seed)
     return model
 
 
@@ -421,7 +421,7 @@ def plot(study, panels):
     """Plots panels next to each other; of "compute", a line is the best value
     so far."""
     frontier = study == "compute"
-    figure = cli.require("matplotlib.figure").Figure(
+    figure = flags.require("matplotlib.figure").Figure(
         figsize=(5 * len(panels), 3.8), dpi=120, layout="constrained"
     )
     for axes, (title, lines) in zip(
@@ -439,7 +439,7 @@ def plot(study, panels):
                     color=points.get_color(),
                     linewidth=1,
                 )
-        ticker = cli.require("matplotlib.ticker")
+        ticker = flags.require("matplotlib.ticker")
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
@@ -464,7 +464,7 @@ def write_report(output, results, data):
         f"{section}\n\n![{name}.png]({name}.png)" for name, section in sections.items()
     )
     (output / "report.md").write_text(report + "\n")
-    training.save_json(
+    run_folder.save_json(
         {study: table for study, (table, _) in results.items()},
         output / "results.json",
     )
@@ -472,4 +472,4 @@ def write_report(output, results, data):
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__)
+    flags.run(main, Config, __doc__)

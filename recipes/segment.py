@@ -43,8 +43,16 @@ from keras_vit.distribution import get_strategy
 from keras_vit.evaluation import confusion_matrix, mean_iou, plot_segmentation
 from keras_vit.schedules import warmup_cosine
 from keras_vit.segmentation import LinearSegmenter, MeanIoU
-from keras_vit.training import command_line as cli
-from keras_vit.training import plots
+from keras_vit_programs import (
+    building,
+    curves,
+    flags,
+    run_folder,
+    runs,
+    setup,
+    sizes,
+    studies,
+)
 
 NUM_PICTURES = 6
 # Of the comparison: name: (whether it starts from the encoder, --train)
@@ -69,41 +77,43 @@ ENCODER = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.ModelFlags, cli.TrainingFlags):
-    dataset: str = cli.flag(
+class Config(flags.ModelFlags, flags.TrainingFlags):
+    dataset: str = flags.flag(
         "'digits', handwritten digits on photographs; a folder with images/ "
         "and masks/, or train/ and test/ with both; or, in TFDS, "
         "oxford_iiit_pet or scene_parse150",
         "digits",
         "NAME|FOLDER",
     )
-    model: str | None = cli.flag(
+    model: str | None = flags.flag(
         "a Vision Transformer or a hybrid: one of "
-        f"{', '.join(training.MODEL_NAMES)}; default: the architecture of "
+        f"{', '.join(sizes.MODEL_NAMES)}; default: the architecture of "
         "--weights, or without them compact-vit, of 4 layers of width 64"
     )
-    blocks: tuple[int, ...] = cli.flag(
+    blocks: tuple[int, ...] = flags.flag(
         "blocks whose feature maps the head reads, from 0; negative ones "
         "count from the last",
         (-1,),
     )
-    train: str = cli.flag(
+    train: str = flags.flag(
         "trainable weights: all, or head, the encoder frozen",
         "all",
         choices=("all", "head"),
     )
-    batch_size: int | None = cli.flag("images per step; default: 32", minimum=1)
-    ignore_value: int = cli.flag("value of the pixels of masks that have no class", 255)
-    scale: float | None = cli.flag(
+    batch_size: int | None = flags.flag("images per step; default: 32", minimum=1)
+    ignore_value: int = flags.flag(
+        "value of the pixels of masks that have no class", 255
+    )
+    scale: float | None = flags.flag(
         "images are scaled by a random factor between 1/X and X before they "
         "are cropped; default: 2, and 1.25 for digits",
         minimum=1,
     )
-    dropout: float = cli.flag(
+    dropout: float = flags.flag(
         "dropout rate of the head's features", 0.1, minimum=0, below=1
     )
-    weight_decay: float = cli.flag("weight decay of AdamW", 0.05, minimum=0)
-    warmup: float = cli.flag(
+    weight_decay: float = flags.flag("weight decay of AdamW", 0.05, minimum=0)
+    warmup: float = flags.flag(
         "fraction of the steps in which the learning rate is warmed up",
         0.1,
         minimum=0,
@@ -114,7 +124,7 @@ class Config(cli.ModelFlags, cli.TrainingFlags):
         super().__post_init__()
         if self.train == "head" and self.weights is None:
             raise ValueError("--train head needs an encoder: give --weights.")
-        cli.refuse(
+        flags.refuse(
             self,
             "accumulate",
             reason="splits a batch, on all pixels of which the loss and the "
@@ -128,7 +138,7 @@ class Config(cli.ModelFlags, cli.TrainingFlags):
                 "other features: leave them out, or give --train head. "
                 f"Received: {self.average_from or self.average:g}"
             )
-        cli.refuse(
+        flags.refuse(
             self,
             *("augment", "mixup", "cutmix", "erase", "holdout", "test_split"),
             reason="is for classifiers",
@@ -136,16 +146,16 @@ class Config(cli.ModelFlags, cli.TrainingFlags):
 
 
 def main(config):
-    with cli.user_errors():
-        strategy, data, output = training.begin(config, load=load)
+    with flags.user_errors():
+        strategy, data, output = setup.begin(config, load=load)
     if (config.dataset, config.model, config.weights) == ("digits", None, None):
         compare(config, data, strategy, output)
         return
-    with cli.user_errors():
+    with flags.user_errors():
         config = resolve_config(config, data)
     results = train(config, data, strategy, output)
     if strategy.is_main:
-        training.print_results(results, output)
+        runs.print_results(results, output)
 
 
 def load(config):
@@ -155,7 +165,7 @@ def load(config):
 def train(config, data, strategy, output):
     """Trains with the settings of `resolve_config`, and saves the results."""
     summary = "the head" if config.train == "head" else "encoder and head"
-    with training.Run(config, data, strategy, output, summary) as run:
+    with runs.Run(config, data, strategy, output, summary) as run:
         # 1. Data: batches of (images, masks).
         def train_batches(start):
             return data.train(
@@ -177,7 +187,7 @@ def train(config, data, strategy, output):
         # 3. Optimizer, loss and metrics.
         schedule = warmup_cosine(config.learning_rate, config.steps, config.warmup)
         model.compile(
-            optimizer=training.build_optimizer(config, schedule),
+            optimizer=setup.build_optimizer(config, schedule),
             loss=keras.losses.SparseCategoricalCrossentropy(
                 from_logits=True, ignore_class=data.ignore
             ),
@@ -192,7 +202,7 @@ def train(config, data, strategy, output):
         alone = strategy.num_devices == 1
 
         def write(model, output):
-            training.write_model(model, output / "model.keras")
+            runs.write_model(model, output / "model.keras")
             if alone:
                 write_segmentation(data, config, output)
 
@@ -224,7 +234,7 @@ def build_model(config, data):
 
 
 def build_encoder(config, input_shape, classes):
-    return training.build_model(
+    return building.build_model(
         config.model,
         config.weights,
         config.patch_size,
@@ -253,13 +263,13 @@ def write_segmentation(data, config, output):
             done += 1
     mean, by_class = mean_iou(confusion)
     columns = zip(data.class_names, by_class, confusion.sum(1), strict=True)
-    training.run_folder.save_csv(
+    run_folder.save_csv(
         [{"class": x, "iou": iou, "pixels": n} for x, iou, n in columns],
         output / "iou.csv",
     )
     images, masks, predicted = (np.stack(x) for x in zip(*shown, strict=True))
     plot_segmentation(
-        plots.unit_range(images, config.mode),
+        curves.unit_range(images, config.mode),
         masks,
         predicted,
         data.class_names,
@@ -274,8 +284,8 @@ def compare(config, data, strategy, output):
     Each training has a folder of its own. One that is finished is not repeated
     if the comparison is started again.
     """
-    folder = output / training.COMPARISON
-    with cli.user_errors():
+    folder = output / run_folder.COMPARISON
+    with flags.user_errors():
         encoder = dataclasses.replace(
             config,
             **ENCODER,
@@ -286,7 +296,7 @@ def compare(config, data, strategy, output):
             output=str(folder / "encoder"),
             overwrite=False,
         )
-        spec = training.resolve_model_spec(ENCODER["model"], None)
+        spec = sizes.resolve_model_spec(ENCODER["model"], None)
         check_blocks(config, spec["num_layers"])
         if config.overwrite and strategy.is_main:
             shutil.rmtree(folder, ignore_errors=True)
@@ -294,7 +304,7 @@ def compare(config, data, strategy, output):
         config = dataclasses.replace(config, overwrite=False)
     # The classifier learns images of single digits, without masks.
     (images, labels), test = keras_vit.data.single_digits()
-    accuracy = training.train_classifier(
+    accuracy = studies.train_classifier(
         encoder,
         keras_vit.data.from_arrays(images, labels, test, name="single-digits"),
         strategy,
@@ -304,7 +314,7 @@ def compare(config, data, strategy, output):
     )["test_accuracy"]
     scores = {"encoder": {"test_accuracy": accuracy}}
     for name, (from_encoder, what) in WAYS.items():
-        with cli.user_errors():
+        with flags.user_errors():
             one = dataclasses.replace(
                 config,
                 model=None if from_encoder else ENCODER["model"],
@@ -313,29 +323,29 @@ def compare(config, data, strategy, output):
                 output=str(folder / name),
             )
             one = resolve_config(one, data)
-            results = training.read_finished(one, folder / name)
+            results = studies.read_finished(one, folder / name)
         if results is None:
             if strategy.is_main:
-                cli.logger.info(f"\n{name}")
+                flags.logger.info(f"\n{name}")
             results = train(one, data, strategy, folder / name)
         keys = ("test_mean_iou", "seconds")
         scores[name] = {key: results[key] for key in keys}
     if strategy.is_main:
-        training.save_json(scores, output / "config.json")
+        run_folder.save_json(scores, output / "config.json")
         log_scores(scores, data.num_test, folder)
 
 
 def log_scores(scores, num_test, folder):
-    cli.logger.info(
+    flags.logger.info(
         f"\ndigits    a classifier of single digits has an accuracy of "
         f"{scores['encoder']['test_accuracy']:.4f}. Segmenters of {num_test} "
         "test images:\nencoder     mean IoU  seconds"
     )
     for name in WAYS:
         iou, seconds = scores[name].values()
-        cli.logger.info(f"{name:<10}  {iou:<8.4f}  {seconds:.0f}")
+        flags.logger.info(f"{name:<10}  {iou:<8.4f}  {seconds:.0f}")
     for name in WAYS:
-        cli.logger.info(f"  {folder / name / 'segmentation.png'}")
+        flags.logger.info(f"  {folder / name / 'segmentation.png'}")
 
 
 def check_blocks(config, count):
@@ -350,7 +360,7 @@ def check_blocks(config, count):
 
 def resolve_config(config, data):
     """Returns the config with values for all settings that are None."""
-    spec = training.resolve_model_spec(config.model, config.weights, config.patch_size)
+    spec = sizes.resolve_model_spec(config.model, config.weights, config.patch_size)
     if not spec["stride"]:
         raise ValueError(
             "Segmenters read the maps of Transformer blocks: give a Vision "
@@ -381,4 +391,4 @@ def resolve_config(config, data):
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__)
+    flags.run(main, Config, __doc__)

@@ -41,9 +41,8 @@ import numpy as np
 
 import keras_vit
 from keras_vit import training
-from keras_vit.training import command_line as cli
-from keras_vit.training import run_folder
 from keras_vit.training.checkpoint import check_same_run
+from keras_vit_programs import building, flags, run_folder, sizes
 
 RESULTS = "results.json"
 GROUPS = (*keras_vit.data.VTAB_GROUPS, "all")
@@ -52,36 +51,36 @@ FREE = ("tasks", "output", "overwrite")
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(cli.ModelFlags, cli.ProgramFlags):
-    weights: str | None = cli.flag(
+class Config(flags.ModelFlags, flags.ProgramFlags):
+    weights: str | None = flags.flag(
         "weights to fine-tune, which are required: the path or URL of a "
         "checkpoint of Google, timm or another library, or, with --model, the "
         "name of released weights, such as imagenet21k",
         metavar="FILE|NAME",
     )
-    tasks: tuple[str, ...] = cli.flag(
+    tasks: tuple[str, ...] = flags.flag(
         f"one or more of {', '.join(keras_vit.data.VTAB_TASKS)}; default: all",
         (),
         choices=tuple(keras_vit.data.VTAB_TASKS),
     )
-    validate: bool = cli.flag(
+    validate: bool = flags.flag(
         "train on 800 images and evaluate on the 200 validation images "
         "instead of the test set",
         False,
     )
-    image_size: int = cli.flag("images are resized to N x N", 384, minimum=1)
-    batch_size: int = cli.flag("images per step", 512, minimum=1)
-    steps: int = cli.flag("training steps per task", 2500, minimum=1)
-    learning_rate: float = cli.flag("peak learning rate", 0.01, above=0)
+    image_size: int = flags.flag("images are resized to N x N", 384, minimum=1)
+    batch_size: int = flags.flag("images per step", 512, minimum=1)
+    steps: int = flags.flag("training steps per task", 2500, minimum=1)
+    learning_rate: float = flags.flag("peak learning rate", 0.01, above=0)
     # vit_jax/configs/common.py has 500 warm-up steps.
-    warmup: float = cli.flag(
+    warmup: float = flags.flag(
         "fraction of the steps in which the learning rate is warmed up",
         0.2,
         minimum=0,
         below=1,
     )
-    output: str = cli.flag("output folder", "runs/vtab", "DIR")
-    overwrite: bool = cli.flag("run tasks again whose results are in --output", False)
+    output: str = flags.flag("output folder", "runs/vtab", "DIR")
+    overwrite: bool = flags.flag("run tasks again whose results are in --output", False)
 
     def __post_init__(self):
         super().__post_init__()
@@ -90,14 +89,14 @@ class Config(cli.ModelFlags, cli.ProgramFlags):
 
 
 def main(config):
-    with cli.user_errors():
+    with flags.user_errors():
         if config.mixed_precision:
             keras.config.set_dtype_policy("mixed_bfloat16")
-        cli.require("tensorflow_datasets")
-        spec = training.resolve_model_spec(config.model, config.weights)
+        flags.require("tensorflow_datasets")
+        spec = sizes.resolve_model_spec(config.model, config.weights)
         config = dataclasses.replace(config, mode=config.mode or spec["mode"])
         if spec["stride"]:
-            training.models.check_patch_size(
+            sizes.check_patch_size(
                 config.image_size, spec["patch_size"] * spec["stride"]
             )
         output, done = opened(config)
@@ -121,7 +120,7 @@ def main(config):
     show(done)
     print(f"  {output / RESULTS}")
     if missing:
-        raise cli.UserError(
+        raise flags.UserError(
             f"{len(missing)} tasks were left out, because their data could not "
             f"be had: {', '.join(missing)}. The reasons are above; the same "
             "command resumes with them."
@@ -164,7 +163,7 @@ def fine_tune(config, name, data):
     task = keras_vit.data.VTAB_TASKS[name]
     keras.utils.clear_session()
     keras.utils.set_random_seed(config.seed)
-    model = training.build_model(
+    model = building.build_model(
         config.model,
         config.weights,
         None,
@@ -240,4 +239,4 @@ def show(done):
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__)
+    flags.run(main, Config, __doc__)

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-import keras_vit_command as command
-from keras_vit.training import run_folder
-from keras_vit.training.command_line import TrainingFlags
+import keras_vit_programs.command as command
+from keras_vit_programs import run_folder
+from keras_vit_programs.flags import TrainingFlags
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -29,7 +29,7 @@ PROGRAMS = [name for name in command.COMMANDS if name != "serve-page"]
 
 HELP = """
 import contextlib, sys
-import keras_vit_command as command
+from keras_vit_programs import command
 for name in sys.argv[1:]:
     with contextlib.suppress(SystemExit):
         command.main([name, "--help"] if name else [])
@@ -144,7 +144,7 @@ def test_messages_of_tensorflow_are_hidden(folder, ending, printed):
     found = subprocess.run(
         [
             *(sys.executable, "-c"),
-            "import os, sys, keras_vit_command as c; sys.tracebacklimit = 0; "
+            "import os, sys, keras_vit_programs.command as c; sys.tracebacklimit = 0; "
             "c.import_tensorflow(); os.write(2, b' and the next one')",
         ],
         env={**os.environ, "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3"},
@@ -160,7 +160,9 @@ def test_messages_of_tensorflow_are_hidden(folder, ending, printed):
 def test_tensorflow_is_imported_without_stderr(folder):
     (folder / "tensorflow.py").touch()
     paths = os.pathsep.join([str(folder), str(command.recipes().parent)])
-    code = "import keras_vit_command as c; c.import_tensorflow(); print('next')"
+    code = (
+        "import keras_vit_programs.command as c; c.import_tensorflow(); print('next')"
+    )
     found = subprocess.run(
         ["sh", "-c", '"$0" -c "$1" 2>&-', sys.executable, code],
         env={**os.environ, "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3"},

@@ -13,8 +13,8 @@ import tomllib
 import pytest
 
 import keras_vit
-from keras_vit import _requirements
-from keras_vit.models.config import FOREIGN_ARGUMENT_NAMES
+from keras_vit.models.arguments import FOREIGN_ARGUMENT_NAMES
+from keras_vit.utils import requirements
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -52,13 +52,13 @@ def test_missing_backend_is_reported(
     if keras_json:
         config = json.dumps({"backend": keras_json})
         (tmp_path / "keras.json").write_text(config)
-    monkeypatch.setattr(_requirements, "_is_installed", installed.__contains__)
+    monkeypatch.setattr(requirements, "_is_installed", installed.__contains__)
     monkeypatch.delitem(sys.modules, "keras")
     with pytest.raises(ImportError, match=text):
-        _requirements.check()
-    monkeypatch.setattr(_requirements, "_is_installed", lambda name: True)
+        requirements.check()
+    monkeypatch.setattr(requirements, "_is_installed", lambda name: True)
     if variable != "pytorch":
-        _requirements.check()
+        requirements.check()
 
 
 def test_import_reports_a_wrong_backend():
@@ -80,11 +80,11 @@ def test_import_reports_a_wrong_backend():
 def test_old_keras_raises(monkeypatch):
     found = {}
     monkeypatch.setattr("importlib.metadata.version", found.get)
-    major, minor, patch = _requirements.KERAS
+    major, minor, patch = requirements.KERAS
     older = ("2.15.0", f"{major}.{minor - 1}.3", f"{major}.{minor}.{patch - 1}")
     for found["keras"] in older:
         with pytest.raises(ImportError, match="this is Keras [23]"):
-            _requirements.check()
+            requirements.check()
     for found["keras"] in (
         f"{major}.{minor}.{patch}",
         f"{major}.{minor + 1}rc1",
@@ -92,12 +92,12 @@ def test_old_keras_raises(monkeypatch):
         f"{major + 1}.0.dev1",
         f"{major + 1}a1",
     ):
-        _requirements.check()
+        requirements.check()
 
 
 def test_required_keras_version_matches_pyproject():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = ".".join(map(str, _requirements.KERAS))
+    wanted = ".".join(map(str, requirements.KERAS))
     assert f"keras>={wanted}" in project["dependencies"]
 
 

@@ -11,8 +11,8 @@ import shutil
 import pytest
 
 import keras_vit
-import keras_vit_command
 from keras_vit.weights.released import ALIASES, RELEASED
+from keras_vit_programs import command
 from tests.recipes import programs
 
 pytestmark = pytest.mark.backends("torch")
@@ -23,9 +23,9 @@ TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
 TEXTS["recipes/README.md"] = (ROOT / "recipes" / "README.md").read_text()
 # The files that define the options of the programs in `tools/`.
 SOURCES = {
-    "convert": ("keras_vit/convert.py",),
-    "report": ("keras_vit/inspection/command_line.py",),
-    "export": ("keras_vit/exporting.py",),
+    "convert": ("keras_vit_programs/convert.py",),
+    "report": ("keras_vit_programs/report.py",),
+    "export": ("keras_vit_programs/export.py",),
     "benchmark": (),
 }
 BLOCKS = {
@@ -104,9 +104,7 @@ def commands():
 
 # Programs by the command that runs them; the others are named as they are.
 COMMANDS = {
-    name: target
-    for name, (target, *_) in keras_vit_command.COMMANDS.items()
-    if ".py" in target
+    name: target for name, (target, *_) in command.COMMANDS.items() if ".py" in target
 }
 RECIPES = [path.stem for path in (ROOT / "recipes").glob("*.py")]
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import convert as _cli
 from keras_vit.layers.resampling import resample, resample_embedding
+from keras_vit_programs import convert as _cli
 from tests import golden_data
 
 

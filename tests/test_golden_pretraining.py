@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import convert as _cli
 from keras_vit import pretraining
 from keras_vit.converters import open_checkpoint
 from keras_vit.weights.files import read
 from keras_vit.weights.formats import FORMATS
+from keras_vit_programs import convert as _cli
 from tests import golden_data
 from tests.harness import numpy
 

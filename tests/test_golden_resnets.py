@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from keras_vit import convert as _cli
 from keras_vit.converters import load, open_checkpoint
 from keras_vit.weights.files import read, write
+from keras_vit_programs import convert as _cli
 from tests import golden_data
 from tests.golden_data import RESNET_TOLERANCE, RESNETS
 

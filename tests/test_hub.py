@@ -11,10 +11,11 @@ import pytest
 import safetensors.numpy
 
 import keras_vit
-from keras_vit import convert, hub
-from keras_vit.inspection.report import class_names
-from keras_vit.training.models import build_model
+from keras_vit import hub
+from keras_vit.evaluation.classifiers import class_names
 from keras_vit.weights.checkpoint import open_checkpoint
+from keras_vit_programs import convert
+from keras_vit_programs.building import build_model
 from tests.small import randomize
 
 SIZES = {

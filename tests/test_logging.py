@@ -4,8 +4,10 @@ import logging
 
 import pytest
 
-from keras_vit import _logging, training
-from keras_vit.training import callbacks
+from keras_vit import training
+from keras_vit.utils.logging import log_file, show
+from keras_vit.utils.logging import logger as package_logger
+from keras_vit_programs import rows
 from tests.training import run_small
 from tests.training.fitting import fit
 
@@ -15,7 +17,7 @@ pytestmark = pytest.mark.backends("torch")
 @pytest.fixture
 def logger(monkeypatch):
     """The logger of a process in which no handler was added."""
-    logger = _logging.logger
+    logger = package_logger
     monkeypatch.setattr(logger, "handlers", [])
     monkeypatch.setattr(logger, "propagate", True)
     level = logger.level
@@ -27,14 +29,14 @@ def logger(monkeypatch):
 def train(folder):
     folder.mkdir()
     model, schedule = run_small.build()
-    metrics = training.CSVMetrics(folder / "metrics.csv", 4, schedule)
+    metrics = rows.CSVMetrics(folder / "metrics.csv", 4, schedule)
     fit(
         model,
         run_small.Stream,
         run_small.Stream(100, count=1),
         steps=2,
         interval=1,
-        callbacks=[metrics, callbacks.Progress(metrics, 2)],
+        callbacks=[metrics, rows.Progress(metrics, 2)],
         checkpoints=training.ResumableCheckpoint(folder / "checkpoints", 100),
     )
 
@@ -44,8 +46,8 @@ def test_training_shows_its_lines_once_where_that_was_asked_for(
 ):
     train(tmp_path / "silent")
     assert capsys.readouterr().out == ""
-    _logging.show()
-    _logging.show()
+    show()
+    show()
     train(tmp_path / "shown")
     logger.warning("a warning")
     shown = capsys.readouterr()
@@ -62,6 +64,6 @@ def test_a_log_file_takes_any_name(logger, tmp_path, monkeypatch):
     # xdist cannot send a message with such bytes, which pytest would record.
     monkeypatch.setattr(logger, "propagate", False)
     path = tmp_path / "log.txt"
-    with _logging.log_file(path):
+    with log_file(path):
         logger.warning("é \udcff")
     assert path.read_bytes().decode().endswith("  é \\udcff\n")

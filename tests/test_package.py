@@ -26,8 +26,8 @@ optimizers preprocess_input pretraining save schedules segmentation training
 
 @pytest.mark.backends("torch")
 def test_public_names():
-    internal = {"models", "preprocessing", "checkpoints", "downloads"}
-    internal |= {"convert", "exporting", "web", "weights"}  # of tools
+    internal = {"models", "preprocessing", "downloads", "utils", "verification"}
+    internal |= {"exporting", "load_save", "web", "weights"}  # of programs
     found = {name for name in dir(keras_vit) if not name.startswith("_")}
     assert sorted(found - internal) == sorted(PUBLIC)
     assert not hasattr(keras_vit, "__wrapped__")

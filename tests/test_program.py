@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from keras_vit._program import nearest_flag
+from keras_vit_programs.console import nearest_flag
 
 pytestmark = pytest.mark.backends("torch")
 

@@ -52,7 +52,7 @@ def test_one_backend_alone_is_enough(tmp_path):
     code = """
 import keras, numpy as np
 import keras_vit
-from keras_vit.convert import main
+from keras_vit_programs.convert import main
 
 def build(**arguments):
     return keras_vit.VisionTransformer(

@@ -107,7 +107,7 @@ def main():
         for program in (TRAIN, LOAD, PHOTOS):
             run(python, "-c", textwrap.dedent(program), cwd=empty)
         options = ["model.keras", "copy.npz", "--to", "vit_jax"]
-        run(python, "-m", "keras_vit.convert", *options, cwd=empty)
+        run(python, "-m", "keras_vit_programs.convert", *options, cwd=empty)
         for line in COMMANDS.strip().splitlines():
             run(python.with_name("keras-vit"), *line.split(), cwd=empty)
         for name in ("runs/photos/confusion.png", "served/saved_model.pb"):

@@ -25,6 +25,6 @@ def skip_package_init():
 
 if __name__ == "__main__":
     skip_package_init()
-    from keras_vit.convert import main
+    from keras_vit_programs.convert import main
 
     sys.exit(main())

@@ -7,6 +7,6 @@ if __name__ == "__main__":
     # Hide TensorFlow's start-up messages.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from keras_vit.exporting import main
+    from keras_vit_programs.export import main
 
     sys.exit(main())

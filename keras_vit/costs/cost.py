@@ -7,10 +7,11 @@ from typing import Any, Unpack
 
 import keras
 
-from keras_vit import _checks, models
-from keras_vit._types import Config
+from keras_vit import models
 from keras_vit.config import ModelArguments
 from keras_vit.costs.trace import LayerCost, trace
+from keras_vit.utils import checks
+from keras_vit.utils.types import Config
 
 
 def cost(
@@ -66,7 +67,7 @@ def cost(
         arguments["num_heads"] = num_heads
     if isinstance(model, str):
         size = 224 if image_size is None else image_size
-        size = _checks.positive_pair("image_size", size)
+        size = checks.positive_pair("image_size", size)
         rows = _trace_named(model, (*size, channels), arguments)
         return Cost(model, tuple(rows))
     if arguments:
@@ -84,7 +85,7 @@ def _trace_named(
     """Returns the costs of a named model's layers, without its weights."""
     functions = ("VisionTransformer", "HybridVisionTransformer", "BiT")
     known = (*models.VARIANTS, *models.BIT_VARIANTS, *functions)
-    function = getattr(models, _checks.one_of("model", name, known))
+    function = getattr(models, checks.one_of("model", name, known))
 
     def build_and_trace() -> list[LayerCost]:
         with keras.StatelessScope(initialize_variables=False):
@@ -150,12 +151,12 @@ class Cost:
         >>> round(found.training(303e6, 14)["exaflops"])
         4258
         """
-        images = _checks.positive_float("images", images)
-        epochs = _checks.positive_float("epochs", epochs)
+        images = checks.positive_float("images", images)
+        epochs = checks.positive_float("epochs", epochs)
         operations = 6 * self.macs * images * epochs
         found = {"exaflops": operations / 1e18}
         if rate is not None:
-            rate = _checks.positive_float("rate", rate)
+            rate = checks.positive_float("rate", rate)
             found["core_days"] = operations / rate / 86400
         return found
 

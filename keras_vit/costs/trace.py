@@ -8,11 +8,11 @@ from typing import Any
 
 import keras
 
-from keras_vit import _checks
 from keras_vit import layers as keras_vit_layers
-from keras_vit._types import Tensor
 from keras_vit.models.features import check_takes_images, for_another_size
 from keras_vit.segmentation import eomt
+from keras_vit.utils import checks
+from keras_vit.utils.types import Tensor
 
 # A shape without the batch axis.
 Shape = tuple[int, ...]
@@ -67,7 +67,7 @@ def trace(
     check_takes_images(model)
     shape = tuple(model.inputs[0].shape[1:])
     if image_size is not None:
-        size = _checks.positive_pair("image_size", image_size)
+        size = checks.positive_pair("image_size", image_size)
         shape = (*size, shape[-1])
     if None in shape:
         raise ValueError(

@@ -9,9 +9,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._images import open_image
-from keras_vit._program import require
-from keras_vit._types import Array, Tensor
+from keras_vit.utils.images import open_image
+from keras_vit.utils.optional import require
+from keras_vit.utils.types import Array, Tensor
 
 # The published random crop: fractions of the image's area, and ratios of width
 # to height (tf.image's default).

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._types import Array, Dataset, StrPath, Tensor
 from keras_vit.data import mixing
 from keras_vit.data._decode import decode, tf
 from keras_vit.data.dataset import ImageDataset, PipelineOptions, local_evaluation_rows
 from keras_vit.data.labels import warn_missing_classes
-from keras_vit.data.mixed_sizes import pack
 from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.data.randaugment import AUGREG, rand_augment
+from keras_vit.data.token_budget import pack
 from keras_vit.distribution.sharding import without_autotune
 from keras_vit.preprocessing import preprocess_input
+from keras_vit.utils.types import Array, Dataset, StrPath, Tensor
 
 FOREVER = np.iinfo(np.int64).max
 # tf.data hands on the text of an error, and no object: what was raised. Each

@@ -8,9 +8,9 @@ from typing import TypeAlias
 import keras
 import numpy as np
 
-from keras_vit._types import Array
 from keras_vit.data import mixing
 from keras_vit.data.dataset import ImageDataset, PipelineOptions, local_evaluation_rows
+from keras_vit.utils.types import Array
 
 # Images and labels: classes, rows of one-hot labels, or masks.
 _Pair: TypeAlias = tuple[Array, Array]

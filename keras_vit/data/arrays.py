@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._types import Array, ArrayLike, Tensor
-from keras_vit._warnings import warn
 from keras_vit.data._decode import tf
 from keras_vit.data._pipeline import listed_dataset
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.splits import make_splits, parse_holdout
+from keras_vit.utils.types import Array, ArrayLike, Tensor
+from keras_vit.utils.warnings import warn
 
 
 def from_arrays(

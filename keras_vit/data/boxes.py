@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit._program import require
-from keras_vit._types import Array
 from keras_vit.data.canvases import BOXES_SIZE, digit_boxes
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.labels import summarize
 from keras_vit.data.masks import read_image
 from keras_vit.data.segmentation import Crop, cropped_dataset
+from keras_vit.utils.optional import require
+from keras_vit.utils.types import Array
 
 _COLUMNS = ("path", "class", "x_min", "y_min", "x_max", "y_max")
 # A box of which less remains in a crop is left out.

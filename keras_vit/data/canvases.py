@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit._program import require
-from keras_vit._types import Array
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.digits import resize
 from keras_vit.data.segmentation import masked_dataset, resize_image
 from keras_vit.data.splits import stratified_split
+from keras_vit.utils.optional import require
+from keras_vit.utils.types import Array
 
 IGNORE = 255
 CLASS_NAMES = ("background", *"0123456789")

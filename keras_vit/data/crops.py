@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit._types import Tensor
 from keras_vit.data._decode import decode, tf
 from keras_vit.data.protocols import height_and_width, random_resized_crop
 from keras_vit.preprocessing import preprocess_input
+from keras_vit.utils.types import Tensor
 
 # Weights of red, green and blue in Pillow's conversion to gray.
 _LUMA = (0.299, 0.587, 0.114)

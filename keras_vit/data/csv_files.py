@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit._types import Array, StrPath
-from keras_vit._warnings import warn
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.folders import files_dataset
 from keras_vit.data.image_files import validate_images
 from keras_vit.data.labels import encode_labels, summarize
 from keras_vit.data.splits import make_splits, parse_holdout
+from keras_vit.utils.types import Array, StrPath
+from keras_vit.utils.warnings import warn
 
 # What the columns may be called, in the order in which they are looked for.
 COLUMNS = {

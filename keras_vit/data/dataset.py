@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._program import printable
-from keras_vit._types import Array, ArrayLike
 from keras_vit.data.crops import MultiCrop
 from keras_vit.data.erasing import RandomErasing
-from keras_vit.data.mixed_sizes import TokenBudget
 from keras_vit.data.protocols import PROTOCOLS, height_and_width
 from keras_vit.data.randaugment import AUGREG
+from keras_vit.data.token_budget import TokenBudget
+from keras_vit.utils.text import printable
+from keras_vit.utils.types import Array, ArrayLike
 
 MODES = ("tf", "torch", "clip")
 

@@ -4,14 +4,14 @@ import functools
 
 import numpy as np
 
-from keras_vit._program import require
-from keras_vit._types import Array
 from keras_vit.data.array_source import ArraySource, TrainBatches
 from keras_vit.data.arrays import from_arrays
 from keras_vit.data.dataset import ImageDataset, PipelineOptions
 from keras_vit.data.protocols import height_and_width
 from keras_vit.data.splits import stratified_split
 from keras_vit.layers.resampling import resampling_matrix
+from keras_vit.utils.optional import require
+from keras_vit.utils.types import Array
 
 BACKGROUND = -1.0
 ENLARGED = 32  # pixels; the size from which random crops are cut

@@ -4,8 +4,8 @@ import dataclasses
 import math
 from typing import Any
 
-from keras_vit._types import Tensor
 from keras_vit.data._decode import tf
+from keras_vit.utils.types import Tensor
 
 ATTEMPTS = 10  # to find a rectangle that fits the image, as in timm
 

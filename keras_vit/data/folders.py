@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from keras_vit._types import Array, StrPath
-from keras_vit._warnings import warn
 from keras_vit.data._decode import decode, tf
 from keras_vit.data._pipeline import listed_dataset
 from keras_vit.data.dataset import ImageDataset
@@ -22,6 +20,8 @@ from keras_vit.data.image_files import (
 )
 from keras_vit.data.labels import summarize, warn_similar_names
 from keras_vit.data.splits import TEST_SPLITS, make_splits
+from keras_vit.utils.types import Array, StrPath
+from keras_vit.utils.warnings import warn
 
 _THUMBNAIL_SIDE = 512
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._checks import check_image_mode
-from keras_vit._images import open_image
-from keras_vit._types import Array
 from keras_vit.data.arrays import indexed_dataset
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.labels import encode_labels
 from keras_vit.data.splits import TEST_SPLITS, parse_holdout
+from keras_vit.utils.checks import check_image_mode
+from keras_vit.utils.images import open_image
+from keras_vit.utils.types import Array
 
 
 def from_huggingface(

@@ -6,12 +6,12 @@ import pathlib
 import statistics
 from collections.abc import Sequence
 
-from keras_vit._images import open_image
-from keras_vit._program import require
-from keras_vit._types import StrPath
-from keras_vit._warnings import warn
 from keras_vit.data._decode import decode, tf
 from keras_vit.data.labels import summarize
+from keras_vit.utils.images import open_image
+from keras_vit.utils.optional import require
+from keras_vit.utils.types import StrPath
+from keras_vit.utils.warnings import warn
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 # Beginnings of the names of files and folders that programs write.

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._types import Array
-from keras_vit._warnings import warn
+from keras_vit.utils.types import Array
+from keras_vit.utils.warnings import warn
 
 _MAX_LISTED = 5
 

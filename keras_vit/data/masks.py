@@ -15,10 +15,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from keras_vit._images import open_image
-from keras_vit._program import require
-from keras_vit._types import Array
-from keras_vit._warnings import warn
 from keras_vit.data.canvases import IGNORE, digit_canvases
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.huggingface import to_pixels
@@ -26,6 +22,10 @@ from keras_vit.data.image_files import image_files
 from keras_vit.data.labels import summarize
 from keras_vit.data.segmentation import masked_dataset
 from keras_vit.data.splits import split_by_path
+from keras_vit.utils.images import open_image
+from keras_vit.utils.optional import require
+from keras_vit.utils.types import Array
+from keras_vit.utils.warnings import warn
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 _THREADS = min(8, os.cpu_count() or 1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._types import Tensor
+from keras_vit.utils.types import Tensor
 
 
 def mixup(

@@ -19,14 +19,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit import _checks
-from keras_vit._types import Tensor
 from keras_vit.data._decode import (
     decode,
     sample_crop_window,
     sample_resized_crop_window,
     tf,
 )
+from keras_vit.utils import checks
+from keras_vit.utils.types import Tensor
 
 # Data sets of images smaller than this are treated like CIFAR. The limit of
 # 96 x 96 pixels is that of BiT-HyperRule.
@@ -38,7 +38,37 @@ def height_and_width(
 ) -> tuple[int, int]:
     """Returns an image size, an integer or `(height, width)`, as a pair of
     positive integers; raises a `ValueError` for others."""
-    return _checks.positive_pair("image_size", size)
+    return checks.positive_pair("image_size", size)
+
+
+def size_text(image_size: int | tuple[int, ...] | list[int]) -> str:
+    """Returns an image size as text, such as "64"
+    or, if height and width differ, "64x48"."""
+    height, width = height_and_width(image_size)
+    return str(height) if height == width else f"{height}x{width}"
+
+
+def parse_image_size(
+    value: Any, name: str = "image_size"
+) -> int | tuple[int, int] | None:
+    """Returns an image size, such as 64, "64" or "64x48", as an
+    integer or, if they differ, `(height, width)`; raises a `ValueError` if it
+    is no size."""
+    if value is None:
+        return None
+    sides = value if isinstance(value, tuple | list) else str(value).split("x")
+    try:
+        height, width = (
+            2 * [int(n) for n in sides] if len(sides) == 1 else map(int, sides)
+        )
+        if min(height, width) < 1:
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f"{name} must be 1 or more, such as 64, or height x width, such as "
+            f"64x48. Received: {value}"
+        ) from None
+    return height if height == width else (height, width)
 
 
 def as_integers(pixels: Tensor) -> Tensor:

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._types import Tensor
 from keras_vit.data._decode import tf
 from keras_vit.data.protocols import height_and_width
+from keras_vit.utils.types import Tensor
 
 # Level: number of operations per image, their magnitude, and the p of mixup's
 # Beta(p, p) at this level. ("How to train your ViT?", big_vision/configs)

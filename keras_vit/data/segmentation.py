@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit._program import require
-from keras_vit._types import Array
 from keras_vit.data.array_source import ArraySource
 from keras_vit.data.dataset import ImageDataset, PipelineOptions
 from keras_vit.preprocessing import preprocess_input
+from keras_vit.utils.optional import require
+from keras_vit.utils.types import Array
 
 _THREADS = min(8, os.cpu_count() or 1)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._types import Array, ArrayLike
+from keras_vit.utils.types import Array, ArrayLike
 
 # The first of these splits or folders that is there, and has labels, is
 # evaluated on.

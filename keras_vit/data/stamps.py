@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit import _checks
-from keras_vit._program import require
-from keras_vit._types import Array, StrPath
 from keras_vit.data.boxes import boxes_dataset
 from keras_vit.data.canvases import free_place, photo_window, photographs
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.masks import open_image
+from keras_vit.utils import checks
+from keras_vit.utils.optional import require
+from keras_vit.utils.types import Array, StrPath
 
 _MOST = 3  # pictures on a photograph
 _SIDES = 0.25, 0.6  # of a picture, as fractions of that of the photograph
@@ -42,7 +42,7 @@ def load_stamps(
         ValueError: if there is no class of five pictures or more, or a picture
             cannot be read.
     """
-    size = _checks.positive_int("size", size)
+    size = checks.positive_int("size", size)
     root = pathlib.Path(folder).expanduser()
     parts = {"train": [], "test": []}
     names = []

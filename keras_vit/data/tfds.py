@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._program import require
-from keras_vit._types import Dataset, Tensor
 from keras_vit.data._decode import import_tensorflow, tf
 from keras_vit.data._pipeline import FOREVER, ImageSource, check_label, keep_local_rows
 from keras_vit.data.dataset import ImageDataset, PipelineOptions
 from keras_vit.data.splits import TEST_SPLITS
+from keras_vit.utils.optional import require
+from keras_vit.utils.types import Dataset, Tensor
 
 SHUFFLE_BUFFER = 50_000  # encoded images, as in the paper's code
 # Number of slices of a training split of many files that are read concurrently.

@@ -5,12 +5,12 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from keras_vit._program import require
-from keras_vit._types import Dataset, Tensor
 from keras_vit.data._decode import import_tensorflow, tf
 from keras_vit.data._pipeline import ImageSource, shuffled_table
 from keras_vit.data.dataset import ImageDataset, PipelineOptions
 from keras_vit.data.tfds import download, evaluation_stream, open_builder, read_examples
+from keras_vit.utils.optional import require
+from keras_vit.utils.types import Dataset, Tensor
 
 VTAB_GROUPS = ("natural", "specialized", "structured")
 NATURAL, SPECIALIZED, STRUCTURED = VTAB_GROUPS

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._types import Array, Tensor
+from keras_vit.utils.types import Array, Tensor
 
 # Constants of GFL for COCO, in mmdetection.
 _LEAST_SCORE = 0.05

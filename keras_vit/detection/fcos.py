@@ -7,8 +7,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._types import Tensor
 from keras_vit.detection.loss import fcos_loss
 from keras_vit.layers import SimpleFeaturePyramid
 from keras_vit.layers.composite import Layer
@@ -16,6 +14,8 @@ from keras_vit.models import Model, dense_features, patch_pixels
 from keras_vit.models.features import check_takes_images
 from keras_vit.models.model import unique_name
 from keras_vit.segmentation.matching import SetModel
+from keras_vit.utils import checks
+from keras_vit.utils.types import Tensor
 
 # Pixels from one point to the next, by those of the encoder's map.
 _SCALES = {"P2": 0.25, "P3": 0.5, "P4": 1, "P5": 2}
@@ -91,8 +91,8 @@ def FCOS(
     >>> model.compile(keras.optimizers.AdamW(1e-4))
     >>> model.fit(images, {"classes": classes, "boxes": boxes})
     """
-    classes = _checks.positive_int("classes", classes)
-    class_names = _checks.class_names(class_names, classes)
+    classes = checks.positive_int("classes", classes)
+    class_names = checks.class_names(class_names, classes)
     check_takes_images(encoder)
     norm = any(layer.name == "encoder_norm" for layer in encoder.layers)
     maps = dense_features(encoder, -1, norm=norm)
@@ -108,7 +108,7 @@ def FCOS(
     found = {}
     for kind, units, bias in (("class", classes, _PRIOR), ("box", 4, 0.0)):
         layers = []
-        for i in range(1, _checks.positive_int("depth", depth) + 1):
+        for i in range(1, checks.positive_int("depth", depth) + 1):
             layers += [
                 convolution(filters, use_bias=False, name=f"{kind}_conv_{i}"),
                 keras.layers.LayerNormalization(epsilon=1e-6, name=f"{kind}_norm_{i}"),

@@ -8,12 +8,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit import _checks
-from keras_vit._types import Config, StrPath
 from keras_vit.config import ViTConfig
 from keras_vit.detection.yolos import YOLOS
 from keras_vit.layers.initializers import skip_init
 from keras_vit.models import VisionTransformer, config_of
+from keras_vit.utils import checks
+from keras_vit.utils.types import Config, StrPath
 from keras_vit.weights.files import class_names_of
 from keras_vit.weights.formats import yolos
 from keras_vit.weights.formats.format import read_folder, write_folder
@@ -149,7 +149,7 @@ def _read(config: Config, entries: dict[str, tuple[str, Any]]) -> Config:
 def _encoder_config(config: Config) -> ViTConfig:
     """Returns the encoder that transformers builds from a config.json."""
     patch_size, image_size = (
-        _checks.positive_pair(name, config.get(name, default))
+        checks.positive_pair(name, config.get(name, default))
         for name, default in (("patch_size", 16), ("image_size", (512, 864)))
     )
     return ViTConfig(

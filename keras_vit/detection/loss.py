@@ -2,10 +2,10 @@
 
 from keras import ops
 
-from keras_vit import _replicas
-from keras_vit._types import Tensor
 from keras_vit.segmentation import matching
 from keras_vit.segmentation.matching import assign, checked, class_loss
+from keras_vit.utils import replicas
+from keras_vit.utils.types import Tensor
 
 # Of FCOS: a point's largest distance from the center of its object, and the
 # range of the largest distance to a side, in steps of its level.
@@ -97,7 +97,7 @@ def set_loss_terms(
     truth = ops.where(valid[..., None], truth, 0.5)
     valid = ops.cast(valid, "float32")
     number = ops.sum(ops.cast(labels >= 0, "float32"))
-    number = ops.maximum(_replicas.sum_of_all(number), 1)
+    number = ops.maximum(replicas.sum_of_all(number), 1)
     giou = generalized_iou(boxes, truth)[0]
     return {
         "class": class_loss(
@@ -170,7 +170,7 @@ def fcos_loss(
     quality = quality[..., None] * ops.one_hot(labels, logits.shape[-1])
     entropy = ops.softplus(logits) - quality * logits
     distance = ops.abs(quality - ops.sigmoid(logits))
-    number = ops.maximum(_replicas.sum_of_all(ops.sum(positive)), 1)
+    number = ops.maximum(replicas.sum_of_all(ops.sum(positive)), 1)
     loss = ops.sum(distance**2 * entropy) + 2 * ops.sum(positive * (1 - giou))
     return loss / number
 

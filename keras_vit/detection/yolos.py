@@ -7,14 +7,14 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._types import Config, Shape, Tensor
 from keras_vit.detection.loss import set_loss
 from keras_vit.layers import AddPositionEmbs, ClassToken, TransformerBlock, initializers
 from keras_vit.models import Model, with_any_size
 from keras_vit.models.features import check_takes_images
 from keras_vit.models.model import unique_name
 from keras_vit.segmentation.matching import SetModel
+from keras_vit.utils import checks
+from keras_vit.utils.types import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -84,8 +84,8 @@ def YOLOS(
     >>> model.compile(keras.optimizers.AdamW(1e-4))
     >>> model.fit(images, {"classes": classes, "boxes": boxes})
     """
-    classes = _checks.positive_int("classes", classes)
-    class_names = _checks.class_names(class_names, classes)
+    classes = checks.positive_int("classes", classes)
+    class_names = checks.class_names(class_names, classes)
     inspect.signature(set_loss).bind({}, {}, **(loss_options or {}))
     check_takes_images(encoder)
     blocks = [x for x in encoder.layers if isinstance(x, TransformerBlock)]

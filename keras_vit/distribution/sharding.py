@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._types import Array, Dataset, Tensor
+from keras_vit.utils.types import Array, Dataset, Tensor
 
 
 def pad_batches(batches: Any, multiple: int) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._types import Dataset
 from keras_vit.distribution import layout, sharding
+from keras_vit.utils.types import Dataset
 
 # Strategies of each backend.
 NAMES = {

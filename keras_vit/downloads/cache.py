@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from http.client import HTTPException, HTTPMessage
 from typing import IO
 
-from keras_vit._logging import logger
-from keras_vit._types import StrPath
 from keras_vit._version import __version__
 from keras_vit.downloads import hub
+from keras_vit.utils.logging import logger
+from keras_vit.utils.types import StrPath
 
 TIMEOUT = 30  # seconds without data
 # Errors of the disk or the folder: another source would not help.

@@ -5,11 +5,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._program import require
-from keras_vit._types import Array, Config
 from keras_vit.data import ImageDataset
-from keras_vit.evaluation.metrics import accuracy
 from keras_vit.evaluation.probes import nearest_neighbours
+from keras_vit.evaluation.scores import accuracy
+from keras_vit.utils.optional import require
+from keras_vit.utils.types import Array, Config
 
 
 class NearestNeighbours(keras.callbacks.Callback):

@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._types import Array
 from keras_vit.data import ImageDataset, find_data_error
+from keras_vit.utils.types import Array
 
 
 def predict_splits(

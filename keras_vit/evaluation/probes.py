@@ -8,14 +8,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit import _checks
-from keras_vit._program import require
-from keras_vit._types import Array, ArrayLike
-from keras_vit._warnings import warn
 from keras_vit.data import ImageDataset
-from keras_vit.evaluation.loading import feature_model
-from keras_vit.evaluation.metrics import check_labels, check_scores
+from keras_vit.evaluation.classifiers import feature_model
 from keras_vit.evaluation.predict import predict_splits
+from keras_vit.evaluation.scores import check_labels, check_scores
+from keras_vit.utils import checks
+from keras_vit.utils.optional import require
+from keras_vit.utils.types import Array, ArrayLike
+from keras_vit.utils.warnings import warn
 
 # Constants of big_vision's evaluators/fewshot_lsr.py. The bias is the weight of
 # a constant column; as its value is large, the penalty hardly affects the bias.
@@ -87,10 +87,10 @@ def few_shot(
         test_x = check_scores(test_features, "test_features")
         test_y = check_labels(test_labels, len(test_x), name="test_labels")
     classes = int(max(labels.max(), test_y.max())) + 1
-    shots = _distinct("shots", shots, _checks.positive_int)
-    penalties = _distinct("l2", l2, _checks.positive_float)
+    shots = _distinct("shots", shots, checks.positive_int)
+    penalties = _distinct("l2", l2, checks.positive_float)
     if isinstance(seeds, int):
-        seeds = range(_checks.positive_int("seeds", seeds))
+        seeds = range(checks.positive_int("seeds", seeds))
     names = range(classes) if class_names is None else class_names
     _check_counts(labels, test_y, classes, max(shots), names)
     found = {}
@@ -268,7 +268,7 @@ def ridge_solver(
         left, right = x.T @ vectors, vectors.T @ y
 
     def solve(l2: float) -> Linear:
-        weights = (left / (values + _checks.positive_float("l2", l2))) @ right
+        weights = (left / (values + checks.positive_float("l2", l2))) @ right
         return Linear(mean, deviation, weights[:-1], weights[-1] * _BIAS_COLUMN)
 
     return solve
@@ -303,7 +303,7 @@ def linear_probe(
     """
     x, mean, deviation = _standardize(features)
     labels = check_labels(labels, len(x), classes)
-    l2 = _checks.positive_float("l2", l2)
+    l2 = checks.positive_float("l2", l2)
     counts = np.bincount(labels, minlength=classes)
     weights = np.full(len(x), 1 / len(x))
     if balanced:
@@ -401,7 +401,7 @@ def nearest_neighbours(
     test = _directions(test_features, "test_features")
     scale = np.inf  # of equal weights
     if temperature is not None:
-        scale = _checks.positive_float("temperature", temperature)
+        scale = checks.positive_float("temperature", temperature)
 
     def weights(distances: Array) -> Array:
         # Relative to the nearest, so that not all weights become 0.

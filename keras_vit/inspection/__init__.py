@@ -12,6 +12,8 @@ from keras_vit.inspection.attention import (
 from keras_vit.inspection.attention import outlier_tokens as outlier_tokens
 from keras_vit.inspection.attention import token_norms as token_norms
 from keras_vit.inspection.features import feature_pca as feature_pca
+from keras_vit.inspection.filters import embedding_filters as embedding_filters
+from keras_vit.inspection.filters import position_similarity as position_similarity
 from keras_vit.inspection.plots import (
     plot_attention_distance as plot_attention_distance,
 )
@@ -34,7 +36,3 @@ from keras_vit.inspection.plots import (
 from keras_vit.inspection.plots import plot_token_norms as plot_token_norms
 from keras_vit.inspection.relevance import relevance as relevance
 from keras_vit.inspection.tokens import token_layout as token_layout
-from keras_vit.inspection.weights import embedding_filters as embedding_filters
-from keras_vit.inspection.weights import (
-    position_similarity as position_similarity,
-)

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import keras
 import numpy as np
 
-from keras_vit import _checks
-from keras_vit._types import Array, ArrayLike, Tensor
 from keras_vit.inspection import tokens
 from keras_vit.layers import AttentionPooling, Pooling, TransformerBlock
 from keras_vit.layers.resampling import resample
 from keras_vit.models.features import all_tokens
+from keras_vit.utils import checks
+from keras_vit.utils.types import Array, ArrayLike, Tensor
 
 # Each pooling weights one token, the mean of the patches and the first patch.
 _POOLED = {
@@ -272,7 +272,7 @@ def attention_rollout(
         ValueError: if the maps have another shape, or `outliers` is neither
             "keep" nor "mask".
     """
-    _checks.one_of("outliers", outliers, ("keep", "mask"))
+    checks.one_of("outliers", outliers, ("keep", "mask"))
     rolled = None
     for layer in maps:
         shape = tuple(layer.shape)

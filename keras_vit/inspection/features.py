@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from keras_vit._types import Array, ArrayLike
 from keras_vit.inspection import tokens
 from keras_vit.models import dense_features
+from keras_vit.utils.types import Array, ArrayLike
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit._checks import check_image_mode
-from keras_vit._images import open_image
-from keras_vit._types import Array, StrPath
 from keras_vit.preprocessing import preprocess_input
+from keras_vit.utils.checks import check_image_mode
+from keras_vit.utils.images import open_image
+from keras_vit.utils.types import Array, StrPath
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _PILLOW_MODES = {1: "L", 3: "RGB"}

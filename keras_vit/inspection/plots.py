@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit._program import plot_label, require
-from keras_vit._types import Array
 from keras_vit.inspection.features import FeaturePCA
 from keras_vit.inspection.tokens import TokenLayout
 from keras_vit.layers.resampling import resample
+from keras_vit.utils.optional import require
+from keras_vit.utils.text import plot_label
+from keras_vit.utils.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,8 +8,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._types import Array, ArrayLike, Tensor
 from keras_vit.inspection import tokens
 from keras_vit.inspection.attention import pooling_weights, probabilities
 from keras_vit.layers import (
@@ -18,6 +16,8 @@ from keras_vit.layers import (
     RotaryPositionEmbs,
     TransformerBlock,
 )
+from keras_vit.utils import checks
+from keras_vit.utils.types import Array, ArrayLike, Tensor
 
 # The layers that may follow the dense heads of a model.
 _AFTER_HEADS = (
@@ -96,7 +96,7 @@ def relevance(
     >>> maps = keras_vit.inspection.relevance(model, images, classes=3)
     >>> keras_vit.inspection.plot_attention_heatmap(photos, maps)
     """
-    _checks.one_of("method", method, _METHODS)
+    checks.one_of("method", method, _METHODS)
     images = tokens.check_images(model, images).astype("float32")
     layout = tokens.token_layout(model, images.shape[1:3])
     parts = Parts(model, layers, layout)

@@ -7,7 +7,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._types import Array, ArrayLike, Tensor
 from keras_vit.layers import (
     AddPositionEmbs,
     ClassToken,
@@ -18,6 +17,7 @@ from keras_vit.layers import (
 )
 from keras_vit.models import patch_pixels
 from keras_vit.models.features import check_takes_images
+from keras_vit.utils.types import Array, ArrayLike, Tensor
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,8 +15,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit._types import Tensor
 from keras_vit.layers._utils import cast_inputs
+from keras_vit.utils.types import Tensor
 
 # On JAX, with this many tokens or more, attention runs one image at a time, so
 # that its scores fit in the cache.

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit._types import Tensor
+from keras_vit.utils.types import Tensor
 
 
 def cast_inputs(layer: keras.Layer, inputs: Tensor) -> Tensor:

@@ -6,13 +6,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._types import Shape, Tensor
 from keras_vit.layers import _kernels, initializers
 from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.positions import relative_logits, rotate
+from keras_vit.utils import checks
+from keras_vit.utils.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -88,12 +88,12 @@ class MultiHeadAttention(CompositeLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.num_heads = _checks.positive_int("num_heads", num_heads)
+        self.num_heads = checks.positive_int("num_heads", num_heads)
         self.qkv_bias = qkv_bias
         self.key_bias = key_bias
         self.qk_norm = qk_norm
-        self.dropout = _checks.rate("dropout", dropout)
-        self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
+        self.dropout = checks.rate("dropout", dropout)
+        self.norm_epsilon = checks.positive_float("norm_epsilon", norm_epsilon)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self._dropout = keras.layers.Dropout(
             self.dropout, dtype=self.dtype_policy, name="dropout"
@@ -105,7 +105,7 @@ class MultiHeadAttention(CompositeLayer):
         context_shape: Shape | None = None,
         relative_shape: Shape | None = None,
     ) -> None:
-        _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
+        checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         hidden_size = inputs_shape[-1]
         if hidden_size % self.num_heads:
             raise ValueError(
@@ -331,9 +331,9 @@ class AttentionPooling(CompositeLayer):
         self.num_heads = num_heads
         self.mlp_dim = mlp_dim
         self.activation = activation
-        self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
+        self.norm_epsilon = checks.positive_float("norm_epsilon", norm_epsilon)
         self.qkv_bias = qkv_bias
-        self.num_prefix_tokens = _checks.non_negative_int(
+        self.num_prefix_tokens = checks.non_negative_int(
             "num_prefix_tokens", num_prefix_tokens
         )
         dtype = self.dtype_policy
@@ -346,7 +346,7 @@ class AttentionPooling(CompositeLayer):
         self.mlp = MlpBlock(mlp_dim, activation=activation, dtype=dtype, name="mlp")
 
     def build(self, inputs_shape: Shape, **others: Shape) -> None:
-        _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
+        checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         batch, _, hidden_size = inputs_shape
         self.probe = self.add_weight(
             shape=(1, 1, hidden_size),

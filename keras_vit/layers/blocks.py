@@ -5,13 +5,13 @@ from typing import Any
 
 import keras
 
-from keras_vit import _checks
-from keras_vit._types import Shape, Tensor
 from keras_vit.layers import _kernels
 from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers.attention import MultiHeadAttention, additive_mask, check_mask
 from keras_vit.layers.composite import CompositeLayer, Layer
 from keras_vit.layers.mlp import MlpBlock
+from keras_vit.utils import checks
+from keras_vit.utils.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -35,7 +35,7 @@ class LayerScale(Layer):
 
     def __init__(self, initial_value: float = 1e-5, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.initial_value = _checks.positive_float("initial_value", initial_value)
+        self.initial_value = checks.positive_float("initial_value", initial_value)
 
     def build(self, input_shape: Shape) -> None:
         self.gamma = self.add_weight(
@@ -152,19 +152,19 @@ class TransformerBlock(CompositeLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.num_heads = _checks.positive_int("num_heads", num_heads)
-        self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
+        self.num_heads = checks.positive_int("num_heads", num_heads)
+        self.mlp_dim = checks.positive_int("mlp_dim", mlp_dim)
         self.activation = activation
-        self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
+        self.norm_epsilon = checks.positive_float("norm_epsilon", norm_epsilon)
         self.qkv_bias = qkv_bias
         self.key_bias = key_bias
         self.qk_norm = qk_norm
         if layer_scale is not None:
-            _checks.positive_float("layer_scale", layer_scale)
+            checks.positive_float("layer_scale", layer_scale)
         self.layer_scale = layer_scale
-        self.dropout = _checks.rate("dropout", dropout)
-        self.attention_dropout = _checks.rate("attention_dropout", attention_dropout)
-        self.drop_path = _checks.rate("drop_path", drop_path)
+        self.dropout = checks.rate("dropout", dropout)
+        self.attention_dropout = checks.rate("attention_dropout", attention_dropout)
+        self.drop_path = checks.rate("drop_path", drop_path)
         self.remat = remat
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
@@ -249,7 +249,7 @@ class TransformerBlock(CompositeLayer):
         )
 
     def build(self, inputs_shape: Shape, relative_shape: Shape | None = None) -> None:
-        _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
+        checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         relative = {}
         if relative_shape is not None:
             relative["relative_shape"] = relative_shape
@@ -366,7 +366,7 @@ class TransformerBlock(CompositeLayer):
 def _check_num_queries(num_queries: int | None, length: int | None) -> None:
     if num_queries is None:
         return
-    _checks.positive_int("num_queries", num_queries)
+    checks.positive_int("num_queries", num_queries)
     if length is not None and num_queries > length:
         raise ValueError(
             f"`num_queries` must be at most the number of tokens, {length}. "

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_vit._types import Config
+from keras_vit.utils.types import Config
 
 # Arguments that a config contains in another way, if at all.
 _NO_ATTRIBUTES = (

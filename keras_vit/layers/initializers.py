@@ -18,7 +18,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._types import Array, Config, Tensor
+from keras_vit.utils.types import Array, Config, Tensor
 
 # Elements per random generator. One thread fills a 768 x 3072 kernel in 17 ms,
 # two in 6 ms (2 cores, the fastest of 40 interleaved runs each).

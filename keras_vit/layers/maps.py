@@ -6,12 +6,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._types import Shape, Tensor
 from keras_vit.layers import _kernels
 from keras_vit.layers._utils import axis_sizes, cast_inputs
 from keras_vit.layers.composite import CompositeLayer, Layer
 from keras_vit.layers.resampling import resample_maps
+from keras_vit.utils import checks
+from keras_vit.utils.types import Shape, Tensor
 
 # Output: number of positions along an axis for each of the input's.
 _SCALES = {"P2": 4, "P3": 2, "P4": 1, "P5": 0.5}
@@ -49,7 +49,7 @@ class FeatureMap(Layer):
 
     def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.num_prefix_tokens = _checks.non_negative_int(
+        self.num_prefix_tokens = checks.non_negative_int(
             "num_prefix_tokens", num_prefix_tokens
         )
 
@@ -64,7 +64,7 @@ class FeatureMap(Layer):
         return ops.reshape(patches, (*shape, inputs.shape[-1]))
 
     def compute_output_shape(self, inputs_shape: Shape, grid_shape: Shape) -> Shape:
-        _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
+        checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         batch, length, hidden_size = inputs_shape
         rows, columns = grid_shape[1:3]
         if None not in (rows, columns, length):
@@ -134,8 +134,8 @@ class SimpleFeaturePyramid(CompositeLayer):
                 f"`levels` must be one or several of {', '.join(_SCALES)}. "
                 f"Received: levels={levels!r}"
             )
-        self.filters = _checks.positive_int("filters", filters)
-        self.norm_epsilon = _checks.positive_float("norm_epsilon", norm_epsilon)
+        self.filters = checks.positive_int("filters", filters)
+        self.norm_epsilon = checks.positive_float("norm_epsilon", norm_epsilon)
 
     def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)
@@ -209,7 +209,7 @@ class SimpleFeaturePyramid(CompositeLayer):
         return maps
 
     def compute_output_shape(self, input_shape: Shape) -> dict[str, Shape]:
-        _checks.check_rank(self, input_shape, "(batch, rows, columns, channels)")
+        checks.check_rank(self, input_shape, "(batch, rows, columns, channels)")
         batch, *grid, channels = input_shape
         if channels is None or channels % 4:
             raise ValueError(
@@ -262,7 +262,7 @@ class UpsampleMap(Layer):
 
     def __init__(self, stride: int | tuple[int, int], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.stride = _checks.positive_pair("stride", stride)
+        self.stride = checks.positive_pair("stride", stride)
 
     def build(self, inputs_shape: Shape, images_shape: Shape) -> None:
         self.compute_output_shape(inputs_shape, images_shape)
@@ -276,7 +276,7 @@ class UpsampleMap(Layer):
         return x[:, :height, :width]
 
     def compute_output_shape(self, inputs_shape: Shape, images_shape: Shape) -> Shape:
-        _checks.check_rank(self, inputs_shape, "(batch, rows, columns, channels)")
+        checks.check_rank(self, inputs_shape, "(batch, rows, columns, channels)")
         grid, size = inputs_shape[1:3], images_shape[1:3]
         for count, pixels, stride in zip(grid, size, self.stride, strict=True):
             if None not in (count, pixels) and -(-pixels // stride) != count:

@@ -6,10 +6,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._types import Shape, Tensor
 from keras_vit.layers import _kernels, initializers
 from keras_vit.layers.composite import CompositeLayer
+from keras_vit.utils import checks
+from keras_vit.utils.types import Shape, Tensor
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -89,9 +89,9 @@ class MlpBlock(CompositeLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
+        self.mlp_dim = checks.positive_int("mlp_dim", mlp_dim)
         self.activation = activation
-        self.dropout = dropout = _checks.rate("dropout", dropout)
+        self.dropout = dropout = checks.rate("dropout", dropout)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self._activation = _activation(activation)
         self._dropout_1 = keras.layers.Dropout(

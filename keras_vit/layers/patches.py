@@ -7,8 +7,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._types import Shape, Tensor
 from keras_vit.layers import initializers
 from keras_vit.layers._utils import (
     axis_sizes,
@@ -17,6 +15,8 @@ from keras_vit.layers._utils import (
     is_static,
 )
 from keras_vit.layers.composite import Layer, NumberedLayer
+from keras_vit.utils import checks
+from keras_vit.utils.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -58,7 +58,7 @@ class Patches(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.patch_size = _checks.positive_pair("patch_size", patch_size)
+        self.patch_size = checks.positive_pair("patch_size", patch_size)
         self.pad_to_patch = pad_to_patch
 
     def build(self, input_shape: Shape) -> None:
@@ -76,7 +76,7 @@ class Patches(Layer):
         return ops.reshape(x, (batch, rows * columns, p * q * channels))
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        _checks.check_rank(self, input_shape, "(batch, height, width, channels)")
+        checks.check_rank(self, input_shape, "(batch, height, width, channels)")
         batch, *image_size, channels = input_shape
         rows, columns = grid_size(image_size, self.patch_size, self.pad_to_patch)
         area = self.patch_size[0] * self.patch_size[1]
@@ -126,8 +126,8 @@ class MixedSizes(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.patch_size = _checks.positive_pair("patch_size", patch_size)
-        self.num_prefix_tokens = _checks.non_negative_int(
+        self.patch_size = checks.positive_pair("patch_size", patch_size)
+        self.num_prefix_tokens = checks.non_negative_int(
             "num_prefix_tokens", num_prefix_tokens
         )
 
@@ -207,8 +207,8 @@ class PatchEmbedding(NumberedLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.hidden_size = _checks.positive_int("hidden_size", hidden_size)
-        self.patch_size = _checks.positive_pair("patch_size", patch_size)
+        self.hidden_size = checks.positive_int("hidden_size", hidden_size)
+        self.patch_size = checks.positive_pair("patch_size", patch_size)
         self.use_bias = use_bias
         self.pad_to_patch = pad_to_patch
 
@@ -247,7 +247,7 @@ class PatchEmbedding(NumberedLayer):
         return x + self.bias if self.use_bias else x
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        _checks.check_rank(self, input_shape, "(batch, height, width, channels)")
+        checks.check_rank(self, input_shape, "(batch, height, width, channels)")
         grid = grid_size(input_shape[1:3], self.patch_size, self.pad_to_patch)
         return (input_shape[0], *grid, self.hidden_size)
 

@@ -8,9 +8,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._published import rotary_periods
-from keras_vit._types import Array, Shape, Tensor
 from keras_vit.layers import initializers
 from keras_vit.layers._utils import axis_sizes, cast_inputs, is_static
 from keras_vit.layers.composite import Layer
@@ -21,6 +18,9 @@ from keras_vit.layers.resampling import (
     resample_offsets,
     resampling_matrices,
 )
+from keras_vit.utils import checks
+from keras_vit.utils.published import rotary_periods
+from keras_vit.utils.types import Array, Shape, Tensor
 
 
 class _LearnedPositions(Layer):
@@ -140,21 +140,21 @@ class AddPositionEmbs(_LearnedPositions):
     ) -> None:
         super().__init__(**kwargs)
         kinds = "learned", "learned_2d", "factorized", "sincos2d", "none"
-        self.kind = _checks.one_of("kind", kind, kinds)
+        self.kind = checks.one_of("kind", kind, kinds)
         self.grid_size = (
-            None if grid_size is None else _checks.positive_pair("grid_size", grid_size)
+            None if grid_size is None else checks.positive_pair("grid_size", grid_size)
         )
-        self.num_prefix_tokens = _checks.non_negative_int(
+        self.num_prefix_tokens = checks.non_negative_int(
             "num_prefix_tokens", num_prefix_tokens
         )
-        self.num_skipped_tokens = _checks.non_negative_int(
+        self.num_skipped_tokens = checks.non_negative_int(
             "num_skipped_tokens", num_skipped_tokens
         )
-        self.resampling = _checks.one_of("resampling", resampling, RESAMPLINGS)
+        self.resampling = checks.one_of("resampling", resampling, RESAMPLINGS)
         self.embedding = self.columns = self.rows = self.prefix = None
 
     def build(self, inputs_shape: Shape, grid_shape: Shape | None = None) -> None:
-        _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
+        checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         hidden_size = inputs_shape[-1]
         self.built_grid = self.grid_size or tuple((grid_shape or ())[1:3])
         if self.kind == "none":
@@ -445,12 +445,12 @@ class RelativePositionEmbs(_LearnedPositions):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.head_size = _checks.positive_int("head_size", head_size)
+        self.head_size = checks.positive_int("head_size", head_size)
         self.grid_size = (
-            None if grid_size is None else _checks.positive_pair("grid_size", grid_size)
+            None if grid_size is None else checks.positive_pair("grid_size", grid_size)
         )
         methods = [x for x in RESAMPLINGS if not x.endswith("_square")]
-        self.resampling = _checks.one_of("resampling", resampling, methods)
+        self.resampling = checks.one_of("resampling", resampling, methods)
 
     def build(self, grid_shape: Shape) -> None:
         self.built_grid = self.grid_size or tuple(grid_shape[1:3])
@@ -591,19 +591,19 @@ class RotaryPositionEmbs(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.head_size = _checks.positive_int("head_size", head_size)
+        self.head_size = checks.positive_int("head_size", head_size)
         if self.head_size % 4:
             raise ValueError(
                 "Rotary positions need a head size that is a multiple of 4. "
                 f"Received: head_size={head_size}"
             )
-        self.base = _checks.positive_float("base", base)
-        self.num_prefix_tokens = _checks.non_negative_int(
+        self.base = checks.positive_float("base", base)
+        self.num_prefix_tokens = checks.non_negative_int(
             "num_prefix_tokens", num_prefix_tokens
         )
-        self.shift = _checks.rotary_change("shift", shift)
-        self.jitter = _checks.rotary_change("jitter", jitter)
-        self.rescale = _checks.rotary_change("rescale", rescale)
+        self.shift = checks.rotary_change("shift", shift)
+        self.jitter = checks.rotary_change("jitter", jitter)
+        self.rescale = checks.rotary_change("rescale", rescale)
         self.seed = seed
         self._changes = shift > 0 or jitter > 1 or rescale > 1
         if self._changes:

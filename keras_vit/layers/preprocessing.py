@@ -6,12 +6,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._published import PREPROCESSING
-from keras_vit._types import Shape, Tensor
 from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers.composite import Layer
 from keras_vit.layers.resampling import resampling_matrix
+from keras_vit.utils import checks
+from keras_vit.utils.published import PREPROCESSING
+from keras_vit.utils.types import Shape, Tensor
 
 # `images / scale - shift` for each mode.
 SCALE_AND_SHIFT = {
@@ -72,9 +72,9 @@ class ImagePreprocessing(Layer):
     ) -> None:
         # Without autocast, so that pixels are not rounded to half precision.
         super().__init__(autocast=False, **kwargs)
-        _checks.one_of("mode", mode, tuple(SCALE_AND_SHIFT))
+        checks.one_of("mode", mode, tuple(SCALE_AND_SHIFT))
         if image_size is not None:
-            image_size = _checks.positive_pair("image_size", image_size)
+            image_size = checks.positive_pair("image_size", image_size)
         self.image_size = image_size
         self.mode = mode
 
@@ -99,7 +99,7 @@ class ImagePreprocessing(Layer):
         return ops.cast(images - ops.cast(shift, "float32"), self.compute_dtype)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        _checks.check_rank(self, input_shape, "(batch, height, width, channels)")
+        checks.check_rank(self, input_shape, "(batch, height, width, channels)")
         batch, *image_size, channels = input_shape
         if self.mode != "tf" and channels not in (None, 3):
             raise ValueError(

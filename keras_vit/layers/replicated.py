@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_vit import _replicas
+from keras_vit.utils import replicas
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -18,7 +18,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # One replica needs no synchronization, with which the variance is less
         # exact.
-        kwargs["synchronized"] = _replicas.count_of_strategy() > 1
+        kwargs["synchronized"] = replicas.count_of_strategy() > 1
         super().__init__(*args, **kwargs)
         self.dtype_policy = float32_variables(self.dtype_policy)
 

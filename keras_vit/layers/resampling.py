@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_vit._types import Array, Tensor
 from keras_vit.layers._utils import axis_sizes, is_static
+from keras_vit.utils.types import Array, Tensor
 
 # Each layout names its method in `checkpoints/formats`, in `arguments`.
 # name: (interpolation kernel, align_corners, antialias, offset, square), with

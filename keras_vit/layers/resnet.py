@@ -8,8 +8,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._types import Shape, Tensor
 from keras_vit.layers import initializers
 from keras_vit.layers._utils import (
     axis_sizes,
@@ -18,6 +16,8 @@ from keras_vit.layers._utils import (
     is_static,
 )
 from keras_vit.layers.composite import CompositeLayer, Layer
+from keras_vit.utils import checks
+from keras_vit.utils.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -76,14 +76,12 @@ class StdConv2D(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.filters = _checks.positive_int("filters", filters)
-        self.kernel_size = _checks.positive_pair("kernel_size", kernel_size)
-        self.strides = _checks.positive_pair("strides", strides)
-        self.padding = _checks.one_of(
-            "padding", padding, ("same", "symmetric", "valid")
-        )
-        self.epsilon = _checks.positive_float("epsilon", epsilon)
-        self.epsilon_place = _checks.one_of(
+        self.filters = checks.positive_int("filters", filters)
+        self.kernel_size = checks.positive_pair("kernel_size", kernel_size)
+        self.strides = checks.positive_pair("strides", strides)
+        self.padding = checks.one_of("padding", padding, ("same", "symmetric", "valid"))
+        self.epsilon = checks.positive_float("epsilon", epsilon)
+        self.epsilon_place = checks.one_of(
             "epsilon_place", epsilon_place, ("std", "variance")
         )
 
@@ -186,8 +184,8 @@ class GroupNorm(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.groups = _checks.positive_int("groups", groups)
-        self.epsilon = _checks.positive_float("epsilon", epsilon)
+        self.groups = checks.positive_int("groups", groups)
+        self.epsilon = checks.positive_float("epsilon", epsilon)
         self.gamma_initializer = keras.initializers.get(gamma_initializer)
 
     def build(self, input_shape: Shape) -> None:
@@ -239,7 +237,7 @@ class GroupNorm(Layer):
         return ops.reshape(means, (-1, 1, 1, channels))
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        _checks.check_rank(self, input_shape, "(batch, height, width, channels)")
+        checks.check_rank(self, input_shape, "(batch, height, width, channels)")
         return tuple(input_shape)
 
 
@@ -273,11 +271,9 @@ class MaxPool2D(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.pool_size = _checks.positive_pair("pool_size", pool_size)
-        self.strides = _checks.positive_pair("strides", strides)
-        self.padding = _checks.one_of(
-            "padding", padding, ("same", "symmetric", "zeros")
-        )
+        self.pool_size = checks.positive_pair("pool_size", pool_size)
+        self.strides = checks.positive_pair("strides", strides)
+        self.padding = checks.one_of("padding", padding, ("same", "symmetric", "zeros"))
 
     def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)
@@ -367,17 +363,17 @@ class ResidualUnit(CompositeLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.filters = _checks.positive_int("filters", filters)
-        self.strides = _checks.positive_int("strides", strides)
+        self.filters = checks.positive_int("filters", filters)
+        self.strides = checks.positive_int("strides", strides)
         self.projects = projects
         self.preactivation = preactivation
-        self.groups = _checks.positive_int("groups", groups)
-        self.group_norm_epsilon = _checks.positive_float(
+        self.groups = checks.positive_int("groups", groups)
+        self.group_norm_epsilon = checks.positive_float(
             "group_norm_epsilon", group_norm_epsilon
         )
-        self.std_epsilon = _checks.positive_float("std_epsilon", std_epsilon)
+        self.std_epsilon = checks.positive_float("std_epsilon", std_epsilon)
         self.std_epsilon_place = std_epsilon_place
-        self.conv_padding = _checks.one_of(
+        self.conv_padding = checks.one_of(
             "conv_padding", conv_padding, ("same", "symmetric")
         )
         self.conv_1 = self._conv(filters, 1, "conv_1")
@@ -556,7 +552,7 @@ def _window_output_shape(
 
     It is equal for "same" and symmetric padding.
     """
-    _checks.check_rank(layer, shape, "(batch, height, width, channels)")
+    checks.check_rank(layer, shape, "(batch, height, width, channels)")
     batch, *size, _ = shape
     if valid:
         size = [

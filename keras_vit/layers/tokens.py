@@ -5,10 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._types import Shape, Tensor
 from keras_vit.layers._utils import cast_inputs
 from keras_vit.layers.composite import NumberedLayer
+from keras_vit.utils import checks
+from keras_vit.utils.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -49,8 +49,8 @@ class ClassToken(NumberedLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.num_tokens = _checks.positive_int("num_tokens", num_tokens)
-        self.index = _checks.non_negative_int("index", index)
+        self.num_tokens = checks.positive_int("num_tokens", num_tokens)
+        self.index = checks.non_negative_int("index", index)
         self.initializer = keras.initializers.get(initializer)
 
     def build(self, input_shape: Shape) -> None:
@@ -71,7 +71,7 @@ class ClassToken(NumberedLayer):
         return ops.concatenate(parts if self.index else parts[1:], axis=1)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        _checks.check_rank(self, input_shape, "(batch, length, channels)")
+        checks.check_rank(self, input_shape, "(batch, length, channels)")
         batch, length, hidden_size = input_shape
         if length is not None and length < self.index:
             raise ValueError(
@@ -100,7 +100,7 @@ class MaskToken(NumberedLayer):
     """
 
     def build(self, inputs_shape: Shape, masked_shape: Shape | None = None) -> None:
-        _checks.check_rank(self, inputs_shape, "(batch, length, channels)")
+        checks.check_rank(self, inputs_shape, "(batch, length, channels)")
         self.tokens = self.add_weight(
             shape=(1, 1, inputs_shape[-1]), initializer="zeros", name="tokens"
         )
@@ -154,11 +154,11 @@ class Pooling(NumberedLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.mode = _checks.one_of(
+        self.mode = checks.one_of(
             "mode", mode, ("token", "gap", "token_gap", "first_patch")
         )
-        self.index = _checks.non_negative_int("index", index)
-        self.num_prefix_tokens = _checks.non_negative_int(
+        self.index = checks.non_negative_int("index", index)
+        self.num_prefix_tokens = checks.non_negative_int(
             "num_prefix_tokens", num_prefix_tokens
         )
 
@@ -197,7 +197,7 @@ class Pooling(NumberedLayer):
         return ops.concatenate([inputs[:, self.index], mean], axis=-1)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        _checks.check_rank(self, input_shape, "(batch, length, channels)")
+        checks.check_rank(self, input_shape, "(batch, length, channels)")
         batch, length, hidden_size = input_shape
         needed = self.index
         if self.mode in ("gap", "first_patch"):

@@ -4,6 +4,8 @@ from keras_vit.config import BiTConfig as BiTConfig
 from keras_vit.config import HybridConfig as HybridConfig
 from keras_vit.config import ResNetConfig as ResNetConfig
 from keras_vit.config import ViTConfig as ViTConfig
+from keras_vit.models.assigning import load_weights as load_weights
+from keras_vit.models.assigning import weights_by_path as weights_by_path
 from keras_vit.models.description import config_of as config_of
 from keras_vit.models.features import all_tokens as all_tokens
 from keras_vit.models.features import dense_features as dense_features
@@ -12,8 +14,6 @@ from keras_vit.models.features import inference_model as inference_model
 from keras_vit.models.features import patch_pixels as patch_pixels
 from keras_vit.models.features import with_any_size as with_any_size
 from keras_vit.models.keras_file import load_keras_file as load_keras_file
-from keras_vit.models.loading import load_weights as load_weights
-from keras_vit.models.loading import weights_by_path as weights_by_path
 from keras_vit.models.mixed_sizes import mixed_sizes as mixed_sizes
 from keras_vit.models.mixed_sizes import one_size as one_size
 from keras_vit.models.model import Model as Model

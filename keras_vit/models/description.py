@@ -2,9 +2,9 @@
 
 import keras
 
-from keras_vit._types import Config
 from keras_vit.config import ResNetConfig, ViTConfig, config_from
-from keras_vit.models.loading import weights_by_path
+from keras_vit.models.assigning import weights_by_path
+from keras_vit.utils.types import Config
 from keras_vit.weights.infer import (
     arguments_from_layer_configs,
     infer_pretraining,

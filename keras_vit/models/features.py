@@ -7,7 +7,6 @@ from typing import Any
 
 import keras
 
-from keras_vit._types import Tensor
 from keras_vit.config import stride
 from keras_vit.layers import (
     ClassToken,
@@ -18,6 +17,7 @@ from keras_vit.layers import (
     TransformerBlock,
 )
 from keras_vit.models.model import Model, unique_name
+from keras_vit.utils.types import Tensor
 
 _STAGE = re.compile(r"stage_\d+")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
-from keras_vit._program import printable
-from keras_vit._types import StrPath
+from keras_vit.utils.text import printable
+from keras_vit.utils.types import StrPath
 from keras_vit.weights.files.keras import check_is_safe
 
 _lock = threading.RLock()

@@ -8,9 +8,9 @@ from typing import Any, Self
 import keras
 from keras import ops
 
-from keras_vit import _checks, _replicas
-from keras_vit._types import Config, Tensor
 from keras_vit.layers import ImagePreprocessing, PatchEmbedding, initializers
+from keras_vit.utils import checks, replicas
+from keras_vit.utils.types import Config, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -56,7 +56,7 @@ class Model(keras.Model):
 
     @functools.wraps(keras.Model.fit)
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        _checks.averages_fit_norms(self)
+        checks.averages_fit_norms(self)
         self._check_images(x)
         return super().fit(x, *args, **kwargs)
 
@@ -86,9 +86,9 @@ class Model(keras.Model):
         count more the fewer its part has.
         """
         ignored = getattr(getattr(self, "loss", None), "ignore_class", None)
-        if ignored is not None and _replicas.context() is not None:
+        if ignored is not None and replicas.context() is not None:
             count = ops.sum(ops.cast(ops.not_equal(y, ignored), "float32"))
-            mean = _replicas.sum_of_all(count) / _replicas.count()
+            mean = replicas.sum_of_all(count) / replicas.count()
             share = ops.divide_no_nan(count, mean)
             weighted = sample_weight is not None
             sample_weight = share * sample_weight if weighted else share

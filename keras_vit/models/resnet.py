@@ -5,11 +5,9 @@ from collections.abc import Callable
 
 import keras
 
-from keras_vit import _checks
-from keras_vit._types import StrPath, Tensor
 from keras_vit.config import GROUPS, BiTConfig, ResNetConfig, resolve
 from keras_vit.layers import GroupNorm, MaxPool2D, ResidualUnit, StdConv2D
-from keras_vit.models.config import (
+from keras_vit.models.arguments import (
     DEFAULT_IMAGE_SIZE,
     architecture_of,
     resolve_classes,
@@ -17,8 +15,10 @@ from keras_vit.models.config import (
     resolve_preprocessing,
     suggests_names,
 )
-from keras_vit.models.loading import load_weights, open_for
+from keras_vit.models.assigning import load_weights, open_for
 from keras_vit.models.model import Model, build_model, classification_head, unique_name
+from keras_vit.utils import checks
+from keras_vit.utils.types import StrPath, Tensor
 from keras_vit.weights import Checkpoint
 
 
@@ -160,7 +160,7 @@ def BiT(
     >>> model = keras_vit.BiT(resnet_layers=(3, 4, 6, 3), classes=10)
     """
     architecture = architecture_of(ResNetConfig, config, locals())
-    _checks.one_of("pooling", pooling, ("gap", None))
+    checks.one_of("pooling", pooling, ("gap", None))
     input_shape = resolve_input_shape(input_shape, input_tensor)
     checkpoint, known = None, config
     if weights is not None:
@@ -169,7 +169,7 @@ def BiT(
         architecture = {**vars(checkpoint.config), **architecture}
     if preactivation is None:
         preactivation = known is None or isinstance(known, BiTConfig)
-    _checks.boolean("preactivation", preactivation)
+    checks.boolean("preactivation", preactivation)
     config_class = BiTConfig if preactivation else ResNetConfig
     resolved = resolve(config_class, architecture)
     if input_shape is None:

@@ -4,12 +4,12 @@ import inspect
 from collections.abc import Callable
 from typing import Unpack
 
-from keras_vit._types import Config, StrPath, Tensor
 from keras_vit.config import BIT_VARIANTS, VariantArguments, variant_sizes
-from keras_vit.models.config import check_arguments
+from keras_vit.models.arguments import check_arguments
 from keras_vit.models.model import Model, unique_name
 from keras_vit.models.resnet import BiT
 from keras_vit.models.vit import HybridVisionTransformer, VisionTransformer
+from keras_vit.utils.types import Config, StrPath, Tensor
 from keras_vit.weights import Checkpoint, resolve_weights
 
 _DOC = """Builds {name}, {description}

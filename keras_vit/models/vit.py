@@ -7,10 +7,6 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from keras_vit import _checks
-from keras_vit._published import rotary_periods
-from keras_vit._types import Config, StrPath, Tensor
-from keras_vit._warnings import warn
 from keras_vit.config import HybridConfig, ViTConfig
 from keras_vit.layers import (
     AddPositionEmbs,
@@ -25,7 +21,7 @@ from keras_vit.layers import (
     TransformerBlock,
     initializers,
 )
-from keras_vit.models.config import (
+from keras_vit.models.arguments import (
     DEFAULT_IMAGE_SIZE,
     architecture_of,
     resolve_classes,
@@ -34,9 +30,13 @@ from keras_vit.models.config import (
     resolve_vit,
     suggests_names,
 )
-from keras_vit.models.loading import load_weights, open_for
+from keras_vit.models.assigning import load_weights, open_for
 from keras_vit.models.model import Model, build_model, classification_head, unique_name
 from keras_vit.models.resnet import resnet
+from keras_vit.utils import checks
+from keras_vit.utils.published import rotary_periods
+from keras_vit.utils.types import Config, StrPath, Tensor
+from keras_vit.utils.warnings import warn
 from keras_vit.weights import Checkpoint
 from keras_vit.weights.infer import Grid
 
@@ -417,7 +417,7 @@ def HybridVisionTransformer(
     ...     classes=10)
     """
     architecture = architecture_of(HybridConfig, config, locals())
-    if _checks.boolean("move_stage_4", move_stage_4):
+    if checks.boolean("move_stage_4", move_stage_4):
         layers = architecture.get("resnet_layers")
         if not isinstance(layers, (tuple, list)) or len(layers) != 4:
             raise ValueError(
@@ -733,10 +733,10 @@ def _infer(
     the caller."""
     grid, image_grid = explicit.get("grid_size"), None
     if grid is not None:
-        grid = _checks.positive_pair("grid_size", grid)
+        grid = checks.positive_pair("grid_size", grid)
     patch = explicit.get("patch_size")
     if patch is not None:
-        patch = _checks.positive_pair("patch_size", patch)
+        patch = checks.positive_pair("patch_size", patch)
     stored = checkpoint.patch_size or (1, 1)
     if input_shape:
         pads = {**checkpoint.stored, **explicit}.get("pad_to_patch")

@@ -6,10 +6,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._types import Array, Tensor
-from keras_vit._warnings import warn
 from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
+from keras_vit.utils import checks
+from keras_vit.utils.types import Array, Tensor
+from keras_vit.utils.warnings import warn
 
 # Resizing float images in [0, 255] can return 255.00003.
 _TOLERANCE = 1e-3
@@ -64,7 +64,7 @@ def preprocess_input(images: Tensor, mode: str = "tf") -> Tensor:
     >>> keras_vit.preprocessing.preprocess_input(image)
     array([[[-1. , -0.6,  1. ]]], dtype=float32)
     """
-    _checks.one_of("mode", mode, tuple(SCALE_AND_SHIFT))
+    checks.one_of("mode", mode, tuple(SCALE_AND_SHIFT))
     try:
         dtype = keras.backend.standardize_dtype(images.dtype)
     except (AttributeError, ValueError):

@@ -14,8 +14,8 @@ import numpy as np
 from keras import Model, activations, ops
 
 from keras_vit import downloads
-from keras_vit._types import Array, StrPath, Tensor
-from keras_vit._warnings import warn
+from keras_vit.utils.types import Array, StrPath, Tensor
+from keras_vit.utils.warnings import warn
 
 Labels: TypeAlias = list[tuple[str | None, str]]
 

@@ -8,11 +8,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks, _replicas
-from keras_vit._types import Array, Config, Tensor
 from keras_vit.layers import Patches
 from keras_vit.layers.composite import with_arguments
 from keras_vit.models import weights_by_path
+from keras_vit.utils import checks, replicas
+from keras_vit.utils.types import Array, Config, Tensor
 
 # Arguments of `compile` that require labels.
 _LABEL_ARGUMENTS = ("loss", "loss_weights", "metrics", "weighted_metrics")
@@ -52,7 +52,7 @@ class PretrainingModel(keras.Model):
 
     @functools.wraps(keras.Model.fit)
     def fit(self, *args: Any, **kwargs: Any) -> Any:
-        _checks.averages_fit_norms(self)
+        checks.averages_fit_norms(self)
         return super().fit(*args, **kwargs)
 
     def compile_from_config(self, config: Config) -> None:
@@ -98,7 +98,7 @@ class PretrainingModel(keras.Model):
         strategy, which sums the losses of its replicas."""
         for extra in self.losses:
             loss = loss + ops.cast(ops.sum(extra), loss.dtype)
-        return loss / _replicas.count()
+        return loss / replicas.count()
 
     def compute_metrics(
         self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None

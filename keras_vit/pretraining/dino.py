@@ -6,9 +6,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._replicas import SeedGenerator
-from keras_vit._types import Tensor
 from keras_vit.layers import MaskToken
 from keras_vit.pretraining import masks, momentum
 from keras_vit.pretraining.heads import DINOHead
@@ -21,6 +18,9 @@ from keras_vit.pretraining.losses import (
     updated_center,
 )
 from keras_vit.pretraining.momentum import MomentumModel
+from keras_vit.utils import checks
+from keras_vit.utils.replicas import SeedGenerator
+from keras_vit.utils.types import Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -120,15 +120,15 @@ class DINO(MomentumModel):
         **kwargs: Any,
     ) -> None:
         super().__init__(encoder, teacher_momentum, **kwargs)
-        self.output_dim = _checks.positive_int("output_dim", output_dim)
-        self.hidden_dim = _checks.positive_int("hidden_dim", hidden_dim)
-        self.bottleneck_dim = _checks.positive_int("bottleneck_dim", bottleneck_dim)
+        self.output_dim = checks.positive_int("output_dim", output_dim)
+        self.hidden_dim = checks.positive_int("hidden_dim", hidden_dim)
+        self.bottleneck_dim = checks.positive_int("bottleneck_dim", bottleneck_dim)
         self.teacher_temperature = teacher_temperature
-        self.student_temperature = _checks.positive_float(
+        self.student_temperature = checks.positive_float(
             "student_temperature", student_temperature
         )
         self.center_momentum = center_momentum
-        self.frozen_steps = _checks.non_negative_int("frozen_steps", frozen_steps)
+        self.frozen_steps = checks.non_negative_int("frozen_steps", frozen_steps)
         self.koleo_weight, self.ibot_weight = koleo_weight, ibot_weight
         masks.num_kept(self.stages.num_patches, mask_ratio)
         self.mask_ratio = mask_ratio

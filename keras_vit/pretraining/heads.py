@@ -5,12 +5,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._types import Shape, Tensor
 from keras_vit.layers import initializers
 from keras_vit.layers.composite import CompositeLayer, Layer
 from keras_vit.layers.replicated import BatchNormalization
 from keras_vit.pretraining.base import float32_output_policy
+from keras_vit.utils import checks
+from keras_vit.utils.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -27,7 +27,7 @@ class WeightNormalizedDense(Layer):
 
     def __init__(self, units: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.units = _checks.positive_int("units", units)
+        self.units = checks.positive_int("units", units)
 
     def build(self, input_shape: Shape) -> None:
         # PyTorch's default for a linear layer: uniform below 1 / sqrt(inputs).
@@ -171,7 +171,7 @@ class MoCoHead(CompositeLayer):
         super().__init__(**kwargs)
         self.output_dim = output_dim
         self.hidden_dim = hidden_dim
-        self.num_layers = _checks.positive_int("num_layers", num_layers)
+        self.num_layers = checks.positive_int("num_layers", num_layers)
         self.linear, self.norms = [], []
         policy = float32_output_policy(self.dtype_policy)
         for i in range(1, num_layers + 1):

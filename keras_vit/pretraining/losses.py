@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import ops
 
-from keras_vit._types import Tensor
+from keras_vit.utils.types import Tensor
 
 
 def dino_losses(

@@ -5,14 +5,14 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._types import Array, Shape, Tensor
 from keras_vit.layers import AddPositionEmbs, TransformerBlock
 from keras_vit.layers.composite import Layer
 from keras_vit.layers.positions import sincos_positions
 from keras_vit.pretraining import masks
 from keras_vit.pretraining.base import float32_output_policy
 from keras_vit.pretraining.masked_model import MaskedModel
+from keras_vit.utils import checks
+from keras_vit.utils.types import Array, Shape, Tensor
 
 POSITIONS = ("sincos2d", "learned")
 
@@ -112,7 +112,7 @@ class MaskedAutoencoder(MaskedModel):
                 "A patch of a single value has no standard deviation: give "
                 "`norm_pixels=False`, or larger patches."
             )
-        self.positions = _checks.one_of("positions", positions, POSITIONS)
+        self.positions = checks.one_of("positions", positions, POSITIONS)
         if positions == "sincos2d":
             self.stages.freeze_positions(
                 _mae_positions(self.stages.grid_size, self.stages.hidden_size)

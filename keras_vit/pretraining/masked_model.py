@@ -5,9 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit._replicas import SeedGenerator
-from keras_vit._types import Tensor
 from keras_vit.pretraining.base import PretrainingModel
+from keras_vit.utils.replicas import SeedGenerator
+from keras_vit.utils.types import Tensor
 
 
 class MaskedModel(PretrainingModel):

@@ -5,8 +5,8 @@ import math
 import keras
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._types import Tensor
+from keras_vit.utils import checks
+from keras_vit.utils.types import Tensor
 
 # A block of BEiT has at least 16 of 196 patches, and an aspect ratio between
 # 0.3 and 1 / 0.3.
@@ -75,7 +75,7 @@ def block_mask(
     Raises:
         ValueError: if no patch would be masked, or none kept.
     """
-    rows, columns = _checks.positive_pair("grid_size", grid_size)
+    rows, columns = checks.positive_pair("grid_size", grid_size)
     length = rows * columns
     kept = num_kept(length, ratio)
     # Random numbers of each image: area, aspect ratio, top and left of each

@@ -7,8 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._types import Array, Tensor
 from keras_vit.layers.positions import sincos_positions
 from keras_vit.pretraining import momentum
 from keras_vit.pretraining.base import freeze
@@ -16,6 +14,8 @@ from keras_vit.pretraining.heads import MoCoHead
 from keras_vit.pretraining.losses import contrastive_losses
 from keras_vit.pretraining.mae import POSITIONS
 from keras_vit.pretraining.momentum import MomentumModel
+from keras_vit.utils import checks
+from keras_vit.utils.types import Array, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -93,13 +93,13 @@ class MoCoV3(MomentumModel):
         **kwargs: Any,
     ) -> None:
         super().__init__(encoder, teacher_momentum, **kwargs)
-        self.output_dim = _checks.positive_int("output_dim", output_dim)
-        self.hidden_dim = _checks.positive_int("hidden_dim", hidden_dim)
-        self.temperature = _checks.positive_float("temperature", temperature)
+        self.output_dim = checks.positive_int("output_dim", output_dim)
+        self.hidden_dim = checks.positive_int("hidden_dim", hidden_dim)
+        self.temperature = checks.positive_float("temperature", temperature)
         self.frozen_patches = frozen_patches
         if frozen_patches:
             freeze(self.stages.embedding)
-        self.positions = _checks.one_of("positions", positions, POSITIONS)
+        self.positions = checks.one_of("positions", positions, POSITIONS)
         if positions == "sincos2d":
             for stages in (self.stages, self.teacher_stages):
                 stages.freeze_positions(

@@ -6,12 +6,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _replicas
-from keras_vit._types import Tensor
 from keras_vit.layers import initializers
 from keras_vit.layers.replicated import float32_variables
 from keras_vit.pretraining.base import EncoderStages, PretrainingModel, freeze
 from keras_vit.pretraining.losses import update_momentum
+from keras_vit.utils import replicas
+from keras_vit.utils.types import Tensor
 
 
 class MomentumModel(PretrainingModel):
@@ -187,13 +187,13 @@ def mean_of_all(x: Tensor, axis: int) -> Tensor:
 
     Under JAX, a batch that is split over devices is one array.
     """
-    return _replicas.sum_of_all(ops.mean(x, axis=axis)) / _replicas.count()
+    return replicas.sum_of_all(ops.mean(x, axis=axis)) / replicas.count()
 
 
 def gather(x: Tensor) -> tuple[Tensor, Any]:
     """Returns the rows of all TensorFlow replicas, each with as many, and the
     index of the first of this one."""
-    context = _replicas.context()
+    context = replicas.context()
     if context is None:
         return x, 0
     index = context.replica_id_in_sync_group

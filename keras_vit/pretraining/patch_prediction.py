@@ -6,12 +6,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._types import Array, Tensor
 from keras_vit.layers import MaskToken
 from keras_vit.pretraining import masks
 from keras_vit.pretraining.base import float32_output_policy
 from keras_vit.pretraining.masked_model import MaskedModel
+from keras_vit.utils import checks
+from keras_vit.utils.types import Array, Tensor
 
 TARGETS = ("mean_color", "downsized", "pixels")
 _LEVELS = 2**3  # color levels of a channel
@@ -83,7 +83,7 @@ class MaskedPatchPrediction(MaskedModel):
         stages = self.stages
         masks.num_kept(stages.num_patches, mask_ratio)
         self.mask_ratio = mask_ratio
-        self.target = _checks.one_of("target", target, TARGETS)
+        self.target = checks.one_of("target", target, TARGETS)
         self.value_range = value_range
         self._lowest, highest = _check_range(value_range, stages.channels)
         self._span = highest - self._lowest

@@ -8,12 +8,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._types import Array, Tensor
 from keras_vit.layers import MaskToken
 from keras_vit.pretraining import masks
 from keras_vit.pretraining.base import float32_output_policy
 from keras_vit.pretraining.masked_model import MaskedModel
+from keras_vit.utils import checks
+from keras_vit.utils.types import Array, Tensor
 
 MASKS = ("random", "block")
 
@@ -84,7 +84,7 @@ class MaskedImageModeling(MaskedModel):
     ) -> None:
         super().__init__(encoder, seed=seed, **kwargs)
         self.mask_ratio = mask_ratio
-        self.masking = _checks.one_of("masking", masking, MASKS)
+        self.masking = checks.one_of("masking", masking, MASKS)
         self.mask_patch_size = mask_patch_size
         self._patches_per_unit = self._find_patches_per_unit()
         rows, columns = self.stages.grid_size
@@ -117,7 +117,7 @@ class MaskedImageModeling(MaskedModel):
                 "the unit of random masks. Received: "
                 f"mask_patch_size={self.mask_patch_size}"
             )
-        size = _checks.positive_pair("mask_patch_size", self.mask_patch_size)
+        size = checks.positive_pair("mask_patch_size", self.mask_patch_size)
         units = tuple(s // p for s, p in zip(size, patch, strict=True))
         sizes = zip(size, patch, grid, units, strict=True)
         if any(s % p or n % unit for s, p, n, unit in sizes):

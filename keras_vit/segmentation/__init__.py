@@ -7,5 +7,5 @@ from keras_vit.segmentation.files import load as load
 from keras_vit.segmentation.files import save as save
 from keras_vit.segmentation.linear import LinearSegmenter as LinearSegmenter
 from keras_vit.segmentation.matching import mask_loss as mask_loss
-from keras_vit.segmentation.metrics import MeanIoU as MeanIoU
+from keras_vit.segmentation.mean_iou import MeanIoU as MeanIoU
 from keras_vit.segmentation.windows import sliding_window as sliding_window

@@ -6,8 +6,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks, _replicas
-from keras_vit._types import Config, Shape, Tensor
 from keras_vit.layers import ClassToken, LayerNormalization, TransformerBlock
 from keras_vit.layers.composite import CompositeLayer, Layer
 from keras_vit.layers.resampling import resample_maps
@@ -15,6 +13,8 @@ from keras_vit.models import Model, with_any_size
 from keras_vit.models.features import check_takes_images
 from keras_vit.models.model import unique_name
 from keras_vit.segmentation.matching import SetModel, check_loss_options, mask_loss
+from keras_vit.utils import checks, replicas
+from keras_vit.utils.types import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -27,7 +27,7 @@ class EoMTModel(SetModel):
         self, inputs: Any, outputs: Any, name: str | None = None, **kwargs: Any
     ) -> None:
         super().__init__(inputs, outputs, name=name, **kwargs)
-        self.seed_generator = _replicas.SeedGenerator()
+        self.seed_generator = replicas.SeedGenerator()
 
     def set_loss(self, y: Any, y_pred: Any) -> Tensor:
         def uniform(shape: tuple[int, ...]) -> Tensor:
@@ -101,10 +101,10 @@ def EoMT(
     >>> encoder = keras_vit.ViTB14(weights="dinov2", include_top=False)
     >>> model = keras_vit.segmentation.EoMT(encoder, classes=150)
     """
-    classes = _checks.positive_int("classes", classes)
-    queries = _checks.positive_int("queries", queries)
-    blocks = _checks.positive_int("blocks", blocks)
-    num_upscales = _checks.positive_int("num_upscales", num_upscales)
+    classes = checks.positive_int("classes", classes)
+    queries = checks.positive_int("queries", queries)
+    blocks = checks.positive_int("blocks", blocks)
+    num_upscales = checks.positive_int("num_upscales", num_upscales)
     check_takes_images(encoder)
     layers = [x for x in encoder.layers if isinstance(x, TransformerBlock)]
     names = [layer.name for layer in encoder.layers]
@@ -277,7 +277,7 @@ class QueryMask(Layer):
         kwargs["autocast"] = False
         super().__init__(**kwargs)
         self.num_prefix_tokens = num_prefix_tokens
-        self.seed_generator = _replicas.SeedGenerator()
+        self.seed_generator = replicas.SeedGenerator()
 
     def build(self, inputs_shape: Shape, grid_shape: Shape) -> None:
         self.probability = self.add_weight(

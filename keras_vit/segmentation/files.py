@@ -5,12 +5,12 @@ import pathlib
 import keras
 import numpy as np
 
-from keras_vit._types import Array, Config, StrPath
 from keras_vit.config import ViTConfig, resolve
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers.initializers import skip_init
 from keras_vit.models import VisionTransformer, config_of
 from keras_vit.segmentation.eomt import EoMT, QueryMask
+from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.weights.formats.eomt import (
     CLASS_WEIGHTS,
     EOMT,

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import keras
 
-from keras_vit import _checks
 from keras_vit.layers import UpsampleMap
 from keras_vit.layers.replicated import BatchNormalization
 from keras_vit.models import Model, dense_features, patch_pixels
 from keras_vit.models.features import check_takes_images
 from keras_vit.models.model import unique_name
+from keras_vit.utils import checks
 
 
 def LinearSegmenter(
@@ -66,8 +66,8 @@ def LinearSegmenter(
     >>> model(np.zeros((1, 480, 640, 3))).shape
     (1, 480, 640, 21)
     """
-    classes = _checks.positive_int("classes", classes)
-    dropout = _checks.rate("dropout", dropout)
+    classes = checks.positive_int("classes", classes)
+    dropout = checks.rate("dropout", dropout)
     check_takes_images(encoder)
     names = [layer.name for layer in encoder.layers]
     maps = dense_features(encoder, blocks, norm="encoder_norm" in names)

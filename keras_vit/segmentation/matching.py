@@ -9,10 +9,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks, _replicas
-from keras_vit._program import require
-from keras_vit._types import Array, Config, Tensor
 from keras_vit.models import Model
+from keras_vit.utils import checks, replicas
+from keras_vit.utils.optional import require
+from keras_vit.utils.types import Array, Config, Tensor
 
 # Annotations are often rounded to a pixel outside of the image.
 _MOST_OF_BOXES = 1.1
@@ -51,7 +51,7 @@ class SetModel(Model):
         loss = self.set_loss(y, y_pred)
         for extra in self.losses:
             extra = ops.sum(ops.cast(extra, loss.dtype))
-            loss = loss + extra / _replicas.count()
+            loss = loss + extra / replicas.count()
         return loss
 
 
@@ -162,7 +162,7 @@ def check_loss_options(options: Config | None) -> Config:
         )
     for name, value in options.items():
         if name == "num_points":
-            _checks.positive_int(name, value)
+            checks.positive_int(name, value)
         elif isinstance(value, bool) or not 0 <= value < float("inf"):
             raise ValueError(
                 f"`{name}` must be a number, 0 or more. Received: {name}={value!r}"
@@ -323,7 +323,7 @@ def class_loss(
         ..., 0
     ]
     # 0 if no query has a weight: no objects, and `no_object_weight=0`.
-    total = _replicas.sum_of_all(ops.sum(weights))
+    total = replicas.sum_of_all(ops.sum(weights))
     return ops.sum(weights * losses) / ops.where(total > 0, total, 1.0)
 
 
@@ -357,7 +357,7 @@ def _mask_losses(
     both = 2 * ops.sum(inside * truth, -1)
     either = ops.sum(inside, -1) + ops.sum(truth, -1)
     dice = 1 - (both + 1) / (either + 1)
-    num_masks = ops.maximum(_replicas.sum_of_all(ops.sum(valid)), 1)
+    num_masks = ops.maximum(replicas.sum_of_all(ops.sum(valid)), 1)
     return (
         ops.sum(valid * ops.mean(entropy, -1)) / num_masks,
         ops.sum(valid * dice) / num_masks,

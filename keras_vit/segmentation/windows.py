@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 
-from keras_vit import _checks
-from keras_vit._types import Array, ArrayLike
+from keras_vit.utils import checks
+from keras_vit.utils.types import Array, ArrayLike
 
 
 def sliding_window(
@@ -55,9 +55,9 @@ def sliding_window(
             "`image` must be one image of shape (height, width, channels). "
             f"Received: {image.shape}"
         )
-    window = _checks.positive_pair("window", window)
-    stride = _checks.positive_pair("stride", stride)
-    batch_size = _checks.positive_int("batch_size", batch_size)
+    window = checks.positive_pair("window", window)
+    stride = checks.positive_pair("stride", stride)
+    batch_size = checks.positive_int("batch_size", batch_size)
     if any(s > w for s, w in zip(stride, window, strict=True)):
         raise ValueError(
             "`stride` must be at most `window`, or pixels between windows "

@@ -12,12 +12,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._logging import logger
-from keras_vit._types import Array, StrPath
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.optimizers import assign_averages
 from keras_vit.training.callbacks import Logs, best_row
-from keras_vit.training.run_folder import atomic_write, log_os_errors
+from keras_vit.utils.files import atomic_write, log_os_errors
+from keras_vit.utils.logging import logger
+from keras_vit.utils.types import Array, StrPath
 
 
 class Diverged(ArithmeticError):

@@ -24,9 +24,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _onnx, converters, downloads
-from keras_vit._program import require
-from keras_vit._types import Array, Config, StrPath, Tensor
+from keras_vit import converters, downloads
 from keras_vit.inspection import tokens
 from keras_vit.inspection.images import size_with_aspect
 from keras_vit.inspection.relevance import dense_heads, explain
@@ -34,6 +32,9 @@ from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers.resampling import resampling_matrix
 from keras_vit.models import patch_pixels
 from keras_vit.preprocessing.labels import default_names
+from keras_vit.utils import onnx
+from keras_vit.utils.optional import require
+from keras_vit.utils.types import Array, Config, StrPath, Tensor
 from keras_vit.weights.files import read_config
 from keras_vit.weights.formats.huggingface import MULTI_LABEL
 
@@ -132,7 +133,7 @@ def write_page(page: Page, path: Path, shape: Sequence[int | None], int8: bool) 
 def read_page(path: Path) -> Callable[[Array], dict[str, Array]]:
     """Reads the model of a page for its first image size."""
     config = json.loads((path / CONFIG).read_text())
-    run = _onnx.read(path / "model-{}x{}.onnx".format(*config["sizes"][0]))
+    run = onnx.read(path / "model-{}x{}.onnx".format(*config["sizes"][0]))
     direction = np.zeros((1, config["outputs"]), "float32")
     return lambda images: run(images[0], direction)
 
@@ -167,7 +168,7 @@ def _graphs(page: Page, size: tuple[int, ...]) -> dict[str, Any]:
     picture = torch.zeros((3, size[1], page.channels))
     inputs = {"picture": picture, "direction": zeros[1]}
     # The optimizer would store weights twice, also transposed.
-    trace = functools.partial(_onnx.trace, optimize=False)
+    trace = functools.partial(onnx.trace, optimize=False)
     return {
         "columns": trace(
             columns,

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keras_vit._published import PREPROCESSING
-from keras_vit._types import Array, Config, StrPath
-from keras_vit._warnings import warn
 from keras_vit.config import ResNetConfig, ViTConfig, config_from, stride
+from keras_vit.utils.published import PREPROCESSING
+from keras_vit.utils.types import Array, Config, StrPath
+from keras_vit.utils.warnings import warn
 from keras_vit.weights import formats, infer
 from keras_vit.weights.files import class_names_of, locate, read, read_config
 from keras_vit.weights.files.keras import is_keras, read_keras

@@ -11,9 +11,9 @@ import re
 from collections.abc import Collection
 from typing import TypeAlias
 
-from keras_vit._types import Array, Config, StrPath
-from keras_vit._warnings import warn
 from keras_vit.config import POSITION_PREFIXES
+from keras_vit.utils.types import Array, Config, StrPath
+from keras_vit.utils.warnings import warn
 from keras_vit.weights.files.keras import KerasFile
 from keras_vit.weights.weight_map import WeightMap
 

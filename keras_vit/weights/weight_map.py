@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from einops import EinopsError, rearrange
 
-from keras_vit._types import Array
+from keras_vit.utils.types import Array
 
 # Parameter types: how a framework stores each type of layer. A type maps the
 # name of a keras_vit array to the framework's name and to the einops pattern

@@ -6,8 +6,8 @@ import pathlib
 import ml_dtypes
 import numpy as np
 
-from keras_vit._types import Array, Config
-from keras_vit._warnings import warn
+from keras_vit.utils.types import Array, Config
+from keras_vit.utils.warnings import warn
 from keras_vit.weights.files import SUFFIXES, write
 from keras_vit.weights.formats import check_representable, split
 from keras_vit.weights.formats.format import Checkpoint, write_folder

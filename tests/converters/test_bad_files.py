@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import safetensors
 
-from keras_vit import convert as _cli
 from keras_vit.converters import load, save
 from keras_vit.weights.files import read
 from keras_vit.weights.files import torch as torch_files
+from keras_vit_programs import convert as _cli
 from tests import attacks
 from tests.containers import FLAX, KEYS, put, to_arrays
 from tests.small import vit

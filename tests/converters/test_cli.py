@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import convert as _cli
 from keras_vit.weights.files import read
+from keras_vit_programs import convert as _cli
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")

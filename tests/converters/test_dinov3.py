@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import convert as _cli
-from keras_vit._published import rotary_periods
-from keras_vit._verify import verify
 from keras_vit.converters import load
+from keras_vit.utils.published import rotary_periods
+from keras_vit.verification import verify
 from keras_vit.weights.files import read, write
+from keras_vit_programs import convert as _cli
 from tests import golden_data, originals
 from tests.harness import numpy
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import convert as _cli
 from keras_vit.converters import load, save
+from keras_vit_programs import convert as _cli
 from tests.harness import numpy
 from tests.small import images, randomize, tiny
 

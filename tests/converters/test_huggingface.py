@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import convert as _cli
 from keras_vit.converters import load, save
+from keras_vit_programs import convert as _cli
 from tests import golden_data
 from tests.small import randomize, vit
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from keras_vit import convert as _cli
 from keras_vit.converters import save
 from keras_vit.weights.files import track, write
+from keras_vit_programs import convert as _cli
 from tests import golden_data
 from tests.small import vit
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import convert as _cli
 from keras_vit.converters import load, open_checkpoint, save
 from keras_vit.models import weights_by_path
+from keras_vit_programs import convert as _cli
 from tests.small import OPTIONS, randomize
 
 pytestmark = pytest.mark.backends("torch")

@@ -7,9 +7,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import convert as _cli
 from keras_vit.converters import load, open_checkpoint, save
 from keras_vit.weights.files import read
+from keras_vit_programs import convert as _cli
 from tests import golden_data
 
 CASES = golden_data.KERAS_HUB
@@ -192,7 +192,7 @@ def test_existing_preset_is_replaced_only_on_demand(vit, tmp_path):
 def test_written_preset_runs_in_keras_hub(case, tmp_path):
     """`--verify` runs it there."""
     pytest.importorskip("keras_hub")
-    from keras_vit._verify import verify
+    from keras_vit.verification import verify
 
     source, target = golden_data.folder(case), tmp_path / "back"
     _cli.convert(source, target)

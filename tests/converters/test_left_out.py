@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import convert as _cli
 from keras_vit.converters import load, save
 from keras_vit.weights.files import read
 from keras_vit.weights.formats import FORMATS
+from keras_vit_programs import convert as _cli
 from tests import golden_data
 from tests.small import randomize, vit
 

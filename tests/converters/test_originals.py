@@ -8,10 +8,10 @@ import json
 import numpy as np
 import pytest
 
-from keras_vit import convert as _cli
 from keras_vit.converters import load, open_checkpoint, save
 from keras_vit.weights.files import read, write
 from keras_vit.weights.formats.timm import Timm
+from keras_vit_programs import convert as _cli
 from tests import golden_data, originals
 from tests.harness import numpy
 from tests.markers import on_all

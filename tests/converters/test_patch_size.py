@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import convert as _cli
 from keras_vit.layers.resampling import resample_patch_kernel
+from keras_vit_programs import convert as _cli
 from tests import golden_data, originals
 
 SIZES = ((8, 8), (12, 12), (32, 32), (20, 12))

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import convert as _cli
 from keras_vit.converters import open_checkpoint
 from keras_vit.weights.files import read
 from keras_vit.weights.formats import (
@@ -18,6 +17,7 @@ from keras_vit.weights.formats import (
 )
 from keras_vit.weights.infer import infer_num_heads
 from keras_vit.weights.weight_map import from_checkpoint, to_checkpoint
+from keras_vit_programs import convert as _cli
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")

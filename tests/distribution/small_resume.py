@@ -14,14 +14,15 @@ import sys
 import keras
 
 import keras_vit
-from keras_vit import _logging, training
-from keras_vit.training import command_line
+from keras_vit.utils import logging
+from keras_vit_programs import flags
+from keras_vit_programs.runs import Run
 from tests.recipes import programs, runs
 from tests.small import vit
 
 
 def train(config, data, strategy, output):
-    with training.Run(config, data, strategy, output) as run:
+    with Run(config, data, strategy, output) as run:
 
         def train_batches(start):
             return data.train(
@@ -53,7 +54,7 @@ def train(config, data, strategy, output):
 
 
 def main(folder, which):
-    _logging.show()
+    logging.show()
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -66,7 +67,7 @@ def main(folder, which):
     chosen = keras_vit.distribution.get_strategy(
         name, model_devices=int(model_devices) or None
     )
-    config = command_line.TrainingFlags(
+    config = flags.TrainingFlags(
         steps=9,
         batch_size=16,
         image_size=8,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import training
+from keras_vit_programs import runs
 from tests.distribution.processes import finish, start
 from tests.recipes import programs
 from tests.server import unused_addresses
@@ -172,7 +172,7 @@ def test_two_processes_run_the_recipe(tmp_path, record_error):
     assert "2 devices, process 1 of 2" in first and "test accuracy" in first
     assert "2 devices, process 2 of 2" in second and "accuracy" not in second
     names = [sorted(p.name for p in folder.iterdir()) for folder in folders]
-    assert names[0] == names[1] and set(training.FILES) <= set(names[0])
+    assert names[0] == names[1] and set(runs.FILES) <= set(names[0])
     case = "recipe, data-parallel, two processes"
     accuracies = [
         json.loads((folder / "config.json").read_text())["test_accuracy"]

@@ -9,8 +9,9 @@ import urllib.parse
 import numpy as np
 import pytest
 
-from keras_vit import _logging, downloads
+from keras_vit import downloads
 from keras_vit.downloads import Source, cache
+from keras_vit.utils import logging
 from tests import server as web
 
 pytestmark = pytest.mark.backends("torch")
@@ -68,7 +69,7 @@ def assert_refused(server, folder, *words, paths=("a/w.bin",), **options):
 
 
 def test_file_is_downloaded_once(server, folder, capsys):
-    _logging.show()
+    logging.show()
     for _ in range(3):
         assert_got(server, folder)
     assert server.paths() == ["a/w.bin"]
@@ -119,7 +120,7 @@ def test_failed_download_is_reported_and_leaves_nothing(
 
 
 def test_next_source_is_tried(server, folder, capsys):
-    _logging.show()
+    logging.show()
     server.behave["dead/v.bin"] = web.status(403)
     path, source = get(server, folder, "dead/v.bin", "a/w.bin")
     assert source.address == server.url + "a/w.bin"

@@ -7,9 +7,9 @@ import pytest
 
 import keras_vit
 from keras_vit import evaluation
-from keras_vit.evaluation import class_table, classes
-from keras_vit.evaluation.classes import overfitting
-from keras_vit.training.command_line import SupervisedFlags
+from keras_vit_programs import class_results
+from keras_vit_programs.class_results import class_table, overfitting
+from keras_vit_programs.flags import SupervisedFlags
 from tests.small import randomize, vit
 
 pytestmark = pytest.mark.backends("torch")
@@ -66,13 +66,13 @@ def test_mistakes_have_the_probabilities_of_the_loss(loss, tmp_path, monkeypatch
         checkpoints=types.SimpleNamespace(rows=[{"test_loss": 1.0, "train_loss": 1.0}]),
     )
     drawn = []
-    plot = classes.plot_attention_heatmap
+    plot = class_results.plot_attention_heatmap
     monkeypatch.setattr(
-        classes,
+        class_results,
         "plot_attention_heatmap",
         lambda *given: drawn.append(given) or plot(*given),
     )
-    evaluation.write_class_results(run, model)
+    class_results.write_class_results(run, model)
     images, labels, _ = data.test(image_size=8, batch_size=359)[0]
     logits = model.predict(images, verbose=0)
     chances = evaluation.probabilities(model, logits, loss)

@@ -14,7 +14,7 @@ import pytest
 import keras_vit
 from keras_vit import exporting
 from keras_vit.layers import _kernels
-from keras_vit.training.models import build_model
+from keras_vit_programs.building import build_model
 from tests.small import bit, hybrid, images, randomize, tiny
 
 ROOT = pathlib.Path(__file__).parents[2]

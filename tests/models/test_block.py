@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import convert as command
 from keras_vit.converters import load, open_checkpoint, save
+from keras_vit_programs import convert as command
 from tests.harness import copies, numpy
 from tests.small import hybrid, images, randomize, tiny
 

@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit import convert
 from keras_vit.weights.checkpoint import open_checkpoint
+from keras_vit_programs import convert
 from tests.small import randomize, tiny
 
 rng = np.random.default_rng(0)

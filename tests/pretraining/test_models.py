@@ -9,7 +9,7 @@ import pytest
 from keras import ops
 
 from keras_vit import pretraining
-from keras_vit.pretraining.loading import PretrainingArguments
+from keras_vit.pretraining.saved import PretrainingArguments
 from tests.pretraining import small
 
 # Compiling takes seconds under JAX and TensorFlow.

@@ -5,7 +5,7 @@ import pytest
 
 import keras_vit
 from keras_vit import converters, pretraining
-from keras_vit.training.pretraining import save_masked
+from keras_vit_programs.label_free import save_masked
 from tests.pretraining import small
 
 ON_TORCH = pytest.mark.backends("torch")

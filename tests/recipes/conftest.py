@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import evaluation
-from keras_vit.training import models
+from keras_vit_programs import sizes
 from tests.recipes import programs, runs
 from tests.small import vit
 
@@ -15,7 +15,7 @@ from tests.small import vit
 def small_model():
     """Makes compact-vit small: most of the time is compiling."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(models.COMPACT, "compact-vit", programs.SMALL)
+        patch.setitem(sizes.COMPACT, "compact-vit", programs.SMALL)
         yield
 
 

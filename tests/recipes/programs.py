@@ -20,10 +20,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import training
-from keras_vit.training import models
-from keras_vit.training import pretraining as masked
 from keras_vit.training.callbacks import completed_steps
+from keras_vit_programs import building, runs, setup, sizes
+from keras_vit_programs import label_free as masked
 
 RECIPES = pathlib.Path(__file__).parents[2] / "recipes"
 
@@ -87,7 +86,7 @@ def plan(recipe, config, data):
         if hasattr(completed, "method"):
             return masked.build_masked(completed, data.channels)
         size = completed.image_size
-        return training.build_model(
+        return building.build_model(
             completed.model,
             completed.weights,
             completed.patch_size,
@@ -98,9 +97,9 @@ def plan(recipe, config, data):
         )
 
     def optimizer():
-        make = getattr(recipe, "learning_rate_schedule", training.warmup_decay)
+        make = getattr(recipe, "learning_rate_schedule", setup.warmup_decay)
         schedule = make(completed)
-        build = getattr(recipe, "build_optimizer", training.build_optimizer)
+        build = getattr(recipe, "build_optimizer", setup.build_optimizer)
         return build(completed, schedule), schedule
 
     summary = getattr(recipe, "summary", lambda *_: None)
@@ -130,14 +129,14 @@ class Crash(keras.callbacks.Callback):
 @contextlib.contextmanager
 def interrupted(step):
     """Interrupts training after a step, before its checkpoint is saved."""
-    make = training.Run._make_callbacks
+    make = runs.Run._make_callbacks
 
     def make_more(run, *arguments):
         made = make(run, *arguments)
         return [*made[:-1], Crash(step), made[-1]]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training.Run, "_make_callbacks", make_more)
+        patch.setattr(runs.Run, "_make_callbacks", make_more)
         with pytest.raises((KeyboardInterrupt, SystemExit)):
             yield
 
@@ -159,5 +158,5 @@ def assert_same_runs(folder, other, *files):
 
 
 if __name__ == "__main__":
-    models.COMPACT["compact-vit"] = SMALL
+    sizes.COMPACT["compact-vit"] = SMALL
     run(*sys.argv[1:])

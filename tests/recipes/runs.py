@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import evaluation
-from keras_vit.training import presets, training_run
+from keras_vit_programs import class_results, presets, runs
 from tests import harness
 from tests.recipes import programs
 from tests.training.pictures import noise, write_folder
@@ -133,9 +132,9 @@ def few_files():
     """Runs draw no pictures and write no results by class, which take most of
     the time of a short run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "write_class_results", None)
+        patch.setattr(class_results, "write_class_results", None)
         for name in ("write_predictions", "plot_learning_curves"):
-            patch.setattr(training_run, name, lambda *_: None)
+            patch.setattr(runs, name, lambda *_: None)
         yield
 
 

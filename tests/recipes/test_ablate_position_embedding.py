@@ -6,7 +6,7 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit.training import command_line
+from keras_vit_programs import flags
 from tests.recipes import programs
 
 pytestmark = pytest.mark.backends("torch")
@@ -52,7 +52,7 @@ def test_interrupted_ablation_resumes_and_writes_the_table(tmp_path, capsys):
     offsets = model.get_layer("position_embedding_shared").offsets
     assert 0.3 < keras.ops.convert_to_numpy(offsets).std() < 0.7
 
-    with pytest.raises(command_line.UserError, match="steps was 2.*--overwrite"):
+    with pytest.raises(flags.UserError, match="steps was 2.*--overwrite"):
         recipe.main(config(output, steps=3))
 
 

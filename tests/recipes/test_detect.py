@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit.evaluation import report
+from keras_vit_programs import report
 from tests.recipes import programs
 from tests.training.pictures import write_folder
 

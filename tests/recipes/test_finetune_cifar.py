@@ -10,8 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util.tensor_util import make_ndarray
 
 import keras_vit
-from keras_vit import training
-from keras_vit.training import command_line, models
+from keras_vit_programs import flags, runs, sizes
 from tests.recipes import programs
 from tests.training.pictures import write_folder
 
@@ -26,7 +25,7 @@ def run(**settings):
 
 
 def refused(match, **settings):
-    with pytest.raises(command_line.UserError, match=match) as error:
+    with pytest.raises(flags.UserError, match=match) as error:
         run(**settings)
     assert "\n" not in str(error.value)
 
@@ -50,7 +49,7 @@ def accuracy_of(model, size=8):
 def test_files_of_a_run(digits):
     found = sorted(path.name for path in digits.iterdir())
     more = ("per_class.csv", "confusion.png", "mistakes.png", "log.txt")
-    assert found == sorted([*training.FILES, *more, "tensorboard"])
+    assert found == sorted([*runs.FILES, *more, "tensorboard"])
     for name in ("curves.png", "predictions.png", *more[1:3]):
         assert (digits / name).read_bytes().startswith(b"\x89PNG")
     rows = rows_of(digits)
@@ -190,7 +189,7 @@ def test_a_log_begins_with_its_run(tmp_path, monkeypatch):
     errors = [ValueError("no weights")]
 
     def downloading(config, data):
-        command_line.logger.warning("downloading")
+        flags.logger.warning("downloading")
         if errors:
             raise errors.pop()
         return build(config, data)
@@ -212,7 +211,7 @@ BIT = ("BiT", {"resnet_layers": (1,), "width_factor": 0.5}, 32)
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_resnet_trains_and_is_fine_tuned(tmp_path, monkeypatch):
-    monkeypatch.setitem(models.COMPACT, "compact-bit", BIT)
+    monkeypatch.setitem(sizes.COMPACT, "compact-bit", BIT)
     data = {"batch_size": 16, "steps": 1}
     run(model="compact-bit", output=str(tmp_path / "a"), **data)
     weights = str(tmp_path / "a" / "model.npz")
@@ -300,7 +299,7 @@ BIT_SPEC = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
 def test_own_defaults_of_fine_tuning(spec, settings, expected, monkeypatch):
     if spec:
         settings = {"weights": "x.npz", "image_size": 112, **settings}
-        monkeypatch.setattr(training, "resolve_model_spec", lambda *_: spec)
+        monkeypatch.setattr(sizes, "resolve_model_spec", lambda *_: spec)
     data = keras_vit.data.load_dataset("digits")
     config = recipe.Config(**settings)
     if config.sweep:
@@ -329,7 +328,7 @@ def test_own_defaults_of_fine_tuning(spec, settings, expected, monkeypatch):
 def test_images_are_not_enlarged_to_the_size_of_weights(
     spec, side, expected, monkeypatch
 ):
-    monkeypatch.setattr(training, "resolve_model_spec", lambda *_: spec)
+    monkeypatch.setattr(sizes, "resolve_model_spec", lambda *_: spec)
     data = keras_vit.data.load_dataset("digits")
     data = dataclasses.replace(data, image_size=None, median_side=side)
     config = recipe.Config(weights="x.npz")
@@ -361,7 +360,7 @@ def test_images_are_not_enlarged_to_the_size_of_weights(
     ],
 )
 def test_bit_hyperrule_depends_on_the_data(data, settings, expected, monkeypatch):
-    monkeypatch.setattr(training, "resolve_model_spec", lambda *_: BIT_SPEC)
+    monkeypatch.setattr(sizes, "resolve_model_spec", lambda *_: BIT_SPEC)
     data = dataclasses.replace(keras_vit.data.load_dataset("digits"), **data)
     bit = {"preset": "bit-hyperrule", "weights": "x.npz"}
     job = programs.plan(recipe, recipe.Config(**bit, **settings), data)
@@ -413,7 +412,7 @@ def test_training_stops_without_improvement(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training.Run, "save", interrupted)
+        patch.setattr(runs.Run, "save", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(**settings)
     run(**settings)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from keras_vit.training import command_line
+from keras_vit_programs import flags
 from tests.recipes import programs
 from tests.training.pictures import encode, noise, write_folder
 
@@ -167,11 +167,11 @@ FLAGS = json.loads(FLAGS.read_text())
 @pytest.mark.parametrize("name", FLAGS)
 def test_flags_keep_their_names_and_number_of_values(name, capsys):
     with pytest.raises(SystemExit):
-        command_line.parse_args(programs.load(name).Config, "", ["--help"])
+        flags.parse_args(programs.load(name).Config, "", ["--help"])
     usage = capsys.readouterr().out.partition("\n\n")[0]
     usage = " ".join(usage.split()) + " "
-    for count, flags in FLAGS[name].items():
-        for flag in flags.split():
+    for count, names in FLAGS[name].items():
+        for flag in names.split():
             start = f"[{flag}{'] ' if count == '0' else ' '}"
             _, found, rest = usage.partition(start)
             assert found, flag

@@ -8,8 +8,8 @@ import types
 import keras
 import pytest
 
-from keras_vit import training
 from keras_vit.weights.released import RELEASED
+from keras_vit_programs import presets, rows
 from tests.recipes import programs
 
 NOTEBOOK = pathlib.Path(__file__).parents[2] / "recipes"
@@ -101,7 +101,7 @@ def test_interrupted_run_resumes_bit_for_bit(run, monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(training.CSVMetrics, "on_train_batch_begin", interrupt)
+        patch.setattr(rows.CSVMetrics, "on_train_batch_begin", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run("resumed")
     assert not pathlib.Path("resumed/model.npz").exists()
@@ -125,7 +125,7 @@ def test_accelerator_settings_match_the_presets(run, monkeypatch):
     names, _ = run("out", count=4)
     names["on_cpu"] = False
     exec(CELLS[4], names)
-    preset = training.FINE_TUNING["vit_jax-augreg"].settings
+    preset = presets.FINE_TUNING["vit_jax-augreg"].settings
     assert names["STEPS"] == preset["steps"]
     assert names["WARMUP_STEPS"] == preset["warmup_steps"]
     assert names["LEARNING_RATE"] == preset["learning_rate"]

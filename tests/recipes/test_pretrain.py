@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import training
+from keras_vit_programs import runs
 from tests.recipes import programs
 from tests.recipes.programs import imagenet, read_metadata, rows_of
 
@@ -123,7 +123,7 @@ def test_dropout_and_drop_path_placement():
 def test_files_of_a_run(finished):
     pretrained = finished("pretrain")
     found = sorted(path.name for path in pretrained.iterdir())
-    assert found == sorted([*training.FILES, "log.txt"])
+    assert found == sorted([*runs.FILES, "log.txt"])
     config = read_metadata(pretrained)["config"]
     assert config["preset"] == "paper-imagenet21k"
     assert config["loss"] == "sigmoid" and config["decay"] == "linear"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.training import pretraining as momentum
+from keras_vit_programs import label_free as momentum
 from tests.recipes import programs
 from tests.recipes.programs import imagenet, read_metadata, rows_of
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.training import presets
-from keras_vit.training import pretraining as masked
+from keras_vit_programs import label_free as masked
+from keras_vit_programs import presets
 from tests.harness import numpy
 from tests.recipes import programs
 from tests.recipes.programs import imagenet, read_metadata, rows_of

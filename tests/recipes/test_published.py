@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import training
 from keras_vit.data.randaugment import AUGREG
 from keras_vit.models import BIT_VARIANTS, VARIANTS
-from keras_vit.training import command_line, setup
+from keras_vit_programs import building, flags, presets, setup, sizes
 from tests import small
 from tests.recipes import programs, published
 from tests.training.mocked import mocked
@@ -48,7 +47,7 @@ def datasets(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def no_files(monkeypatch, tmp_path):
     """Released weights are not read: their variants give the sizes."""
-    resolve = training.resolve_model_spec
+    resolve = sizes.resolve_model_spec
     find = keras_vit.data.load_dataset
 
     def spec_of(model, weights, patch_size=None):
@@ -67,14 +66,14 @@ def no_files(monkeypatch, tmp_path):
             digits, name=name, image_size=None, channels=3, num_train=14_145_922
         )
 
-    monkeypatch.setattr(training, "resolve_model_spec", spec_of)
+    monkeypatch.setattr(sizes, "resolve_model_spec", spec_of)
     monkeypatch.setattr(setup, "load_dataset", load_dataset)
     monkeypatch.chdir(tmp_path)
 
 
 def config_of(program, command):
     _, *argv = shlex.split(command)
-    return command_line.parse_args(program.Config, "", argv)
+    return flags.parse_args(program.Config, "", argv)
 
 
 def settings_of(program, config, data):
@@ -135,7 +134,7 @@ def test_every_documented_command_is_known():
     assert found == {
         name: values["dataset"] for name, values in published.PRETRAINING.items()
     }
-    assert set(found) == set(training.PRE_TRAINING) - {None}
+    assert set(found) == set(presets.PRE_TRAINING) - {None}
     # The others are of the digits of an earlier run, or have tests below.
     for command in set(COMMANDS) - {*tuned, *pretrained}:
         name = re.match(r"recipes/(\w+)\.py", command)[1]
@@ -154,7 +153,7 @@ def test_fine_tuning_settings_match_the_publications(command, datasets):
     config = config_of(finetune, command)
     _, data, _ = setup.begin(config)
     if config.sweep:
-        rates = command_line.parse_learning_rates(config.sweep, config.dataset)
+        rates = flags.parse_learning_rates(config.sweep, config.dataset)
         assert rates == published.SWEEP
         assert data.num_validation == expected.pop("num_validation")
         config = dataclasses.replace(
@@ -203,7 +202,7 @@ def test_mae_head_reads_the_mean_of_the_patches(tmp_path):
     small.randomize(model)
     path = tmp_path / "mae.npz"
     keras_vit.converters.save(model, path)
-    tuned = training.build_model(
+    tuned = building.build_model(
         None,
         str(path),
         None,

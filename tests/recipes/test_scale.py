@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from keras_vit.training import command_line
+from keras_vit_programs import flags
 from tests.recipes import programs
 
 pytestmark = pytest.mark.backends("torch")
@@ -44,7 +44,7 @@ def test_finished_models_are_not_trained_again(tmp_path, capsys, monkeypatch):
     assert 2**2 < ratio < 2**4
     assert 0 <= finer["accuracy"] <= 1 and 0 <= finer["few_shot"] <= 1
 
-    with pytest.raises(command_line.UserError, match="steps was 1.*--overwrite"):
+    with pytest.raises(flags.UserError, match="steps was 1.*--overwrite"):
         recipe.main(config(output, **options, steps=2))
 
 

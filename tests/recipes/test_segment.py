@@ -10,7 +10,7 @@ from PIL import Image
 
 from keras_vit import evaluation
 from keras_vit.data import load_segmentation
-from keras_vit.training.command_line import UserError
+from keras_vit_programs.flags import UserError
 from tests.recipes import programs, runs
 
 ON_TORCH = pytest.mark.backends("torch")

@@ -13,7 +13,7 @@ import pytest
 
 import keras_vit
 from keras_vit.evaluation import load_classifier
-from keras_vit.training import command_line
+from keras_vit_programs import flags
 from tests.recipes import programs, runs
 
 ENCODER = ("encoder.keras", "model.keras")
@@ -51,7 +51,7 @@ def test_interrupted_run_resumes_bit_for_bit(
         runs.train(*given)
     assert not (tmp_path / "run" / "config.json").exists()
     if changed:
-        with pytest.raises(command_line.UserError, match=words) as error:
+        with pytest.raises(flags.UserError, match=words) as error:
             runs.train(*given, **changed)
         assert "\n" not in str(error.value)
     assert "resuming" not in capsys.readouterr().out

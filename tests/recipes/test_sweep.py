@@ -7,7 +7,7 @@ import pytest
 
 import keras_vit
 from keras_vit import training
-from keras_vit.training import command_line
+from keras_vit_programs import flags, presets
 from tests.recipes.test_finetune_cifar import (
     read_metadata,
     recipe,
@@ -36,7 +36,7 @@ def test_learning_rates_are_parsed(given, expected):
         with pytest.raises(ValueError, match="--sweep must be 'paper', or two"):
             recipe.Config(sweep=given[0])
     else:
-        assert command_line.parse_learning_rates(*given) == expected
+        assert flags.parse_learning_rates(*given) == expected
 
 
 @pytest.fixture
@@ -161,9 +161,9 @@ def test_final_training_includes_the_validation_images(tmp_path, quick, monkeypa
         return complete(config, data)
 
     monkeypatch.setattr(recipe, "resolve_config", recorded)
-    preset = training.FINE_TUNING[None]
+    preset = presets.FINE_TUNING[None]
     preset = dataclasses.replace(preset, left_out={"digits": 0.2})
-    monkeypatch.setitem(training.FINE_TUNING, None, preset)
+    monkeypatch.setitem(presets.FINE_TUNING, None, preset)
     output = str(tmp_path / "out")
     run(steps=1, batch_size=8, sweep="0.001,0.003", output=output)
     assert counts == [(1295, 143), (1295, 143), (1438, 0)]

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit.inspection import command_line, report
+from keras_vit_programs import report, report_page
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 TOOLS = ROOT / "tools"
 MODEL = golden_data.folder("hf_vit")  # 32 x 32 pixels, patches of 8
 # Only detectors have the other one.
-FIGURES = [name for name in report.FIGURES if name != "objects.png"]
+FIGURES = [name for name in report_page.FIGURES if name != "objects.png"]
 
 
 class Page(html.parser.HTMLParser):
@@ -64,7 +64,7 @@ def photos(tmp_path):
 
 
 def run(*arguments):
-    return command_line.main([str(argument) for argument in arguments])
+    return report.main([str(argument) for argument in arguments])
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_report_contents(photos, tmp_path, capsys):
     out = tmp_path / "report"
     assert run(MODEL, photos, "--out", out) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"wrote .*report.html \(\d+ kB\)", printed)
+    assert re.search(r"wrote .*report_page.html \(\d+ kB\)", printed)
     files = {path.name for path in out.iterdir()}
     assert files == {*FIGURES, "report.html"}
     page = Page(out / "report.html")

@@ -8,7 +8,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit import training
-from keras_vit.training import run_folder
+from keras_vit_programs import rows, run_folder
 from tests.training.fitting import fit
 
 STEPS, INTERVAL, EVERY, BATCH = 24, 8, 5, 4
@@ -64,8 +64,8 @@ def main(folder, callbacks=(), stream=Stream, keep_best=False, average_from=None
     done = checkpoints.restore(model)
     run_folder.prepare_output(folder, ())
     print(f"from {done}", flush=True)
-    rows = checkpoints.rows
-    metrics = training.CSVMetrics(folder / "metrics.csv", BATCH, schedule, rows, done)
+    path, kept = folder / "metrics.csv", checkpoints.rows
+    metrics = rows.CSVMetrics(path, BATCH, schedule, kept, done)
     fit(
         model,
         stream,
@@ -75,14 +75,14 @@ def main(folder, callbacks=(), stream=Stream, keep_best=False, average_from=None
         callbacks=[metrics, *callbacks],
         checkpoints=checkpoints,
     )
-    for row in rows:
+    for row in kept:
         del row["images_per_second"]
     arrays = {
         str(i): keras.ops.convert_to_numpy(v).astype("float32")
         for i, v in enumerate([*model.variables, *model.optimizer.variables])
     }
     np.savez(folder / "end.npz", **arrays)
-    (folder / "rows.json").write_text(json.dumps(rows))
+    (folder / "rows.json").write_text(json.dumps(kept))
     return model, checkpoints
 
 

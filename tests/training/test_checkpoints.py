@@ -15,9 +15,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import _logging, training
+from keras_vit import training
 from keras_vit.training import callbacks, checkpoint
 from keras_vit.training.callbacks import completed_steps
+from keras_vit.utils import logging
+from keras_vit_programs import rows
 from tests.harness import numpy
 from tests.recipes.programs import Crash, rows_of
 from tests.training import run_small
@@ -25,7 +27,7 @@ from tests.training import run_small
 
 @pytest.fixture(autouse=True)
 def _shown():
-    _logging.show()
+    logging.show()
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +196,7 @@ def test_full_disk_is_reported_and_training_continues(
 ):
     """Rows of metrics that could not be written are written later."""
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    write_state, atomic_write = checkpoint.write_state, callbacks.atomic_write
+    write_state, atomic_write = checkpoint.write_state, rows.atomic_write
     targets = []
 
     def write_but_one(path, state, note):
@@ -209,7 +211,7 @@ def test_full_disk_is_reported_and_training_continues(
         return atomic_write(path)
 
     monkeypatch.setattr(checkpoint, "write_state", write_but_one)
-    monkeypatch.setattr(callbacks, "atomic_write", refuse_the_first)
+    monkeypatch.setattr(rows, "atomic_write", refuse_the_first)
     with pytest.raises(KeyboardInterrupt):
         run_small.main(tmp_path, callbacks=[Crash(17)])
     warned = capsys.readouterr().err

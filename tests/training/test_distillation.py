@@ -9,8 +9,8 @@ from scipy import special
 
 import keras_vit
 from keras_vit import distillation, losses
-from keras_vit._program import UserError
-from keras_vit.training import models
+from keras_vit_programs import sizes
+from keras_vit_programs.console import UserError
 from tests import small
 from tests.harness import numpy
 from tests.markers import on_all
@@ -232,10 +232,10 @@ def digits_teacher(tmp_path_factory):
 
 
 def train(**settings):
-    sizes = {"steps": 3, "batch_size": 16, "image_size": 8}
-    settings = {**sizes, "evaluate_every": 2, **settings}
+    small = {"steps": 3, "batch_size": 16, "image_size": 8}
+    settings = {**small, "evaluate_every": 2, **settings}
     with pytest.MonkeyPatch.context() as patch, runs.few_files():
-        patch.setitem(models.COMPACT, "compact-vit", programs.SMALL)
+        patch.setitem(sizes.COMPACT, "compact-vit", programs.SMALL)
         finetune.main(finetune.Config(**settings))
 
 

@@ -4,28 +4,28 @@ import warnings
 import pytest
 
 from keras_vit import training
-from keras_vit.training import command_line
+from keras_vit_programs import flags
 
 pytestmark = pytest.mark.backends("torch")
 
 
-parse, TrainingFlags = command_line.parse_args, command_line.TrainingFlags
+parse, TrainingFlags = flags.parse_args, flags.TrainingFlags
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    steps: int = command_line.flag("how many, 100% of them", 5, minimum=1)
-    rate: float | None = command_line.flag("how fast", above=0, below=1)
-    kind: str = command_line.flag("what kind", "a", choices=("a", "b"))
-    long_name: str = command_line.flag("what", "a")
-    loud: bool = command_line.flag("how", False)
-    shots: tuple[int, ...] = command_line.flag("how often", (1, 5))
-    names: tuple[str, ...] = command_line.flag("which", ())
-    rank: int = command_line.flag("how deep", 1, choices=(1, 2))
+    steps: int = flags.flag("how many, 100% of them", 5, minimum=1)
+    rate: float | None = flags.flag("how fast", above=0, below=1)
+    kind: str = flags.flag("what kind", "a", choices=("a", "b"))
+    long_name: str = flags.flag("what", "a")
+    loud: bool = flags.flag("how", False)
+    shots: tuple[int, ...] = flags.flag("how often", (1, 5))
+    names: tuple[str, ...] = flags.flag("which", ())
+    rank: int = flags.flag("how deep", 1, choices=(1, 2))
     inner: int = 3  # without a help, it is no flag
 
     def __post_init__(self):
-        command_line.check_flags(self)
+        flags.check_flags(self)
 
 
 def test_dataclass_fields_become_flags(capsys):
@@ -75,7 +75,7 @@ def test_wrong_flags_give_a_one_line_error(argv, words, capsys):
 
 
 def mistake():
-    with command_line.user_errors():
+    with flags.user_errors():
         raise FileNotFoundError("There is no file 'x'.")
 
 
@@ -89,7 +89,7 @@ def fail(error):
         (mistake, 2, "error: There is no file 'x'.\n"),
         # Codes of a terminal do not change it.
         (
-            lambda: fail(command_line.UserError("c\x1b[2Jd\ne")),
+            lambda: fail(flags.UserError("c\x1b[2Jd\ne")),
             2,
             "error: c\\x1b[2Jd\ne",
         ),
@@ -101,7 +101,7 @@ def fail(error):
 def test_exit_status_of_each_error(main, status, words, capsys, monkeypatch):
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     with pytest.raises(SystemExit) as ended:
-        command_line.run(lambda config: main(), TrainingFlags, "", [])
+        flags.run(lambda config: main(), TrainingFlags, "", [])
     assert ended.value.code == status
     text = "".join(capsys.readouterr())
     assert words in text
@@ -109,9 +109,7 @@ def test_exit_status_of_each_error(main, status, words, capsys, monkeypatch):
     line = warnings.formatwarning("a\x1b[2J", UserWarning, "a.py", 3)
     assert line == "warning: a\\x1b[2J\n"
     with pytest.raises(ValueError, match="a bug"):
-        command_line.run(
-            lambda config: fail(ValueError("a bug")), TrainingFlags, "", []
-        )
+        flags.run(lambda config: fail(ValueError("a bug")), TrainingFlags, "", [])
 
 
 @pytest.mark.parametrize("given", [0.1, "paper", 0.0])

@@ -13,7 +13,7 @@ from PIL import Image
 import keras_vit
 from keras_vit.data import folders
 from keras_vit.data.splits import split_by_path
-from keras_vit.training.training_run import explain_error
+from keras_vit_programs.runs import explain_error
 from tests.training.batches import take
 from tests.training.pictures import encode, noise, write_folder
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.evaluation import loading
+from keras_vit.evaluation import classifiers
+from keras_vit_programs.evaluation_flags import describe_classifier
 from tests.small import bit, vit
 from tests.small import images as small_images
 
@@ -39,7 +40,7 @@ def test_options_come_from_config_json_unless_given(tmp_path):
     assert (found.image_size, found.channels) == (8, 3)
     assert found.class_names == ("a", "b", "c") and found.dataset == "photos"
     assert found.config_path.endswith("run/config.json")
-    assert found.config_path in found.describe()
+    assert found.config_path in describe_classifier(found)
     found = load(run, None, 16, "tf", "simple")
     assert (found.mode, found.protocol) == ("tf", "simple")
     assert found.model.input_shape == (None, 16, 16, 3)
@@ -124,7 +125,7 @@ def test_loss_of_a_run_is_loaded(multi_label, tmp_path):
 
 
 def found_for(classes, names=None):
-    return loading.LoadedClassifier(vit(classes=classes), 8, 3, "tf", None, names)
+    return classifiers.LoadedClassifier(vit(classes=classes), 8, 3, "tf", None, names)
 
 
 def load_run_data(names):
@@ -135,7 +136,7 @@ def test_imagenet_ids_give_class_indices(monkeypatch):
     """A folder of some of the 1000 classes, as for ImageNet-A and
     ImageNet-R."""
     pairs = [(f"n{i:08}", f"name {i}") for i in range(1000)]
-    monkeypatch.setattr(loading.imagenet, "imagenet_labels", lambda: pairs)
+    monkeypatch.setattr(classifiers.imagenet, "imagenet_labels", lambda: pairs)
     data = load_run_data(["n00000007", "n00000003"])
     indices, names = match(found_for(1000), data)
     assert indices.tolist() == [7, 3] and len(names) == 1000
@@ -143,9 +144,9 @@ def test_imagenet_ids_give_class_indices(monkeypatch):
 
 def test_channels_of_data_and_model_must_match():
     data = load_run_data("ab")
-    grey = loading.LoadedClassifier(vit(input_shape=(8, 8, 1)), 8, 1, "tf")
+    grey = classifiers.LoadedClassifier(vit(input_shape=(8, 8, 1)), 8, 1, "tf")
     assert keras_vit.evaluation.fitted(data, grey).channels == 1
-    four = loading.LoadedClassifier(None, 8, 4, "tf")
+    four = classifiers.LoadedClassifier(None, 8, 4, "tf")
     with pytest.raises(ValueError, match="1 or 3 channels. The model takes 4"):
         keras_vit.evaluation.fitted(data, four)
     # A folder that is named digits is read as images.
@@ -211,14 +212,14 @@ def test_models_without_a_config_of_a_run(tmp_path):
     found = load(run)
     assert found.config_path is None and found.class_names is None
     assert (found.mode, found.image_size) == ("tf", 8)
-    assert "no config.json" in found.describe()
+    assert "no config.json" in describe_classifier(found)
     model = vit(input_shape=(None, None, 3), grid_size=2)
     run = write(tmp_path / "run", model)
     assert load(run).image_size == 224
     assert load(run, image_size=12).image_size == 12
     run = write(tmp_path / "run", vit(input_shape=(8, 16, 3)))
     assert load(run).image_size == (8, 16)
-    assert "images 8 x 16 x 3" in load(run).describe()
+    assert "images 8 x 16 x 3" in describe_classifier(load(run))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +253,7 @@ def test_wrong_files_and_models_raise(tmp_path):
     for path, name, words in (
         (str(tmp_path / "a.npz"), "ViTB16", "does not hold a ViTB16"),
         (run, "ViTB16", "does not hold a ViTB16"),
-        (run, "ViTB17", "no model 'ViTB17'.* ViTB16"),
+        (run, "ViTB17", "ViTB17.* Did you mean 'ViTB16'"),
     ):
         with pytest.raises(ValueError, match=words):
             load(path, name)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import converters, training
+from keras_vit import converters
 from keras_vit.segmentation import LinearSegmenter
-from keras_vit.training import command_line, models
-from keras_vit.training.models import freeze_weights, set_trainable
-from keras_vit.training.training_run import save_model, write_model
+from keras_vit.training.freezing import freeze_weights, set_trainable
+from keras_vit_programs import building, flags, sizes
+from keras_vit_programs.runs import save_model, write_model
 from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
@@ -40,10 +40,10 @@ pytestmark = pytest.mark.backends("torch")
 def test_default_model_and_size_from_scratch(
     model, image_size, patch_size, side, chosen
 ):
-    sizes = image_size, patch_size, side
-    assert models.choose_model_and_size(model, *sizes) == chosen
-    spec = training.resolve_model_spec(chosen[0], None, patch_size)
-    command_line.TrainingFlags().with_sizes(spec, chosen[1])
+    found = sizes.choose_model_and_size(model, image_size, patch_size, side)
+    assert found == chosen
+    spec = sizes.resolve_model_spec(chosen[0], None, patch_size)
+    flags.TrainingFlags().with_sizes(spec, chosen[1])
 
 
 @pytest.mark.parametrize("image_size", [64, (64, 48)])
@@ -51,15 +51,15 @@ def test_weights_of_a_run_have_its_settings(weights, image_size, tmp_path):
     facts = {"config": {"mode": "torch", "image_size": image_size}}
     (tmp_path / "config.json").write_text(json.dumps(facts))
     shutil.copy(weights, tmp_path / "model.npz")
-    spec = training.resolve_model_spec(None, str(tmp_path))
+    spec = sizes.resolve_model_spec(None, str(tmp_path))
     # The image size of a Vision Transformer is that of its weights.
     assert (spec["mode"], spec["image_size"]) == ("torch", 12)
     arguments = {"input_shape": (32, 32, 3), "classes": 2}
-    bit = models.build_model("compact-bit", None, None, **arguments)
+    bit = building.build_model("compact-bit", None, None, **arguments)
     keras_vit.converters.save(bit, tmp_path / "model.npz", "bit", overwrite=True)
     keras_vit.converters.save(bit, tmp_path / "other.npz", "bit", overwrite=True)
     for name, size in (("", image_size), ("other.npz", 224)):
-        spec = training.resolve_model_spec(None, str(tmp_path / name))
+        spec = sizes.resolve_model_spec(None, str(tmp_path / name))
         assert spec["image_size"] == size
 
 
@@ -94,9 +94,9 @@ def test_model_spec(model, has_weights, patch_size, expected, weights):
     given = (model, weights if has_weights else None, patch_size)
     if isinstance(expected, str):
         with pytest.raises(ValueError, match=expected):
-            training.resolve_model_spec(*given)
+            sizes.resolve_model_spec(*given)
     else:
-        found = training.resolve_model_spec(*given)
+        found = sizes.resolve_model_spec(*given)
         assert (found["patch_size"], found["image_size"]) == expected
 
 
@@ -105,17 +105,17 @@ def test_zero_init_head_and_pooling_of_a_kept_head(weights, tmp_path):
     images = np.ones((1, 12, 12, 3), "float32")
     assert np.abs(model.predict(images, verbose=0)).max() > 0
     options = {"input_shape": (12, 12, 3), "classes": 3}
-    model = models.build_model(None, weights, None, dropout=0.25, **options)
+    model = building.build_model(None, weights, None, dropout=0.25, **options)
     assert np.abs(model.predict(images, verbose=0)).max() == 0
     block = model.get_layer("block_0")
     assert block.dropout == block.mlp.dropout == 0.25
     options["keep_head"] = True
     with pytest.raises(ValueError, match="Received: pooling='token'"):
-        models.build_model(None, weights, None, mean_pooling=True, **options)
+        building.build_model(None, weights, None, mean_pooling=True, **options)
     path = str(tmp_path / "mean.npz")
     keras_vit.converters.save(vit(input_shape=(12, 12, 3), pooling="gap"), path)
     for given in (False, True):
-        models.build_model(None, path, None, mean_pooling=given, **options)
+        building.build_model(None, path, None, mean_pooling=given, **options)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_zero_init_head_and_pooling_of_a_kept_head(weights, tmp_path):
     ],
 )
 def test_chosen_patch_size(size, patch):
-    assert models.choose_patch_size(size) == patch
-    models.check_patch_size(size, patch)
+    assert sizes.choose_patch_size(size) == patch
+    sizes.check_patch_size(size, patch)
 
 
 def test_patch_size_must_divide_the_image_size():
@@ -136,9 +136,9 @@ def test_patch_size_must_divide_the_image_size():
         ((64, 50), 16, "64x50: give --image-size 64"),
     ):
         with pytest.raises(ValueError, match=words):
-            models.check_patch_size(size, patch)
+            sizes.check_patch_size(size, patch)
     with pytest.raises(ValueError, match="multiple of 4.* Received: 31"):
-        models.choose_patch_size(31)
+        sizes.choose_patch_size(31)
 
 
 @pytest.mark.parametrize(
@@ -152,12 +152,12 @@ def test_patch_size_must_divide_the_image_size():
 def test_image_size_flag_is_parsed(value, size):
     if size is None and value is not None:
         with pytest.raises(ValueError, match=f"64x48. Received: {value}$"):
-            command_line.parse_image_size(value)
+            flags.parse_image_size(value)
         return
-    assert command_line.parse_image_size(value) == size
+    assert flags.parse_image_size(value) == size
     if size:
-        text = models.size_text(size)
-        assert command_line.parse_image_size(text) == size
+        text = sizes.size_text(size)
+        assert flags.parse_image_size(text) == size
 
 
 HEAD = {"head/kernel", "head/bias"}

@@ -5,8 +5,10 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit import _logging, training
-from keras_vit.training import callbacks
+from keras_vit import training
+from keras_vit.training.callbacks import score_name
+from keras_vit.utils import logging
+from keras_vit_programs import rows
 from tests.training import run_small
 from tests.training.fitting import fit
 
@@ -17,7 +19,7 @@ METRICS = ("loss", "accuracy")
 
 @pytest.fixture(autouse=True)
 def _shown():
-    _logging.show()
+    logging.show()
 
 
 class Terminal(io.StringIO):
@@ -41,8 +43,8 @@ def trained(checkpoints, callbacks=(), steps=40, interval=40):
 def rows_of_run(folder, shown_steps=5):
     """Trains with progress, and returns the rows."""
     _, schedule = run_small.build()
-    metrics = training.CSVMetrics(folder / "metrics.csv", 4, schedule)
-    progress = callbacks.Progress(metrics, shown_steps)
+    metrics = rows.CSVMetrics(folder / "metrics.csv", 4, schedule)
+    progress = rows.Progress(metrics, shown_steps)
     checkpoints = training.ResumableCheckpoint(folder / "checkpoints", 100)
     trained(checkpoints, [metrics, progress], steps=5, interval=2)
     return metrics.rows
@@ -72,7 +74,7 @@ def test_terminal_line_is_overwritten(width, tmp_path, monkeypatch):
     """A line longer than the terminal would wrap, and leave a row behind."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.setattr(callbacks.Progress, "EVERY", 0)
+    monkeypatch.setattr(rows.Progress, "EVERY", 0)
     if width:
         monkeypatch.setenv("COLUMNS", str(width))
     rows_of_run(tmp_path, shown_steps=1000 if width else 5)
@@ -97,7 +99,7 @@ def test_terminal_line_is_overwritten(width, tmp_path, monkeypatch):
     ],
 )
 def test_a_run_is_judged_by_what_it_measures(names, score):
-    assert callbacks.score_name(dict.fromkeys(names, 0.5)) == score
+    assert score_name(dict.fromkeys(names, 0.5)) == score
 
 
 def test_sigterm_is_handled_after_the_last_micro_batch(tmp_path):

@@ -8,17 +8,17 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit import _logging
 from keras_vit.data.splits import stratified_split
 from keras_vit.preprocessing import preprocess_input
-from keras_vit.training import command_line, plots
-from keras_vit.training import training_run as results
+from keras_vit.utils import logging
+from keras_vit_programs import curves, flags
+from keras_vit_programs import runs as results
 
 pytestmark = pytest.mark.backends("torch")
 
 
 def printed_code(metadata, folder, capsys):
-    _logging.show()
+    logging.show()
     results.print_results(metadata, folder)
     lines = capsys.readouterr().out.splitlines()
     return [line.strip() for line in lines if line.startswith("  ")]
@@ -86,10 +86,10 @@ def test_sample_evenly_spreads_over_the_dataset():
         (images[i : i + 10], images[i : i + 10, 0, 0, 0].astype(int))
         for i in range(0, 103, 10)
     ]
-    picked, labels = plots.sample_evenly(batches, 103, 5)
+    picked, labels = curves.sample_evenly(batches, 103, 5)
     assert labels.tolist() == [0, 25, 51, 76, 102]
     assert np.array_equal(picked[:, 0, 0, 0], labels)
-    assert len(plots.sample_evenly(batches, 103, 500)[1]) == 103
+    assert len(curves.sample_evenly(batches, 103, 500)[1]) == 103
 
 
 def classifier(channels):
@@ -115,7 +115,9 @@ def test_plotted_predictions_keep_the_colors_of_the_images(tmp_path, mode, color
     model, path = classifier(len(color)), tmp_path / "predictions.png"
     # Some would be formulas, or no text at all.
     names = ["$^$ and \udce9", "a name that is far too long for a picture"]
-    found = plots.plot_predictions(model, images, [0, 1], names, path, "$^$", mode=mode)
+    found = curves.plot_predictions(
+        model, images, [0, 1], names, path, "$^$", mode=mode
+    )
     expected = model.predict(images, verbose=0).argmax(-1)
     assert np.array_equal(found, expected)
     # Two squares of more than an inch, at 110 pixels an inch.
@@ -126,7 +128,7 @@ def test_plotted_predictions_keep_the_colors_of_the_images(tmp_path, mode, color
 def test_predictions_of_a_run_keep_the_colors_of_the_images(tmp_path):
     images = np.full((4, 6, 6, 3), (200, 120, 40), np.uint8)
     data = keras_vit.data.from_arrays(images, [0, 1, 0, 1], (images, [0] * 4))
-    config = command_line.TrainingFlags(
+    config = flags.TrainingFlags(
         image_size=4, batch_size=2, mode="torch", protocol="simple"
     )
     run = types.SimpleNamespace(config=config, data=data, output=tmp_path)

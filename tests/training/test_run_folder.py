@@ -9,9 +9,10 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit import _logging, training
-from keras_vit.training import command_line, run_folder
-from keras_vit.training.training_run import explain_error
+from keras_vit.utils import logging
+from keras_vit.utils.files import log_os_errors
+from keras_vit_programs import flags, run_folder, runs
+from keras_vit_programs.runs import explain_error
 from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
@@ -133,18 +134,18 @@ def test_killed_run_releases_the_lock(tmp_path):
 
 
 @contextlib.contextmanager
-def run_of(folder, **flags):
-    config = command_line.TrainingFlags(steps=1, evaluate_every=1, mode="tf", **flags)
+def run_of(folder, **settings):
+    config = flags.TrainingFlags(steps=1, evaluate_every=1, mode="tf", **settings)
     data = keras_vit.data.load_dataset("digits")
     alone = keras_vit.distribution.get_strategy("none")
-    with training.Run(config, data, alone, folder) as run:
+    with runs.Run(config, data, alone, folder) as run:
         yield run
 
 
 def test_full_disk_is_logged_or_raises_a_user_error(tmp_path, capsys):
-    _logging.show()
+    logging.show()
     full = OSError(errno.ENOSPC, "No space left on device")
-    with run_folder.log_os_errors("a picture") as written:
+    with log_os_errors("a picture") as written:
         raise full
     assert not written
     assert "a picture could not be written" in capsys.readouterr().err
@@ -153,7 +154,7 @@ def test_full_disk_is_logged_or_raises_a_user_error(tmp_path, capsys):
         raise full
 
     layers = [keras.Input((2,)), keras.layers.Dense(1)]
-    with pytest.raises(command_line.UserError, match="No space.*no checkpoint yet"):
+    with pytest.raises(flags.UserError, match="No space.*no checkpoint yet"):
         with run_of(tmp_path / "run") as run:
             run._training = True
             run.checkpoints.rows.append({"step": 1, "test_accuracy": 0.5})
@@ -165,7 +166,7 @@ def test_averages_before_a_batch_norm_delete_nothing(tmp_path):
     checkpoint.parent.mkdir(parents=True)
     checkpoint.touch()
     layers = [keras.layers.Dense(1), keras.layers.BatchNormalization()]
-    with pytest.raises(command_line.UserError, match="batch norm"):
+    with pytest.raises(flags.UserError, match="batch norm"):
         with run_of(tmp_path / "run", average=0.9, overwrite=True) as run:
             model = keras.Sequential([keras.Input((2,)), *layers])
             model.compile(keras.optimizers.SGD(0.1, use_ema=True), "mse")

@@ -10,7 +10,7 @@ import keras_vit
 from keras_vit.data import _pipeline
 from keras_vit.data import tfds as tfds_sets
 from keras_vit.data.dataset import PipelineOptions
-from keras_vit.training.training_run import explain_error
+from keras_vit_programs.runs import explain_error
 from tests.training.batches import examples
 from tests.training.mocked import mocked
 

@@ -19,16 +19,17 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import convert, exporting
+from keras_vit import exporting
 from keras_vit.data.huggingface import to_pixels
 from keras_vit.data.masks import read_image
 from keras_vit.downloads import cache
 from keras_vit.evaluation import load_classifier
-from keras_vit.inspection import command_line as report
 from keras_vit.inspection import images
 from keras_vit.weights import open_checkpoint
 from keras_vit.weights.files import archives, read
 from keras_vit.weights.files import torch as torch_files
+from keras_vit_programs import convert
+from keras_vit_programs import report as report
 from tests import attacks, server
 from tests.fuzzing.readers import tiny_model
 from tests.pretraining.small import DECODER, encoder

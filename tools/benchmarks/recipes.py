@@ -147,13 +147,14 @@ def _evaluate(path: pathlib.Path, method: str, seed: int) -> tuple[float, float,
     import numpy as np
 
     import keras_vit
-    from keras_vit import data, evaluation, training
+    from keras_vit import data, evaluation
+    from keras_vit_programs import building
 
     keras.utils.set_random_seed(seed)
     digits = data.load_dataset("digits")
     if method in SIZES:
         size, patch_size = SIZES[method]
-        model = training.build_model(
+        model = building.build_model(
             *(None, None, patch_size, seed),
             input_shape=(size, size, 1),
             classes=10,

@@ -14,8 +14,8 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, TypeAlias
 
-from keras_vit._program import printable
-from keras_vit._types import Array
+from keras_vit.utils.text import printable
+from keras_vit.utils.types import Array
 
 NamedArrays: TypeAlias = Iterable[tuple[str, Array]]
 # The arrays of a file, and descriptions of what else it holds.

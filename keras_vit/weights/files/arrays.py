@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from keras_vit._program import printable
-from keras_vit._types import Array, StrPath
+from keras_vit.utils.text import printable
+from keras_vit.utils.types import Array, StrPath
 from keras_vit.weights.files import hdf5, npz, progress, safetensors, torch
 from keras_vit.weights.files.archives import Read
 from keras_vit.weights.files.configs import read_json

@@ -2,8 +2,8 @@
 
 import pathlib
 
-from keras_vit._program import printable
-from keras_vit._types import Config, StrPath
+from keras_vit.utils.text import printable
+from keras_vit.utils.types import Config, StrPath
 from keras_vit.weights.files import archives
 
 MAX_JSON_BYTES = 2**26  # parsed JSON takes several times as much memory

@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from keras_vit._types import Array
+from keras_vit.utils.types import Array
 from keras_vit.weights.files import archives
 
 

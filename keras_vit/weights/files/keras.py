@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._types import Array, Config, StrPath
+from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.weights.files import archives
 from keras_vit.weights.files.arrays import check_arrays
 from keras_vit.weights.files.hdf5 import check_tree, layer_datasets, read_tree

@@ -7,7 +7,7 @@ from typing import IO
 import ml_dtypes
 import numpy as np
 
-from keras_vit._types import Array
+from keras_vit.utils.types import Array
 from keras_vit.weights.files import archives, progress
 from keras_vit.weights.files.archives import NamedArrays, Read
 

@@ -7,8 +7,8 @@ import re
 import secrets
 from collections.abc import Iterator
 
-from keras_vit._types import StrPath
 from keras_vit.downloads import fetch_if_remote
+from keras_vit.utils.types import StrPath
 
 # The names of files of arrays end in one of these.
 SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin")

@@ -19,8 +19,8 @@ from typing import Any, TypeGuard
 import ml_dtypes
 import numpy as np
 
-from keras_vit._program import printable
-from keras_vit._types import Array
+from keras_vit.utils.text import printable
+from keras_vit.utils.types import Array
 from keras_vit.weights.files import archives
 
 # Those of facebookresearch/dino's training, all of which are read.

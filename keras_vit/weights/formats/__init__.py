@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from typing import NamedTuple
 
-from keras_vit._types import Array, Config, StrPath
-from keras_vit._warnings import warn
+from keras_vit.utils.types import Array, Config, StrPath
+from keras_vit.utils.warnings import warn
 from keras_vit.weights import infer
 from keras_vit.weights.files import read_config
 from keras_vit.weights.formats import google, meta

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._published import rotary_periods
-from keras_vit._types import Array, Config
-from keras_vit._warnings import warn
+from keras_vit.utils.published import rotary_periods
+from keras_vit.utils.types import Array, Config
+from keras_vit.utils.warnings import warn
 from keras_vit.weights.files import read
 from keras_vit.weights.formats.format import (
     QKV,

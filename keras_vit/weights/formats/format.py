@@ -7,9 +7,9 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from keras_vit._types import Array, Config, StrPath, Tensor
-from keras_vit._warnings import warn
 from keras_vit.downloads import fetch_if_remote
+from keras_vit.utils.types import Array, Config, StrPath, Tensor
+from keras_vit.utils.warnings import warn
 from keras_vit.weights import infer
 from keras_vit.weights.files import atomic_write, read, read_config, write
 from keras_vit.weights.infer import POSITION_PREFIXES

@@ -7,7 +7,7 @@ https://github.com/google-research/big_transfer ("bit").
 
 import re
 
-from keras_vit._types import Array, Config
+from keras_vit.utils.types import Array, Config
 from keras_vit.weights.formats.format import (
     QKV,
     Format,

@@ -2,7 +2,7 @@
 
 import math
 
-from keras_vit._types import Config
+from keras_vit.utils.types import Config
 from keras_vit.weights.formats.format import pair
 
 # `hidden_act` of transformers and the activation here that computes the same.

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._published import PREPROCESSING
-from keras_vit._types import Array, Config, Tensor
+from keras_vit.utils.published import PREPROCESSING
+from keras_vit.utils.types import Array, Config, Tensor
 from keras_vit.weights.files import PRESET_FILES
 from keras_vit.weights.formats.format import (
     QKV,

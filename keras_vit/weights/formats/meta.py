@@ -9,7 +9,7 @@ those of DINO that hold an encoder only, have the layout "timm".
 
 from collections.abc import Collection, Iterable, Iterator
 
-from keras_vit._types import Config
+from keras_vit.utils.types import Config
 from keras_vit.weights.formats import timm
 from keras_vit.weights.formats.format import Format, Values
 from keras_vit.weights.weight_map import TORCH, Layer, Layers, Names, WeightMap

@@ -7,8 +7,8 @@ row, column and channel, and timm's positions are a grid.
 import math
 from collections.abc import Mapping
 
-from keras_vit._types import Array, Config
-from keras_vit._warnings import warn
+from keras_vit.utils.types import Array, Config
+from keras_vit.utils.warnings import warn
 from keras_vit.weights.formats.format import Values, pair
 
 # The map of `NaFlexVit`, and those of `Siglip2VisionModel` and

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from keras_vit._types import Array, Config
+from keras_vit.utils.types import Array, Config
 from keras_vit.weights.formats import naflex
 from keras_vit.weights.formats.format import QKV, Values, block_layers, replace_prefix
 from keras_vit.weights.formats.timm import mlp

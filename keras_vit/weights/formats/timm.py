@@ -8,8 +8,8 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from keras_vit._types import Array, Config
 from keras_vit.config import POSITION_PREFIXES, known
+from keras_vit.utils.types import Array, Config
 from keras_vit.weights.files import read_config
 from keras_vit.weights.formats import dinov3, naflex
 from keras_vit.weights.formats.format import (

@@ -3,7 +3,7 @@
 import functools
 import re
 
-from keras_vit._types import Array, Config, Tensor
+from keras_vit.utils.types import Array, Config, Tensor
 from keras_vit.weights.formats.format import (
     Checkpoint,
     Format,

@@ -7,7 +7,7 @@ https://github.com/huggingface/transformers. It is no layout of
 
 import numpy as np
 
-from keras_vit._types import Array
+from keras_vit.utils.types import Array
 from keras_vit.weights.formats.huggingface import HuggingFace
 from keras_vit.weights.weight_map import TORCH, WeightMap
 

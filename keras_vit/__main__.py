@@ -1,8 +1,0 @@
-"""`python -m keras_vit` is the command `keras-vit`."""
-
-import sys
-
-from keras_vit_command import main
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,418 @@
+"""Loading of trained models with their preprocessing and class names."""
+
+import dataclasses
+import functools
+import pathlib
+import re
+
+import keras
+import numpy as np
+
+from keras_vit import converters, detection, downloads
+from keras_vit.config import BIT_VARIANTS, VARIANTS, variant_sizes
+from keras_vit.data import ImageDataset
+from keras_vit.data.protocols import height_and_width, parse_image_size
+from keras_vit.data.token_budget import TokenBudget
+from keras_vit.evaluation.runs import check_model, open_weights, read_run_config
+from keras_vit.evaluation.scores import sigmoid, softmax
+from keras_vit.models import (
+    Model,
+    inference_model,
+    load_keras_file,
+    mixed_sizes,
+    patch_pixels,
+)
+from keras_vit.preprocessing import labels as imagenet
+from keras_vit.training.compiling import jit_compile
+from keras_vit.utils import checks
+from keras_vit.utils.text import printable
+from keras_vit.utils.types import Array, ArrayLike, Config
+from keras_vit.utils.warnings import warn
+from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.files import read_config
+from keras_vit.weights.formats.huggingface import MULTI_LABEL
+
+_SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedClassifier:
+    """A trained model and its preprocessing; see `load_classifier`.
+
+    Attributes:
+        model: `keras.Model`.
+        image_size: Integer, or `(height, width)`. Size of the images, in
+            pixels.
+        channels: Integer. Number of channels of the images.
+        mode: String. The `mode` of `preprocess_input`.
+        protocol: String. Name of the preprocessing protocol; None if unknown.
+        class_names: Tuple of strings, one per class; None if unknown.
+        dataset: String. The dataset of the training, as `load_dataset` takes
+            it; None if unknown.
+        test_split: String. The `--test-split` of the training, or None.
+        skip_bad_images: Boolean. Whether the training left out images that
+            cannot be decoded.
+        config_path: String. Path of the config.json that these attributes were
+            read from, or None.
+        loss: String. Name of the loss of the training; None if unknown.
+        multi_label: Boolean. Whether images of the training had several
+            classes each.
+        budget: `keras_vit.data.TokenBudget` of images that keep their aspect,
+            or None for images of `image_size`.
+    """
+
+    model: keras.Model
+    image_size: int | tuple[int, int]
+    channels: int
+    mode: str
+    protocol: str | None = None
+    class_names: tuple[str, ...] | None = None
+    dataset: str | None = None
+    test_split: str | None = None
+    skip_bad_images: bool = False
+    config_path: str | None = None
+    loss: str | None = None
+    multi_label: bool = False
+    budget: TokenBudget | None = None
+
+    @functools.cached_property
+    def predictor(self) -> keras.Model:
+        """The model without what its output does not read, for programs."""
+        return self.for_batches(self.model)
+
+    def for_batches(self, model: keras.Model) -> keras.Model:
+        """Returns a model that is this one, or a part of it, for the batches of
+        `reading`."""
+        return _for_inference(mixed_sizes(model) if self.budget else model)
+
+    def reading(
+        self, data: ImageDataset, batch_size: int, protocol: str = "vit_jax"
+    ) -> Config:
+        """Returns the arguments of `ImageDataset.test` for the model, with
+        `protocol` if that of the model is unknown."""
+        plain = protocol if data.has_protocols else "simple"
+        return {
+            "image_size": self.budget or self.image_size,
+            "batch_size": batch_size,
+            "mode": self.mode,
+            "protocol": self.protocol or plain,
+        }
+
+
+def load_classifier(
+    weights: str,
+    model: str | None = None,
+    image_size: int | tuple[int, int] | str | None = None,
+    mode: str | None = None,
+    protocol: str | None = None,
+    patch_size: int | None = None,
+    max_tokens: int | None = None,
+) -> LoadedClassifier:
+    """Loads a trained model with its classification head and preprocessing.
+
+    Arguments that are None, and the class names, are read from the config.json
+    that the training recipe wrote to the same folder, if there is one.
+
+    Args:
+        weights: String. Path of a run's folder, of its model.keras, or of any
+            checkpoint that `keras_vit.converters.load` reads; a folder of a
+            YOLOS of transformers; a URL; or, with `model`, the name of released
+            weights.
+        model: String. Name of a model function, or None.
+        image_size: Integer, or `(height, width)`. Size of the images, in
+            pixels. Defaults to the size of the training.
+        mode: String. The `mode` of `preprocess_input`. Defaults to that of
+            the training.
+        protocol: String. Name of the preprocessing protocol. Defaults to that
+            of the training.
+        patch_size: Integer. Height and width of a patch of a Vision
+            Transformer, in pixels. Defaults to that of the weights, whose
+            kernel is else resized.
+        max_tokens: Integer. Number of patches, at most, of images that keep
+            their aspect, and are not resized to `image_size`. Defaults to that
+            of the training, unless `image_size` is given.
+
+    Raises:
+        FileNotFoundError: if there is no file at `weights`.
+        OSError: if weights could not be downloaded.
+        ValueError: if the weights cannot be read or do not fit the arguments.
+    """
+    path = pathlib.Path(downloads.fetch_if_remote(weights)).expanduser()
+    folder = read_config(path) if path.is_dir() else {}
+    if folder.get("model_type") == "yolos":
+        detector = detection.load(path)
+        return LoadedClassifier(
+            model=detector,
+            image_size=parse_image_size(image_size)
+            or min(height_and_width(folder.get("image_size", 512))),
+            channels=detector.input_shape[-1],
+            mode=mode or "torch",
+            class_names=detection.class_names(detector),
+        )
+    if (path / "model.keras").is_file():
+        path = path / "model.keras"
+        weights = str(path)
+    run_config = read_run_config(path.parent) if path.is_file() else {}
+    if not run_config.get("data", {}).get("class_names"):  # of pre-training
+        run_config = {}
+    config_path = str(path.with_name("config.json")) if run_config else None
+    config, data = run_config.get("config", {}), run_config.get("data", {})
+    if image_size is None:  # which asks for images of one size
+        max_tokens = max_tokens or config.get("max_tokens")
+    image_size = parse_image_size(image_size) or parse_image_size(
+        config.get("image_size"), f"`image_size` in {config_path!r}"
+    )
+    sizes = None
+    if model is not None:
+        checks.one_of("model", model, (*VARIANTS, *BIT_VARIANTS))
+        sizes = variant_sizes(model)
+    checkpoint = open_weights(model, weights, sizes)
+    if model is not None and sizes is not None:
+        check_model(checkpoint, model, sizes)
+    loaded = _load(checkpoint, image_size, patch_size)
+    *size, channels = loaded.input_shape[1:]
+    budget = None
+    if max_tokens:
+        mixed_sizes(loaded)  # an error names a model without such patches
+        budget = TokenBudget(max_tokens, patch_pixels(loaded))
+    published = {} if config else read_config(checkpoint.path)
+    several = published.get("problem_type") == MULTI_LABEL
+    return LoadedClassifier(
+        model=loaded,
+        # The model may take images of any size.
+        image_size=image_size
+        or parse_image_size(None if None in size else size)
+        or 224,
+        channels=channels,
+        mode=mode or config.get("mode") or checkpoint.preprocess_mode or "tf",
+        protocol=protocol or config.get("protocol"),
+        class_names=(
+            tuple(map(printable, data["class_names"]))
+            if data
+            else _hub_class_names(checkpoint, loaded)
+        ),
+        dataset=config.get("dataset"),
+        test_split=config.get("test_split"),
+        skip_bad_images=config.get("skip_bad_images", False),
+        config_path=config_path,
+        loss=config.get("loss", "sigmoid" if several else None),
+        multi_label=data.get("multi_label", several),
+        budget=budget,
+    )
+
+
+def _hub_class_names(
+    checkpoint: Checkpoint, model: keras.Model
+) -> tuple[str, ...] | None:
+    """Returns the class names in a config.json of the Hugging Face hub, or
+    None. Those of ImageNet have several spellings, and are left to
+    `match_class_names`."""
+    if head_of(model) is None:
+        return None
+    classes = model.output_shape[-1]
+    names = class_names(checkpoint, classes)
+    unnamed = names == [f"LABEL_{i}" for i in range(classes)]
+    published = (imagenet.IMAGENET_CLASSES, imagenet.IMAGENET21K_CLASSES)
+    if names is None or unnamed or classes in published:
+        return None
+    return tuple(names)
+
+
+def _load(
+    checkpoint: Checkpoint,
+    image_size: int | tuple[int, int] | None,
+    patch_size: int | None,
+) -> keras.Model:
+    """Builds the model for images of a size, with one vector per image."""
+    overrides = {}
+    if patch_size is not None:
+        if checkpoint.family != "vit":
+            raise ValueError(
+                "--patch-size is for Vision Transformers, whose patches are "
+                f"cut from the image. Received: {checkpoint.path!r}, which is "
+                f"a {'BiT' if checkpoint.family == 'bit' else 'hybrid'}. "
+                "Leave it out."
+            )
+        overrides["patch_size"] = patch_size
+    if checkpoint.build_arguments.get("preprocessing"):
+        overrides["preprocessing"] = False  # the datasets scale the images
+    if checkpoint.is_detector:  # it takes images of any size
+        return load_keras_file(checkpoint.path)
+    loaded = converters.load(checkpoint, **overrides)
+    found = loaded.input_shape[1:]
+    size = height_and_width(image_size) if image_size else found[:2]
+    if found[:2] not in (size, (None, None)):
+        overrides["input_shape"] = (*size, found[2])
+    if loaded.output.ndim == 3:  # the output is tokens
+        names = {layer.name for layer in loaded.layers}
+        overrides["pooling"] = "token" if "class_token" in names else "gap"
+    if not overrides.keys() - {"preprocessing", "patch_size"}:
+        return loaded
+    return converters.load(checkpoint, **overrides)
+
+
+def head_of(model: keras.Model) -> keras.Layer | None:
+    """Returns the layer whose output are the logits, or None."""
+    layers = {layer.name: layer for layer in model.layers}
+    if "head" not in layers:
+        return None
+    return layers.get("distilled_mean", layers["head"])
+
+
+def num_classes_of(trained: LoadedClassifier) -> int:
+    """Returns the number of classes of a `LoadedClassifier`; raises a
+    `ValueError` if it has no classification head."""
+    if head_of(trained.model) is None or trained.model.output.ndim != 2:
+        raise ValueError(
+            f"The model {trained.model.name!r} has no classification head. "
+            "Train one with recipes/finetune_cifar.py --weights, or evaluate "
+            "the features with recipes/few_shot.py --weights."
+        )
+    return trained.model.output.shape[-1]
+
+
+def probabilities(
+    model: keras.Model, outputs: ArrayLike, loss: str = "softmax"
+) -> Array:
+    """Converts the outputs of a classifier to probabilities.
+
+    Args:
+        model: Keras model with a layer "head".
+        outputs: Array of shape `(images, classes)`, the outputs of the model.
+        loss: String. "sigmoid" for a probability of each class on its own, or
+            "softmax" for probabilities that sum to 1.
+
+    Returns:
+        Array of the same shape in float64: the outputs if the head ends in the
+        function that `loss` names, and this function of the outputs if they
+        are logits.
+
+    Raises:
+        ValueError: if the head has another activation.
+    """
+    activation = model.get_layer("head").activation
+    if activation is getattr(keras.activations, loss):
+        return np.asarray(outputs, np.float64)
+    if activation not in (None, keras.activations.linear):
+        raise ValueError(
+            f"The model's head must give logits or end in {loss}. It ends in "
+            f"{getattr(activation, '__name__', activation)!r}."
+        )
+    return (sigmoid if loss == "sigmoid" else softmax)(outputs)
+
+
+def feature_model(model: keras.Model) -> keras.Model:
+    """Returns a model of the features that the classification head receives.
+
+    They are called "pre_logits" in the published code. A model without a head
+    is returned unchanged.
+
+    Args:
+        model: Keras model.
+
+    Returns:
+        A Keras model with outputs of shape `(images, columns)`.
+
+    Raises:
+        ValueError: if the model has no head and its output is not one vector
+            per image.
+    """
+    if head_of(model) is None:
+        if model.output.ndim != 2:
+            raise ValueError(
+                "A model without a head must give one vector an image. "
+                f"{model.name!r} gives the shape {model.output.shape}."
+            )
+        return model
+    features = Model(
+        model.inputs[0],
+        model.get_layer("head").input,
+        name=f"{model.name}_features",
+    )
+    return _for_inference(features)
+
+
+def _for_inference(model: keras.Model) -> keras.Model:
+    """Returns a model without tokens that it does not read."""
+    model = inference_model(model)
+    if jit_compile() is True:
+        model.jit_compile = True
+    return model
+
+
+def match_class_names(
+    trained: LoadedClassifier, data: ImageDataset
+) -> tuple[Array, tuple[str, ...]]:
+    """Maps the classes of a dataset to those of a model, by name.
+
+    If the class names of the model are unknown and the numbers of classes are
+    equal, the classes are assumed to be the same in the same order, with a
+    warning.
+
+    Args:
+        trained: `LoadedClassifier`.
+        data: `keras_vit.data.ImageDataset`.
+
+    Returns:
+        Tuple of an array of integers, the class of the model for each class
+        of the dataset, and the class names of the model.
+
+    Raises:
+        ValueError: if a class of the dataset is not one of the model's, or
+            the numbers of classes differ and the names are unknown.
+    """
+    count, wanted = num_classes_of(trained), data.class_names
+    known = trained.class_names
+    remedy = (
+        "Name the classes as in training, evaluate on what the model was "
+        "trained on, or train a head: recipes/finetune_cifar.py --dataset "
+        f"{data.name} --weights ..."
+    )
+    # WordNet identifiers, as ImageNet's folders have.
+    are_ids = all(re.fullmatch(r"n\d{8}", name) for name in wanted)
+    if known is None and count == len(wanted):
+        # ImageNet's classes are always in the order of their identifiers.
+        if not (are_ids and list(wanted) == sorted(wanted)):
+            warn(
+                f"The weights do not name their {count} classes, which are "
+                f"assumed to be those of {data.name!r}, in the same order: "
+                f"{', '.join(wanted[:_SHOWN])}. If this is wrong, so is the "
+                "accuracy.",
+            )
+        return np.arange(count), tuple(wanted)
+    if known is None and are_ids and count == imagenet.IMAGENET_CLASSES:
+        known = tuple(str(name) for name, _ in imagenet.imagenet_labels())
+    if known is None or len(known) != count:
+        named = "no names" if known is None else f"{len(known)} names"
+        raise ValueError(
+            f"The model has {count} classes with {named}, and {data.name!r} "
+            f"has {len(wanted)}. {remedy}"
+        )
+    strange = [name for name in wanted if name not in known]
+    if strange:
+        raise ValueError(
+            f"The model knows {len(known)} classes by name, such as "
+            f"{known[0]!r}, and {len(strange)} of the {len(wanted)} classes of "
+            f"{data.name!r} are not among them: "
+            f"{', '.join(map(repr, strange[:_SHOWN]))}. {remedy}"
+        )
+    return np.array([known.index(name) for name in wanted]), known
+
+
+def fitted(data: ImageDataset, trained: LoadedClassifier) -> ImageDataset:
+    """Returns an `ImageDataset` with the number of channels that a model takes;
+    raises a `ValueError` if it is neither 1 nor 3."""
+    if trained.channels not in (1, 3):
+        raise ValueError(
+            "Images are decoded to 1 or 3 channels. The model takes "
+            f"{trained.channels}."
+        )
+    return dataclasses.replace(data, channels=trained.channels)
+
+
+def class_names(checkpoint: Checkpoint, classes: int) -> list[str] | None:
+    """Returns the class names of a checkpoint, or None."""
+    try:
+        return checkpoint.class_names(classes)
+    except (ValueError, OSError):
+        return None

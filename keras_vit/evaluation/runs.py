@@ -1,0 +1,85 @@
+"""Files and settings of the folder of a training run."""
+
+import pathlib
+from typing import Any
+
+from keras_vit.utils.types import Config, StrPath
+from keras_vit.weights import Checkpoint, open_checkpoint, resolve_weights
+from keras_vit.weights.files import read_config
+
+# What programs read from the config.json of a run.
+_RUN_CONFIG_TYPES = {
+    "image_size": (int, str, list),
+    "class_names": list,
+    "multi_label": bool,
+    "skip_bad_images": bool,
+    "max_tokens": int,
+    **dict.fromkeys(("dataset", "loss", "mode", "protocol", "test_split"), str),
+}
+
+
+def open_weights(
+    model: str | None, weights: str, sizes: Config | None = None
+) -> Checkpoint:
+    """Opens the checkpoint of weights: a file, a run's folder, a URL, or the
+    name of released weights of `model`, whose arguments are `sizes`."""
+    checkpoint = resolve_weights(resolve_weights_path(weights), model, sizes)
+    if isinstance(checkpoint, Checkpoint):
+        return checkpoint
+    return open_checkpoint(checkpoint)
+
+
+def check_model(checkpoint: Checkpoint, model: str, sizes: Config) -> None:
+    """Raises a `ValueError` if a checkpoint does not hold the model of this
+    name, whose arguments are `sizes`."""
+    for name, size in sizes.items():
+        found = getattr(checkpoint.config, name, None)
+        if name == "patch_size":
+            found = (checkpoint.patch_size or (None,))[0]
+        if found != size and name != "pooling":
+            raise ValueError(
+                f"{checkpoint.path!r} does not hold a {model}: its {name} is {found} "
+                f"and not {size}. Leave out the model's name to get the model that "
+                "the file holds."
+            )
+
+
+def resolve_weights_path(weights: str) -> str:
+    """Returns the path of the weights to fine-tune in a run's folder.
+
+    Other arguments are returned unchanged.
+    """
+    folder = pathlib.Path(weights).expanduser()
+    for name in ("encoder.keras", "model.npz", "model.keras"):
+        if (folder / name).is_file():
+            return str(folder / name)
+    return weights
+
+
+def config_of_run(path: StrPath) -> dict[str, Any]:
+    """Returns the `config.json` of the run that wrote a file."""
+    path = pathlib.Path(path)
+    # Other files in the folder are not those of the run.
+    names = ("encoder.keras", "model.keras", "model.npz", "model.weights.h5")
+    return read_run_config(path.parent) if path.name in names else {}
+
+
+def read_run_config(folder: StrPath) -> dict[str, Any]:
+    """Returns the `config.json` of a recipe's run in a folder."""
+    found = read_config(folder)
+    config, data = found.get("config"), found.get("data", {})
+    if not isinstance(config, dict) or not isinstance(data, dict):
+        return {}
+    wrong = [
+        f"{name}={values[name]!r}"
+        for values in (config, data)
+        for name, kinds in _RUN_CONFIG_TYPES.items()
+        if values.get(name) is not None and not isinstance(values[name], kinds)
+    ]
+    if wrong:
+        raise ValueError(
+            f"{str(pathlib.Path(folder) / 'config.json')!r} has values of "
+            f"another type than a recipe writes: {', '.join(wrong)[:300]}. "
+            "Remove the file, and give flags instead."
+        )
+    return found

@@ -1,0 +1,135 @@
+"""`keras_vit.load` and `keras_vit.save`, for files of all models."""
+
+import pathlib
+
+import keras
+
+from keras_vit import converters, detection, models, pretraining, segmentation
+from keras_vit.config import known
+from keras_vit.utils.types import StrPath
+from keras_vit.weights.files import locate, read_config
+from keras_vit.weights.released import ALIASES, RELEASED
+
+
+def load(
+    name_or_path: StrPath,
+    layout: str | None = None,
+    num_heads: int | None = None,
+    decoder_num_heads: int | None = None,
+    *,
+    include_top: bool | None = None,
+    input_shape: tuple[int | None, ...] | None = None,
+    classes: int | None = None,
+    pooling: str | None = None,
+    preprocessing: bool | str | None = None,
+    dropout: float | None = None,
+    drop_path: float | None = None,
+) -> keras.Model:
+    """Builds the whole model of a file, folder or name, with its weights.
+
+    Args:
+        name_or_path: String or path: released weights, as a model and a name of
+            `keras_vit.list_weights()`, such as "ViTB16/imagenet21k"; or a file
+            or URL of `keras_vit.converters.load`, `keras_vit.pretraining.load`
+            (whose decoder is part of the model),
+            `keras_vit.segmentation.load` or `keras_vit.detection.load`.
+        layout: As in `keras_vit.converters.load`.
+        num_heads: As in `keras_vit.converters.load`.
+        decoder_num_heads: As in `keras_vit.pretraining.load`.
+        include_top: Boolean. Whether to load the classification head; None if
+            the file has one.
+        input_shape: `(height, width, channels)` of the images; None for that of
+            the file.
+        classes: Integer. Number of classes, of a new head if the file has
+            another number.
+        pooling: As in `keras_vit.VisionTransformer`, as are the others; other
+            options of a model are arguments of `keras_vit.converters.load`.
+        preprocessing: Boolean, or a mode of `keras_vit.preprocess_input`.
+        dropout: Float in [0, 1).
+        drop_path: Float in [0, 1).
+
+    Returns:
+        A `keras.Model`.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file cannot be read, or an argument does not fit it.
+        TypeError: if the file's model has no such argument.
+        OSError: if the weights cannot be downloaded.
+
+    Example:
+
+    >>> model = keras_vit.load("runs/digits")
+    """
+    opening = {"layout": layout, "num_heads": num_heads}
+    opening["decoder_num_heads"] = decoder_num_heads
+    options = known(
+        {
+            "include_top": include_top,
+            "input_shape": input_shape,
+            "classes": classes,
+            "pooling": pooling,
+            "preprocessing": preprocessing,
+            "dropout": dropout,
+            "drop_path": drop_path,
+        }
+    )
+    variant, _, tag = str(name_or_path).partition("/")
+    if (variant, ALIASES.get(tag, tag)) in RELEASED:
+        build = getattr(models, variant)
+        return build(weights=tag, **known(opening), **options)
+    path = locate(name_or_path)
+    dense = {"eomt": segmentation, "yolos": detection}
+    package = dense.get(str(read_config(path).get("model_type")))
+    if package is not None:
+        if given := {**known(opening), **options}:
+            raise ValueError(
+                f"The model of {str(path)!r} is loaded as it was saved: leave "
+                f"other arguments out. Received: {', '.join(given)}"
+            )
+        return package.load(path)
+    checkpoint = converters.open_checkpoint(path, **opening, decoder=True)
+    # `converters.load` knows no arrays of these heads.
+    is_dense = checkpoint.is_detector or "eomt_head" in checkpoint.layers
+    if is_dense and not options:
+        return models.load_keras_file(path)
+    if checkpoint.pretraining or checkpoint.is_pretraining_model:
+        return pretraining.load(checkpoint, **options)
+    return converters.load(checkpoint, **options)
+
+
+def save(
+    model: keras.Model,
+    path: StrPath,
+    format: str | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Writes a whole model to a file or a folder.
+
+    Args:
+        model: A model made by this package.
+        path: String or path, whose suffix chooses the kind of file, as in
+            `keras_vit.converters.save`; an EoMT or a YOLOS is written to a
+            folder without a suffix as in `keras_vit.segmentation.save` or
+            `keras_vit.detection.save`.
+        format: String. The code base that reads the file, the `layout` of
+            `keras_vit.converters.save`; None for its default.
+        overwrite: Boolean. Whether existing files may be replaced.
+
+    Raises:
+        FileExistsError: if a file exists and `overwrite` is False.
+        ValueError: if the file cannot hold the model.
+
+    Example:
+
+    >>> keras_vit.save(model, "vit_b16.keras")
+    """
+    is_folder = pathlib.Path(path).suffix == ""
+    layers = {layer.name for layer in model.layers}
+    for_transformers = is_folder and format in (None, "huggingface")
+    if "eomt_head" in layers and for_transformers:
+        segmentation.save(model, path, overwrite)
+    elif "detection_tokens" in layers and for_transformers:
+        detection.save(model, path, overwrite)
+    else:
+        converters.save(model, path, format, overwrite)

@@ -1,0 +1,172 @@
+"""Argument checks.
+
+Each function returns the checked value as a Python number or tuple, or raises a
+`ValueError` that states the argument's name, its value and the accepted ones.
+NumPy numbers are accepted.
+"""
+
+import difflib
+import numbers
+from collections.abc import Collection
+from typing import Any
+
+from keras_vit.utils.types import Shape
+
+
+def boolean(name: str, value: object) -> bool:
+    """Checks that a value is True or False."""
+    if value not in (True, False):
+        raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}")
+    return bool(value)
+
+
+def positive_int(name: str, value: Any) -> int:
+    """Checks that a value is an integer above 0."""
+    if not _is_int(value) or value <= 0:
+        raise ValueError(
+            f"`{name}` must be a positive integer. Received: {name}={value!r}"
+        )
+    return int(value)
+
+
+def non_negative_int(name: str, value: Any) -> int:
+    """Checks that a value is an integer of 0 or more."""
+    if not _is_int(value) or value < 0:
+        raise ValueError(
+            f"`{name}` must be an integer, 0 or more. Received: {name}={value!r}"
+        )
+    return int(value)
+
+
+def positive_pair(name: str, value: Any) -> tuple[int, int]:
+    """Checks that a value is a positive integer or a pair of them, and returns
+    it as `(rows, columns)`."""
+    pair = (value, value) if _is_int(value) else value
+    if (
+        not isinstance(pair, (tuple, list))
+        or len(pair) != 2
+        or any(not _is_int(size) or size <= 0 for size in pair)
+    ):
+        order = "height, width" if name == "image_size" else "rows, columns"
+        raise ValueError(
+            f"`{name}` must be a positive integer or a pair of them, "
+            f"({order}). Received: {name}={value!r}"
+        )
+    return (int(pair[0]), int(pair[1]))
+
+
+def rate(name: str, value: Any) -> float:
+    """Checks that a value is a number in [0, 1)."""
+    if not _is_real(value) or not 0 <= value < 1:
+        raise ValueError(
+            f"`{name}` must be a number from 0 up to, but not including, 1. "
+            f"Received: {name}={value!r}"
+        )
+    return float(value)
+
+
+def positive_float(name: str, value: Any) -> float:
+    """Checks that a value is a finite number above 0."""
+    if not _is_real(value) or not 0 < value < float("inf"):
+        raise ValueError(
+            f"`{name}` must be a number above 0. Received: {name}={value!r}"
+        )
+    return float(value)
+
+
+def rotary_change(name: str, value: float) -> float:
+    """Checks a limit of random rotary positions: of their shift, 0 or more, or
+    of a factor, 1 or more."""
+    lowest = 0 if name.endswith("shift") else 1
+    if not _is_real(value) or not lowest <= value < float("inf"):
+        raise ValueError(
+            f"`{name}` must be a number from {lowest}, which means none. "
+            f"Received: {name}={value!r}"
+        )
+    return value
+
+
+# Values of other libraries, and those here; None if there is none.
+_ELSEWHERE = {"avg": "gap", "mean": "gap", "cls": "token", "max": None}
+
+
+def one_of(name: str, value: Any, choices: Collection[str | None]) -> Any:
+    """Checks that a value is one of the choices, which are strings or None."""
+    if not isinstance(value, (str, type(None))) or value not in choices:
+        names = [choice for choice in choices if isinstance(choice, str)]
+        close = difflib.get_close_matches(str(value), names, 1)
+        nearest = _ELSEWHERE.get(str(value), close[0] if close else None)
+        raise ValueError(
+            f"`{name}` must be one of {', '.join(map(repr, choices))}. "
+            f"Received: {name}={value!r}"
+            + (f". Did you mean {nearest!r}?" if nearest in names else "")
+        )
+    return value
+
+
+def check_rank(layer: object, shape: Shape, axes: str) -> None:
+    """Checks that the input of a layer has as many axes as the text `axes`,
+    such as "(batch, length, channels)"."""
+    rank = axes.count(",") + 1
+    if len(shape) != rank:
+        raise ValueError(
+            f"{type(layer).__name__} takes a tensor of {rank} axes, {axes}. "
+            f"Received: shape {tuple(shape)}"
+        )
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def check_image_mode(image: Any) -> None:
+    """Raises a `ValueError` if Pillow would clip the pixels of its image."""
+    # Before version 11.3, Pillow gave PNG images of 16 bits the mode "I".
+    if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
+        kind = "floats" if image.mode == "F" else "integers of 32 bits"
+        raise ValueError(
+            f"its pixels are {kind} (mode {image.mode!r}), whose range is "
+            "unknown. Scale them to 0 to 255 and save them as 8 bits"
+        )
+
+
+def averages_fit_norms(model: Any) -> None:
+    """Raises a `ValueError` if averages of weights are trained before a batch
+    norm, whose moving statistics are those of the weights themselves."""
+    optimizer = getattr(model, "optimizer", None)
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    if not getattr(optimizer, "use_ema", False):
+        return
+    trained, layers = False, list(reversed(model.layers))
+    while layers:
+        layer = layers.pop()
+        inner = getattr(layer, "layers", None)
+        if inner:
+            layers.extend(reversed(inner))
+            continue
+        names = [x.name for x in layer.non_trainable_variables]
+        if trained and layer.trainable and "moving_mean" in names:
+            raise ValueError(
+                "Averages of the weights (`use_ema`, `average_from`) do not "
+                f"fit the moving statistics of the batch norm {layer.name!r}, "
+                "which are those of the weights that are not averaged. Freeze "
+                "the layers before it, or leave the averages out."
+            )
+        trained = trained or bool(layer.trainable_variables)
+
+
+def class_names(names: Any, count: int) -> tuple[str, ...] | None:
+    """Returns names of classes as a tuple, or None; raises a `ValueError` if
+    they are not `count`."""
+    if names is None:
+        return None
+    if isinstance(names, str) or len(names) != count:
+        raise ValueError(
+            f"`class_names` must be {count} names, one for each class. "
+            f"Received: {names!r}"
+        )
+    return tuple(map(str, names))

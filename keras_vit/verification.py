@@ -1,0 +1,264 @@
+"""Comparison of the outputs of a converted file with those of its source."""
+
+import math
+import pathlib
+import tempfile
+import warnings
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from keras_vit.config import stride
+from keras_vit.utils.types import Array, Config, StrPath
+from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
+from keras_vit.weights.files.keras import is_keras
+from keras_vit.weights.formats import FORMATS, RESNET_CONSTANTS, Format
+from keras_vit.weights.formats.format import (
+    ReferenceNotInstalled,
+    ReferenceUnavailable,
+    explain_import_error,
+    image_size,
+)
+from keras_vit.weights.writing import write_checkpoint
+
+# Name, largest difference, tolerance, verdict.
+Row: TypeAlias = tuple[str, float | None, float | None, str]
+BATCH, SEED = 2, 0
+# Tolerances, relative to the largest output. In float32, programs that sum in
+# different orders differ by about 1e-6, and those with a different epsilon or
+# GELU by 1e-4 or more. In half precision, weights are rounded by up to half a
+# machine epsilon, 2**-8 for bfloat16 and 2**-11 for float16, and outputs of
+# some ten blocks differ by several times that.
+TOLERANCE = 3e-5
+HALF_TOLERANCES = {"bfloat16": 10 * 2**-8, "float16": 10 * 2**-11}
+# Passed explicitly to load the target, whose layout may have other defaults.
+EXPLICIT_ARGUMENTS = (
+    "num_heads",
+    "grid_size",
+    "position_prefix",
+    "class_token",
+    "activation",
+    "norm_epsilon",
+    "resampling",
+    "rope_base",
+    *RESNET_CONSTANTS["bit"],
+)
+
+
+def verify(
+    source: StrPath,
+    target: StrPath,
+    layout: str | None = None,
+    to: str | None = None,
+    settings: Config | None = None,
+    dtype: str | None = None,
+) -> tuple[str, bool, bool]:
+    """Runs a converted file and its source on the same images, and returns a
+    table of the largest differences, whether all are within tolerance, and
+    whether every original library that can be installed was run.
+
+    Each is run by this package and, if it is installed, by the original library
+    of its layout. The source's weights also run in every other original library
+    that is installed and has such a model.
+    """
+    try:
+        import torch  # noqa: F401  (some builds crash if TensorFlow came first)
+    except ImportError:
+        pass
+    import keras
+
+    from keras_vit.converters import load
+
+    settings = settings or {}
+    source, target = pathlib.Path(source), pathlib.Path(target)
+    old = open_checkpoint(source, layout, settings.get("num_heads"))
+    arguments = {**old.arguments(settings), **settings}
+    # Other code bases return logits.
+    logits = {}
+    if old.build_arguments.get("classifier_activation"):
+        logits["classifier_activation"] = None
+    source_model = load(source, layout, **settings, **logits)
+    shape = _image_shape(source_model, arguments)
+    images = np.random.default_rng(SEED).uniform(-1, 1, (BATCH, *shape))
+    images = images.astype("float32")
+    rows = []
+    if is_keras(target):
+        target_model = load(target, **logits)
+        new = open_checkpoint(target)
+    else:
+        explicit = {
+            name: arguments[name] for name in EXPLICIT_ARGUMENTS if arguments.get(name)
+        }
+        if arguments["classes"] is not None and "pooling" in arguments:
+            explicit["pooling"] = arguments["pooling"]
+        explicit |= {"input_shape": shape, **settings, **logits}
+        target_model = load(target, to, **explicit)
+        new = open_checkpoint(target, to, arguments["num_heads"])
+    before = _outputs(source_model, images)
+    after = _outputs(target_model, images)
+    tolerance = TOLERANCE
+    first = next(iter(old.weights.values()))
+    if dtype is not None and str(first.dtype) not in HALF_TOLERANCES:
+        tolerance = HALF_TOLERANCES.get(dtype, TOLERANCE)
+    rows.append(compare(f"{target.name} in keras_vit", after, before, tolerance))
+    output = output_name(source_model)
+    complete, unverified = True, []
+    for checkpoint, found in ((old, before), (new, after)):
+        if checkpoint.layout == "keras":
+            continue
+        name = pathlib.Path(checkpoint.path).name
+        try:
+            row = _run_original(checkpoint, arguments, output, images, found)
+        except ReferenceUnavailable as error:
+            complete &= not isinstance(error, ReferenceNotInstalled)
+            unverified.append(
+                f"not verified in the original library: {name} "
+                f"({checkpoint.layout}): {error}"
+            )
+            row = f"{name} in {checkpoint.layout}", None, None, "not run"
+        rows.append(row)
+    # Layouts may share a library, and so the method that runs it.
+    tried = [Format.reference]
+    for checkpoint in (old, new):
+        if checkpoint.layout in FORMATS:
+            tried.append(type(FORMATS[checkpoint.layout]).reference)
+    for other in FORMATS.values():
+        if type(other).reference in tried:
+            continue
+        row = _run_elsewhere(old, arguments, other.name, output, images, before)
+        if row:
+            rows.append(row)
+            tried.append(type(other).reference)
+    size = " x ".join(map(str, shape))
+    lines = [
+        f"{BATCH} random images of {size} (seed {SEED}), {output}, "
+        f"Keras on {keras.backend.backend()}",
+        *table(rows),
+        *unverified,
+    ]
+    same = all(row[3] != "DIFFERS" for row in rows)
+    return "\n".join(lines), same, complete
+
+
+def _outputs(model: Any, images: Array) -> Array:
+    import keras
+
+    outputs = model(images, training=False)
+    return keras.ops.convert_to_numpy(keras.ops.cast(outputs, "float32"))
+
+
+def _image_shape(model: Any, arguments: Config) -> tuple[int, int, int]:
+    """Returns the shape of images for a model.
+
+    Where the model accepts any size, it is that of the checkpoint's grid of
+    positions, or 224 x 224 pixels without one.
+    """
+    height, width, channels = model.input_shape[1:]
+    if arguments.get("grid_size"):
+        grid, patch = arguments["grid_size"], arguments["patch_size"]
+        if "resnet_layers" in arguments:
+            pixels = stride(arguments["resnet_layers"])
+            patch = tuple(pixels * size for size in patch)
+    else:
+        grid, patch = (224, 224), (1, 1)
+    return (
+        height or grid[0] * patch[0],
+        width or grid[1] * patch[1],
+        channels,
+    )
+
+
+def output_name(model: Any) -> str:
+    """Returns what a model returns: "logits", "pooled" or "tokens"."""
+    if any(layer.name == "head" for layer in model.layers):
+        return "logits"
+    return "pooled" if len(model.output.shape) == 2 else "tokens"
+
+
+def compare(name: str, found: Array, expected: Array, tolerance: float) -> Row:
+    """Returns `(name, largest difference, tolerance, verdict)`."""
+    limit = tolerance * max(1.0, float(np.abs(expected).max()))
+    if found.shape != expected.shape:
+        return name, math.nan, limit, "DIFFERS"
+    error = float(np.abs(found - expected).max())
+    return name, error, limit, "same" if error <= limit else "DIFFERS"
+
+
+def _run_original(
+    checkpoint: Checkpoint,
+    arguments: Config,
+    output: str,
+    images: Array,
+    found: Array,
+) -> Row:
+    """Runs a checkpoint in its original library."""
+    name, a = pathlib.Path(checkpoint.path).name, arguments
+    shape = images.shape[1:3]
+    if "resnet_layers" in a:
+        raise ReferenceUnavailable(
+            "ResNets and hybrids are not built there from a file"
+        )
+    if a["position_embedding"] == "rope":  # of images of any size
+        pairs = zip(shape, a["patch_size"], strict=True)
+        a = {**a, "grid_size": tuple(size // patch for size, patch in pairs)}
+    if not a.get("grid_size") or image_size(a) != shape:
+        raise ReferenceUnavailable("the images are not of the size of its positions")
+    code_base = FORMATS[checkpoint.layout]
+    try:
+        import torch
+
+        library, run = code_base.reference(checkpoint, a, output)
+    except (ImportError, RuntimeError) as error:
+        try:
+            reason = explain_import_error(error)
+        except RuntimeError as cause:  # of PyTorch: the weights do not fit
+            reason = " ".join(str(cause).split())[:200]
+            name = f"{name} in {checkpoint.layout}: {reason}"
+            return name, None, None, "DIFFERS"
+        raise ReferenceNotInstalled(reason) from error
+    with torch.no_grad():
+        batch = torch.tensor(images).permute(0, 3, 1, 2)
+        outputs = run(batch).float().cpu().numpy()
+    return compare(f"{name} in {library}", outputs, found, TOLERANCE)
+
+
+def _run_elsewhere(
+    checkpoint: Checkpoint,
+    arguments: Config,
+    layout: str,
+    output: str,
+    images: Array,
+    found: Array,
+) -> Row | None:
+    """Runs a checkpoint's model in another original library; None if it is not
+    installed or has no such model."""
+    if (output == "logits") == (arguments["classes"] is None):
+        return None  # a new head
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the temporary file
+        suffix = "" if FORMATS[layout].folder_files else ".safetensors"
+        target = pathlib.Path(folder) / f"{layout}{suffix}"
+        try:
+            write_checkpoint(checkpoint.weights, arguments, target, layout)
+        except ValueError:  # the code base has no such model
+            return None
+        written = open_checkpoint(target, layout, arguments["num_heads"])
+        try:
+            row = _run_original(written, arguments, output, images, found)
+        except ReferenceUnavailable:
+            return None
+    library = row[0].partition(" in ")[2]
+    name = f"{pathlib.Path(checkpoint.path).name}, as {layout}, in {library}"
+    return (name, *row[1:])
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    """Yields lines that show rows."""
+    width = max(len(name) for name, *_ in rows)
+    yield f"{'':{width}}  difference  tolerance"
+    for name, error, limit, verdict in rows:
+        figures = f"{'':21}"
+        if error is not None:
+            figures = f"{error:10.1e}  {limit:9.1e}"
+        yield f"{name:{width}}  {figures}  {verdict}"

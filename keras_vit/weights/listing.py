@@ -1,0 +1,112 @@
+"""Text report on a checkpoint: layout, architecture, size and keys."""
+
+from keras_vit.utils.types import Array, Config, StrPath
+from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
+from keras_vit.weights.files import locate, read, read_config
+from keras_vit.weights.files.keras import is_keras
+from keras_vit.weights.formats import detect_layout, is_config_of
+
+
+def report(
+    path: StrPath, layout: str | None = None, arguments: Config | None = None
+) -> str:
+    """Returns a description of a checkpoint: `tools/convert.py --inspect`.
+
+    Ambiguities do not raise an error: the description lists them with the
+    arguments that resolve them.
+    """
+    arguments, ambiguities = dict(arguments or {}), []
+    path, name = locate(path), "none, a file of Keras's"
+    if not is_keras(path):
+        arrays = read(path, finite=False)
+        try:
+            match = detect_layout(arrays, layout)
+        except ValueError as error:
+            if layout is not None:
+                raise
+            return "\n".join(
+                ["layout          unknown", str(error), *_key_table(arrays)]
+            )
+        variant = match.weight_map.variant
+        name = ":".join(filter(None, (match.code_base.name, variant)))
+    num_heads = arguments.get("num_heads")
+    try:
+        checkpoint = open_checkpoint(path, layout, num_heads, finite=False)
+    except ValueError as error:
+        if num_heads is not None or is_keras(path):
+            raise
+        checkpoint = open_checkpoint(path, layout, 1, finite=False)
+        arguments["num_heads"] = "?"
+        reason = str(error).partition(". ")[2]
+        ambiguities.append(f"num_heads: {reason} (--set num_heads=...)")
+    missing = checkpoint.missing(arguments)
+    if missing:
+        ambiguities.append(
+            f"{', '.join(missing)}: not stored in the file. Give them with "
+            "--set, or with --from the layout whose code the weights are "
+            "for"
+        )
+    if is_keras(path):
+        arrays = checkpoint.weights
+    inferred = _infer(checkpoint, arguments, ambiguities)
+    if "pooling" not in arguments and (checkpoint.may_read_first_patch(inferred)):
+        ambiguities.append(
+            "pooling: 'gap', the mean of the patches, or 'first_patch', "
+            'big_vision\'s pool_type="0", have the same arrays (--set '
+            "pooling=first_patch)"
+        )
+    count = sum(array.size for array in arrays.values())
+    dtypes = sorted({str(array.dtype) for array in arrays.values()})
+    lines = [
+        f"{'layout':20} {name}",
+        f"{'parameters':20} {count:,}",
+        f"{'dtype':20} {', '.join(dtypes)}",
+    ]
+    config = read_config(path)
+    if config and not is_keras(path):
+        used = "read" if is_config_of(config, checkpoint.layout) else "not read"
+        lines.append(f"{'config.json':20} {used}")
+    lines += [f"{key:20} {value}" for key, value in sorted(inferred.items())]
+    if ambiguities:
+        lines += ["", "ambiguous:", *(f"  {line}" for line in ambiguities)]
+    return "\n".join([*lines, *_key_table(arrays)])
+
+
+def _infer(checkpoint: Checkpoint, arguments: Config, ambiguities: list[str]) -> Config:
+    """Returns the arguments of the model; appends to `ambiguities`."""
+    try:
+        inferred = checkpoint.arguments(arguments)
+    except ValueError as error:
+        # The position embeddings fit two grids: describe one of them.
+        given = {**arguments, "position_prefix": "all"}
+        try:
+            inferred = checkpoint.arguments(given)
+        except ValueError as other:
+            raise error from other
+        reason = str(error).partition("cannot be used. ")[2]
+        ambiguities.append(f"grid_size, position_prefix: {reason}")
+    else:
+        count = inferred.get("num_positions")
+        if count is not None and inferred["grid_size"] is None:
+            grids = [
+                f"({n}, {count // n})" for n in range(1, count + 1) if count % n == 0
+            ]
+            ambiguities.append(
+                f"grid_size: {count} positions are no square. Give --set "
+                f"grid_size=(rows,columns). Possible: {', '.join(grids)}"
+            )
+    return {**inferred, **arguments}
+
+
+def _key_table(arrays: dict[str, Array]) -> list[str]:
+    width = max(map(len, arrays), default=0)
+    shapes = {key: str(tuple(a.shape)) for key, a in arrays.items()}
+    second = max(map(len, shapes.values()), default=0)
+    return [
+        "",
+        f"{'key':{width}}  {'shape':{second}}  dtype",
+        *(
+            f"{key:{width}}  {shapes[key]:{second}}  {array.dtype}"
+            for key, array in arrays.items()
+        ),
+    ]

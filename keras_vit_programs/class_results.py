@@ -1,0 +1,109 @@
+"""The results by class that a training ends with."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.evaluation.charts import write_confusion
+from keras_vit.evaluation.predict import predict_dataset
+from keras_vit.evaluation.scores import per_class, sigmoid, softmax
+from keras_vit.inspection import plot_attention_heatmap, relevance
+from keras_vit.utils.files import atomic_write
+from keras_vit.utils.logging import logger
+from keras_vit.utils.text import printable
+from keras_vit_programs.curves import images_at, unit_range
+from keras_vit_programs.run_folder import save_csv
+from keras_vit_programs.runs import Run
+
+_CLASSES = 5  # best and worst classes in a table
+_MISTAKES = 8
+
+
+def write_class_results(run: Run, model: keras.Model) -> None:
+    """Logs and writes what a classifier does with the images on which its run
+    is evaluated: the accuracy of each class, the confusion matrix of at most
+    1,000 classes, and the most confident mistakes with the relevance of their
+    patches.
+
+    Args:
+        run: `runs.Run`, whose images have one class each;
+            otherwise nothing is written.
+        model: `keras.Model`. Its trained classifier.
+    """
+    data, config, names = run.data, run.config, run.data.class_names
+    if data.multi_label:
+        return
+    count, split = data.num_evaluation, data.evaluation_split
+    options = {**config.batches(), "one_hot": False}
+    options["batch_size"] = min(run.micro_batch_size, count)
+    batches = data.evaluation(**options)
+    logits, labels = predict_dataset(model, batches, count)
+    predicted = logits.argmax(axis=1)
+    rows = per_class((predicted, labels), names)
+    save_csv(rows, run.output / "per_class.csv")
+    title = f"{data.name}: {count} {split} images"
+    path = run.output / "confusion.png"
+    write_confusion(predicted, labels, names, title, path)
+    logger.info(f"\n{class_table(rows)}")
+    text = overfitting(run.checkpoints.rows, split)
+    if text and config.keep != "best":
+        logger.info(f"\n{text}")
+    wrong = np.flatnonzero(predicted != labels)
+    if not wrong.size or len(model.inputs) > 1:  # patches are no pictures
+        return
+    # Only mistakes are shown: all probabilities of ImageNet take 0.4 GB.
+    likely = sigmoid if config.loss == "sigmoid" else softmax
+    sure = likely(logits[wrong]).max(axis=1)
+    order = np.argsort(-sure, kind="stable")[:_MISTAKES]
+    sure = dict(zip(wrong[order], sure[order], strict=True))
+    worst = np.array(sorted(sure))
+    images = images_at(data.evaluation(**options), worst)[0]
+    titles = [
+        f"{printable(names[predicted[i]])} {sure[i]:.0%}, not "
+        f"{printable(names[labels[i]])}"
+        for i in worst
+    ]
+    try:
+        maps = {"relevance": list(relevance(model, images))}
+    except ValueError:  # a BiT, for example, has no attention
+        return
+    shown = list(2 * unit_range(images, config.mode) - 1)
+    with atomic_write(run.output / "mistakes.png") as path:
+        plot_attention_heatmap(shown, maps, titles).savefig(path)
+
+
+def class_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns the accuracies of the classes as text, the lowest first; of many
+    classes, the lowest and the highest ones."""
+    rows = [row for row in rows if row["images"]]
+    rows.sort(key=lambda row: row["accuracy"])
+    head = f"{'class':24}{'images':>8}{'accuracy':>10}  most often taken for"
+    lines = [
+        f"{printable(row['class'])[:23]:24}{row['images']:8}"
+        f"{row['accuracy']:10.4f}"
+        + f"  {printable(row['mistaken_for'])} ({row['times']})"
+        * (row["mistaken_for"] is not None)
+        for row in rows
+    ]
+    if len(lines) > 2 * _CLASSES:
+        lines[_CLASSES:-_CLASSES] = ["..."]
+    return "\n".join([head, *lines])
+
+
+def overfitting(rows: Sequence[dict[str, Any]], split: str) -> str:
+    """Returns a message if the loss of the evaluated images has risen by a
+    tenth while that of the training images fell, or ""."""
+    name, last = f"{split}_loss", rows[-1]
+    best = min(rows, key=lambda row: row[name])
+    rises = last[name] > 1.1 * best[name]
+    if not rises or last["train_loss"] > best["train_loss"]:
+        return ""
+    return (
+        f"The model overfits: its {split} loss was {best[name]:.4f} at step "
+        f"{best['step']}, and is {last[name]:.4f} now.\nFewer --steps, "
+        "--augment light1 or more images help; --holdout 0.1 keeps the\n"
+        "best step of a validation split. Test images do not choose the step: "
+        "their\naccuracy would then be too high."
+    )

@@ -1,0 +1,200 @@
+"""The command `keras-vit`, which runs the programs of the package keras_vit.
+
+  keras-vit train photos                 # images in photos/CLASS/
+  keras-vit predict runs/photos new/     # class names with probabilities
+  keras-vit export runs/photos photos.onnx
+
+The flags of a command are listed by its --help. Values in front of them are
+those of the flags named here:
+"""
+
+import contextlib
+import difflib
+import importlib
+import importlib.util
+import os
+import pathlib
+import runpy
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+# This module does not import keras_vit, which takes seconds, so that the help
+# does not wait for Keras.
+
+# What a command runs, the flags of the values in front (the last takes all that
+# remain), and what it does. Recipes are files, the others are modules.
+COMMANDS: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "train": (
+        "finetune_cifar.py",
+        ("--dataset",),
+        "trains or fine-tunes a classifier",
+    ),
+    "segment": (
+        "segment.py",
+        ("--dataset",),
+        "trains a model that segments images",
+    ),
+    "detect": (
+        "detect.py",
+        ("--dataset",),
+        "trains a model that finds objects",
+    ),
+    "predict": (
+        "predict.py",
+        ("--weights", "--images"),
+        "predicts the classes, or objects, of images",
+    ),
+    "explain": (
+        "predict.py --explain --output runs/explain",
+        ("--weights", "--images"),
+        "also draws what a predicted class depends on",
+    ),
+    "evaluate": (
+        "evaluate.py",
+        ("--weights", "--dataset"),
+        "measures a model on labeled images",
+    ),
+    "report": (
+        "keras_vit_programs.report",
+        (),
+        "writes a page about what a model attends to",
+    ),
+    "convert": (
+        "keras_vit_programs.convert",
+        (),
+        "converts checkpoints of 9 code bases",
+    ),
+    "export": (
+        "keras_vit_programs.export",
+        (),
+        "writes ONNX, SavedModel, LiteRT, .pt2, a page",
+    ),
+    "serve-page": (
+        "http.server --bind 127.0.0.1",
+        ("--directory",),
+        "serves a folder with a page to your browser",
+    ),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs a command and returns its exit status."""
+    name, *values = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name in ("-h", "--help"):
+        print(__doc__)
+        for command, (_, flags, text) in COMMANDS.items():
+            print(f"  {command:11}{text:48}{' '.join(flags)}".rstrip())
+        print("  new        copies a recipe into this folder, to be changed")
+        return 0
+    if name == "new":
+        return new(*values)
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, [*COMMANDS, "new"], 1)
+        hint = f"did you mean {near[0]}?" if near else "--help lists all"
+        print(f"error: unknown command {name!r}; {hint}", file=sys.stderr)
+        return 2
+    command, flags, _ = COMMANDS[name]
+    target, *given = command.split()
+    for flag in flags:
+        if values and not values[0].startswith("-"):
+            given += [flag, values.pop(0)]
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.argv = [f"keras-vit {name}", *given, *values]
+    if target == "http.server":
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+        return 0
+    if {"-h", "--help"} & {*values}:  # the program ends when it has parsed them
+        sys.modules.setdefault("keras", _Anything("keras", (), {}))  # type: ignore
+    else:
+        import_tensorflow()
+    if not target.endswith(".py"):
+        return importlib.import_module(target).main(values)
+    # runpy.run_path would replace the name of the command in sys.argv.
+    spec: Any = importlib.util.spec_from_file_location("__main__", recipes() / target)
+    recipe = importlib.util.module_from_spec(spec)
+    sys.modules["__main__"] = recipe
+    spec.loader.exec_module(recipe)
+    return 0
+
+
+class _Anything(type):
+    """A class with any attribute, which stands for Keras while the flags of a
+    program are listed: Keras takes seconds, and modules only subclass its
+    classes and decorate theirs when they are imported."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything(name, (), {})
+
+    def __call__(cls, *_: Any, **__: Any) -> Any:
+        return lambda decorated: decorated
+
+    def __or__(cls, _: Any) -> Any:  # of an annotation
+        return cls
+
+    __ror__ = __or__
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow, if it is installed, without the lines of its C++ code
+    on stderr, which TF_CPP_MIN_LOG_LEVEL=3 does not hide
+    (https://github.com/tensorflow/tensorflow/issues/100442), unless the import
+    fails.
+
+    It precedes Keras. With every backend, TensorFlow reads images, and Keras
+    imports it to save a model.
+    """
+    quiet = os.environ["TF_CPP_MIN_LOG_LEVEL"] == "3"
+    # Without file 2, there is nothing to hide.
+    if not quiet or "tensorflow" in sys.modules or sys.stderr is None:
+        return
+    # Another process has them, and prints them if no zero byte follows: on an
+    # unsuitable machine, TensorFlow ends this process.
+    code = "import sys; text = sys.stdin.buffer.read(); "
+    code += r"b'\0' in text or sys.stderr.buffer.write(text)"
+    with (
+        contextlib.suppress(ImportError),
+        subprocess.Popen(
+            [sys.executable, "-S", "-c", code],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is not for it
+        ) as printer,
+    ):
+        stderr = os.dup(2)
+        os.dup2(printer.stdin.fileno(), 2)  # type: ignore
+        try:
+            importlib.import_module("tensorflow")
+            os.write(2, b"\0")
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+
+
+def recipes() -> pathlib.Path:
+    """Returns the folder of the recipes, which a wheel has in the package."""
+    folder = pathlib.Path(__file__).resolve().parent
+    installed = folder / "recipes"
+    return installed if installed.is_dir() else folder.parent / "recipes"
+
+
+def new(name: str = "", *_: str) -> int:
+    """Copies a recipe into the current folder."""
+    found = {path.stem: path for path in sorted(recipes().glob("*.py"))}
+    near = [stem for stem in found if name and stem.startswith(name)]
+    near = [name] if name in found else near
+    if len(near) != 1:
+        print(
+            f"error: no recipe is called {name!r}; the recipes are {', '.join(found)}",
+            file=sys.stderr,
+        )
+        return 2
+    target = pathlib.Path(found[near[0]].name)
+    if target.exists():
+        print(f"error: {target} exists; it is not replaced", file=sys.stderr)
+        return 1
+    shutil.copyfile(found[near[0]], target)
+    print(f"{target} is yours to change; python {target} --help lists its flags")
+    return 0

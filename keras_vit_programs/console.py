@@ -1,0 +1,152 @@
+"""Helpers for command-line programs. This module does not import Keras."""
+
+import argparse
+import ast
+import contextlib
+import difflib
+import io
+import re
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, TypeVar
+
+from keras_vit.utils import logging
+from keras_vit.utils.logging import logger
+from keras_vit.utils.text import printable_lines
+
+Arguments = TypeVar("Arguments")
+
+
+class UserError(ValueError):
+    """An error that the user can correct; programs print it as one line."""
+
+
+@contextlib.contextmanager
+def user_errors() -> Iterator[None]:
+    """Turns errors of its body that users can cause into a `UserError`.
+
+    Errors outside it are defects of the program, and keep their traceback.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (ValueError, OSError, ImportError, MemoryError) as error:
+        raise UserError(str(error) or "out of memory") from error
+
+
+def nearest_flag(parser: argparse.ArgumentParser, message: str) -> str:
+    """Returns a hint at the flag of an unknown argument, or ""."""
+    given = message.partition("unrecognized arguments: ")[2]
+    text = parser.format_help()
+    if given and given[0] != "-" and "positional arguments" not in text:
+        return ". Each value needs its flag in front, such as --weights FILE"
+    if not given.startswith("--"):
+        return ""
+    given = given.split()[0].partition("=")[0].replace("_", "-")
+    flags = re.findall(r"--[\w-]+", text)
+    close = difflib.get_close_matches(given, flags, 1)
+    return f". Did you mean {close[0]}?" if close else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, and suggest flags."""
+
+    def error(self, message: str) -> NoReturn:
+        message += nearest_flag(self, message)
+        self.exit(2, f"error: {message} (--help lists all flags)\n")
+
+
+def run_program(run: Callable[[Arguments], int], arguments: Arguments) -> int:
+    """Calls `run(arguments)` and returns its exit status; 1 after an error, and
+    130 after Ctrl-C.
+
+    Warnings, and errors that users can cause, are printed as one line each.
+    """
+    logging.show()
+    escape_unprintable_output()
+    warnings.showwarning = _show
+    try:
+        return run(arguments)
+    except (ValueError, OSError, ImportError) as error:
+        logger.error("error: %s", printable_lines(error))
+        return 1
+    except MemoryError as error:
+        logger.error(
+            "error: out of memory%s. Close other programs, or use a machine "
+            "with more memory.",
+            f" ({error})" if str(error) else "",
+        )
+        return 1
+    except KeyboardInterrupt:
+        logger.error("\nerror: interrupted")
+        return 130
+
+
+def escape_unprintable_output() -> None:
+    """Makes stdout and stderr escape what they cannot encode, such as invalid
+    bytes in file names."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not in notebooks
+            stream.reconfigure(errors="backslashreplace")
+
+
+def fill(text: str) -> str:
+    """Returns lines such as "data      photos: ..." in 79 columns, in which a
+    longer path stays whole, so that it can be copied."""
+    wrapper = textwrap.TextWrapper(
+        79,
+        subsequent_indent=" " * 10,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(map(wrapper.fill, text.split("\n")))
+
+
+def _show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+    logger.warning("warning: %s", printable_lines(message))
+
+
+def format_warning(message: Warning | str, category: type[Warning], *where: Any) -> str:
+    """Formats a warning without the line of code, as `warnings.formatwarning`
+    of programs whose warnings are about data or flags."""
+    return f"warning: {printable_lines(message)}\n"
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """Adds the arguments of a model to read: MODEL, `--from` and `--set`."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a checkpoint, a .keras file, the folder of a recipe's run or "
+        "of a Hugging Face model, or the URL of one: everything that "
+        f"tools/convert.py reads{more}",
+    )
+    parser.add_argument(
+        "--from",
+        dest="layout",
+        metavar="LAYOUT",
+        help="format of MODEL, if it cannot be inferred",
+    )
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="an argument of VisionTransformer that cannot be inferred from "
+        "MODEL, such as num_heads=6 or grid_size=(2,8); may be repeated",
+    )
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Parses "name=value" to the name and a Python literal, or else a
+    string."""
+    name, found, value = text.partition("=")
+    if not found:
+        raise ValueError(f"--set takes name=value. Received: {text!r}")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value  # a string, such as gelu

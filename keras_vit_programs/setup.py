@@ -1,0 +1,148 @@
+"""Setup of a training program: strategy, dataset and output folder."""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.sources import load_dataset
+from keras_vit.data.splits import parse_holdout
+from keras_vit.distribution import get_strategy
+from keras_vit.distribution.strategy import Strategy
+from keras_vit.optimizers import PublishedAdamW, PublishedSGD
+from keras_vit.schedules import WarmupDecay
+from keras_vit.utils.logging import show as show_log
+from keras_vit.utils.optional import require
+from keras_vit_programs.console import user_errors
+from keras_vit_programs.run_folder import check_output
+from keras_vit_programs.runs import print_results
+
+
+def build_optimizer(
+    config: Any, schedule: Callable[..., Any], **options: Any
+) -> PublishedSGD | PublishedAdamW:
+    """Returns the optimizer of a `TrainingFlags` whose `steps` are filled in:
+    SGD with momentum 0.9, or AdamW; `options` replace arguments."""
+    average_from = config.average_from
+    if average_from is not None:
+        average_from = math.floor(average_from * config.steps)
+    options = {
+        "weight_decay": config.weight_decay,
+        "layer_decay": config.layer_decay,
+        "momentum_dtype": config.momentum_dtype,
+        "global_clipnorm": config.clip or None,
+        "decay_kernels_only": True,
+        "gradient_accumulation_steps": (
+            config.accumulate if config.accumulate > 1 else None
+        ),
+        "use_ema": config.average > 0,
+        "ema_momentum": config.average or 0.99,
+        "average_from": average_from,
+        **options,
+    }
+    if config.optimizer == "sgd":
+        return PublishedSGD(schedule, momentum=0.9, **options)
+    return PublishedAdamW(schedule, **options)
+
+
+def warmup_decay(config: Any) -> WarmupDecay:
+    """Returns the learning rate of a config by step: a warm-up, and its
+    `decay`, by default a cosine."""
+    decay = getattr(config, "decay", "cosine")
+    return WarmupDecay(config.learning_rate, config.steps, config.warmup_steps, decay)
+
+
+def load_run_data(config: Any) -> ImageDataset:
+    """Returns the dataset of a config, of whose training images the fraction
+    `holdout`, or that of "paper", is evaluated on instead.
+
+    With 0, the model trains on all training images and is evaluated on the test
+    set, or on the validation images of a CSV file. None is like 0, except that
+    the model does not train on the images that a preset leaves out.
+    """
+    holdout = config.holdout
+    left_out = holdout
+    if holdout is None:
+        name = config.dataset.partition(":")[0]
+        left_out = config.published.left_out.get(name, 0.0)
+    data = load_dataset(
+        config.dataset, left_out, config.skip_bad_images, config.test_split
+    )
+    if left_out and not holdout:
+        return dataclasses.replace(data, num_validation=0)
+    return data
+
+
+def begin(
+    config: Any, load: Callable[..., Any] = load_run_data
+) -> tuple[Strategy, Any, pathlib.Path]:
+    """Returns the strategy, the dataset and the output folder of a config.
+
+    It also sets the dtype policy and shows the log. No files are written.
+
+    Args:
+        config: `TrainingFlags`.
+        load: Function of a config that returns the dataset.
+
+    Returns:
+        Tuple of a `keras_vit.distribution.Strategy`, a
+        `keras_vit.data.ImageDataset` and a path.
+
+    Raises:
+        ValueError: if the strategy, the dataset or the output folder cannot
+            be used.
+        ImportError: if a package is missing.
+    """
+    strategy = set_up(config)
+    if strategy.name == "model-parallel" and strategy.gather(0) != [0]:
+        raise ValueError(
+            "Recipes split a model over the devices of one process only, since "
+            "the first process writes it. Use --strategy data-parallel."
+        )
+    data = load(config)
+    if data.multi_label and getattr(config, "loss", None) != "sigmoid":
+        raise ValueError(
+            f"Images of {data.name!r} have several classes each: train with "
+            "--loss sigmoid, a loss for each class. Recipes without this flag "
+            "train on images of one class each."
+        )
+    if parse_holdout(data.name, config.holdout) and not data.num_validation:
+        raise ValueError(
+            f"--holdout {config.holdout} of {data.num_train} images is not one "
+            "image. Give a larger share."
+        )
+    output = config.output or pathlib.Path("runs") / data.name
+    return strategy, data, check_output(output, config.overwrite)
+
+
+def launch(
+    config: Any,
+    resolve_config: Callable[..., Any],
+    train: Callable[..., dict[str, Any]],
+    load: Callable[..., Any] = load_run_data,
+) -> None:
+    """Trains with a config whose missing values `resolve_config` fills in, and
+    logs the results; see `begin`."""
+    with user_errors():
+        strategy, data, output = begin(config, load)
+        config = resolve_config(config, data)
+    results = train(config, data, strategy, output)
+    if strategy.is_main:
+        print_results(results, output)
+
+
+def set_up(config: Any) -> Strategy:
+    """Returns the strategy of a config, and sets the dtype policy."""
+    show_log()
+    strategy = get_strategy(config.strategy)
+    if config.mixed_precision:
+        keras.config.set_dtype_policy("mixed_bfloat16")
+    require("matplotlib")
+    if config.tensorboard:
+        require("tensorboard")
+        require("tensorflow")  # which writes the files, under every backend
+    return strategy

@@ -1,0 +1,47 @@
+"""The teacher of the flag `--teacher`."""
+
+from typing import Any
+
+import keras
+
+from keras_vit import losses
+from keras_vit.data import ImageDataset
+from keras_vit.distillation import TARGETS, Distillation, load_teacher
+
+
+def distill(student: keras.Model, config: Any, data: ImageDataset) -> Any:
+    """Returns the model that a recipe trains: the student, or with `--teacher`
+    a `Distillation`, by the flags of `SupervisedFlags`."""
+    if config.teacher is None:
+        return student
+    if getattr(config, "max_tokens", None):
+        raise ValueError(
+            "--teacher sees images of one size: leave out --max-tokens. "
+            f"Received: --max-tokens {config.max_tokens}"
+        )
+    target = config.distill or "logits"
+    kinds = TARGETS[target]
+    kind = config.distill_loss or kinds[0]
+    for unfit, what in (
+        (kind not in kinds, f"--distill-loss {kind}"),
+        (kind != "soft" and config.temperature, "--temperature"),
+        (target != "features" and config.loss == "sigmoid", "--loss sigmoid"),
+    ):
+        if unfit:
+            raise ValueError(
+                f"{what} does not go with --distill {target}, whose losses are "
+                f"{', '.join(kinds)} (only soft has a temperature, and only "
+                "features go with --loss sigmoid): leave it out."
+            )
+    teacher = load_teacher(
+        config.teacher,
+        target == "features",
+        config.teacher_model,
+        config.teacher_size,
+        config.teacher_mode,
+        config.mode,
+        data.channels,
+        data,
+    )
+    loss = losses.DistillationLoss(kind, config.temperature or 1.0)
+    return Distillation(student, teacher, target, loss, config.alpha)
