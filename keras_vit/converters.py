@@ -44,11 +44,11 @@ def load(
         layout: String. Layout of the checkpoint, which is the way in which a
             code base names its arrays: `"vit_jax"`, `"big_vision"`, `"timm"`,
             `"huggingface"`, `"torchvision"`, `"dinov2"`, `"dinov3"`, `"mae"`,
-            `"dino"`, `"mocov3"`, `"bit"` or `"keras_hub"`. `None` infers it
-            from the keys, if only one layout fits. For a .weights.h5 file that
-            was not written by `converters.save`, the layout of the code base
-            from which the weights originally are, which the file does not
-            store.
+            `"dino"`, `"mocov3"`, `"bit"`, `"keras_hub"` or `"open_clip"`. `None`
+            infers it from the keys, if only one layout fits. For a .weights.h5
+            file that was not written by `converters.save`, the layout of the
+            code base from which the weights originally are, which the file does
+            not store.
         num_heads: Integer. Number of attention heads. Required if the file does
             not store it and a head does not have 64 channels.
         **overrides: Arguments of `VisionTransformer`,

@@ -108,6 +108,9 @@ PRETRAINING = {
 # Presets of keras-hub: `tests/converters/test_keras_hub.py`.
 KERAS_HUB = ("keras_hub_vit", "keras_hub_deit", "keras_hub_dinov2")
 
+# Image towers beside a text tower: `tests/converters/test_open_clip.py`.
+OPEN_CLIP = ("open_clip_quick", "open_clip_clipa")
+
 # Cases that differ from another in names or container alone: the tests make
 # them of its arrays where the original's file is not there.
 # case: (the other, suffix, names to write otherwise)

@@ -832,6 +832,6 @@ def _keeps_head(
             'the first patch instead (big_vision\'s `pool_type="0"`). Give '
             '`pooling="gap"` if the mean is right, or `pooling="first_patch"`.'
         )
-    if pooling is None or checkpoint.layout in ("timm", "mae"):
+    if pooling is None or checkpoint.layout in ("timm", "mae", "open_clip"):
         return True
     return pooling == inferred["pooling"] or (is_ambiguous and pooling == "first_patch")

@@ -10,7 +10,13 @@ from keras_vit.utils.published import PREPROCESSING
 from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
 from keras_vit.weights import formats, infer
-from keras_vit.weights.files import class_names_of, locate, read, read_config
+from keras_vit.weights.files import (
+    check_arrays,
+    class_names_of,
+    locate,
+    read,
+    read_config,
+)
 from keras_vit.weights.files.keras import is_keras, read_keras
 from keras_vit.weights.formats.keras_hub import mean_and_std
 from keras_vit.weights.weight_map import WeightMap, from_checkpoint
@@ -153,8 +159,20 @@ class Checkpoint:
         needed = infer.HYPERPARAMETERS_NOT_IN_SHAPES[self.family]
         return [x for x in needed if self.layout == "keras" and x not in known]
 
+    def assumed(self, explicit: Config) -> dict[str, str]:
+        """Returns the `assumptions` that neither the file nor the caller decides."""
+        known = {name for name, x in explicit.items() if x is not None}
+        found = self.code_base.assumptions(self.weight_map.variant)
+        return {x: found[x] for x in found.keys() - known - self.stored.keys()}
+
     def raise_if_missing(self, explicit: Config) -> None:
-        """Raises a `ValueError` if there are any `missing` arguments."""
+        """Raises a `ValueError` if there are any `missing` arguments, and warns of
+        those that are assumed."""
+        for name, assumption in self.assumed(explicit).items():
+            warn(
+                f"{self.path!r} does not store `{name}`, which is taken to be "
+                f"{assumption}. Pass `{name}` to `converters.load`."
+            )
         if missing := self.missing(explicit):
             raise ValueError(
                 f"{self.path!r} holds weights only and does not store "
@@ -282,12 +300,13 @@ def open_checkpoint(
     path = locate(path)
     if is_keras(path):
         return _open_keras(path, layout, finite, decoder)
-    arrays = read(path, finite)
+    arrays = read(path, finite=False)
     try:
         code_base, weight_map, normalized, keys = formats.detect_layout(arrays, layout)
         left_out = code_base.left_out(arrays)
         config = formats.find_config(code_base, path)
-        stored = code_base.read_config(config) if config else {}
+        stored = code_base.read_keys(arrays)
+        stored |= code_base.read_config(config) if config else {}
         heads = infer.infer_num_heads(
             normalized,
             weight_map,
@@ -310,6 +329,8 @@ def open_checkpoint(
     except ValueError as error:
         wanted = f" the layout {layout!r}" if layout else " a known layout"
         raise ValueError(f"{str(path)!r} cannot be read as{wanted}. {error}") from error
+    kept = {key: a for key, a in arrays.items() if key not in left_out}
+    check_arrays(path, kept, finite=finite, empty=kept)
     if left_out:
         warn(
             f"{str(path)!r} holds {len(left_out)} arrays that are no part of "
@@ -327,19 +348,22 @@ def _stored_mode(path: StrPath) -> str | None:
     """Returns the `mode` of `preprocess_input` in JSON files next to weights.
 
     These are the config.json of a run of this package or of timm, the
-    preprocessor_config.json of transformers, and keras-hub's
-    image_converter.json.
+    preprocessor_config.json of transformers, keras-hub's image_converter.json, and
+    the open_clip_config.json of open_clip.
     """
-    names = ("config", "preprocessor_config", "image_converter")
+    names = ("config", "preprocessor_config", "image_converter", "open_clip_config")
     try:
-        config, preprocessor, converter = (
+        config, preprocessor, converter, clip = (
             read_config(path, f"{name}.json") for name in names
         )
     except (ValueError, OSError):
         return None
-    run, timm = (
-        found if isinstance(found := config.get(key), dict) else {}
-        for key in ("config", "pretrained_cfg")
+    run, timm, clip = (
+        found if isinstance(found := entries.get(key), dict) else {}
+        for entries, key in (
+            *((config, "config"), (config, "pretrained_cfg")),
+            (clip, "preprocess_cfg"),
+        )
     )
     if run.get("mode") in list(PREPROCESSING):
         return run["mode"]
@@ -347,6 +371,7 @@ def _stored_mode(path: StrPath) -> str | None:
         (preprocessor.get("image_mean"), preprocessor.get("image_std")),
         mean_and_std(converter.get("config")),
         (timm.get("mean"), timm.get("std")),
+        (clip.get("mean"), clip.get("std")),
     ):
         for mode, expected in PREPROCESSING.items():
             try:

@@ -55,6 +55,10 @@ def report(
             'big_vision\'s pool_type="0", have the same arrays (--set '
             "pooling=first_patch)"
         )
+    ambiguities += [
+        f"{name}: not stored, and taken to be {assumption} (--set {name}=...)"
+        for name, assumption in checkpoint.assumed(arguments).items()
+    ]
     count = sum(array.size for array in arrays.values())
     dtypes = sorted({str(array.dtype) for array in arrays.values()})
     lines = [

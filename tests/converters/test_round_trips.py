@@ -30,7 +30,7 @@ def test_every_golden_case_is_covered():
     folders -= {*golden_data.NO_MODEL}
     # Those with a ResNet have a file of their own.
     known = {*CASES, *golden_data.RESNETS, *golden_data.PRETRAINING}
-    known |= {*golden_data.KERAS_HUB}
+    known |= {*golden_data.KERAS_HUB, *golden_data.OPEN_CLIP}
     assert known - folders <= {*golden_data.DERIVED, *golden_data.LARGE}
     assert not folders - known
 
@@ -119,8 +119,8 @@ HELD = {
     "timm_base_pth": _EXACT,
     "timm_deit_distilled": "timm huggingface",
     "timm_dynamic": _EXACT,
-    "timm_map": "big_vision timm",
-    "timm_pre_norm": "timm",
+    "timm_map": "big_vision timm open_clip",
+    "timm_pre_norm": "timm open_clip",
     "timm_reg_ls_qknorm": "timm",
     "torchvision_vit": _EXACT,
     "torchvision_vit_old_names": _EXACT,
@@ -146,6 +146,7 @@ VARIANTS = {
     ("hf_dinov2_reg_cls", "huggingface"): "huggingface:dinov2-reg",
     ("hf_vit_model_pooler", "huggingface"): "huggingface:vit",
     ("timm_deit_distilled", "huggingface"): "huggingface:deit-teacher",
+    ("timm_map", "open_clip"): "open_clip:trunk",
 }
 
 
@@ -215,6 +216,7 @@ def test_variant_round_trip(case):
                     *("timm:dinov3", "timm:dinov3-gated"),
                     *("huggingface:dinov3", "huggingface:dinov3-gated"),
                     *("huggingface:tower", "huggingface:siglip2"),
+                    *("open_clip:", "open_clip:tower"),
                 )
                 continue
             code_base, variant = FORMATS[layout], weight_map.variant

@@ -111,7 +111,7 @@ def check_arrays(
     for key, array in arrays.items():
         if not key.isprintable():
             problems.append(f"{key!r}: a key with unprintable characters")
-        elif str(array.dtype) not in FLOAT_TYPES:
+        elif str(array.dtype) not in FLOAT_TYPES and key != safetensors.OPENAI_SIZE:
             problems.append(f"{key}: type {array.dtype}, expected floats")
         elif not array.size and key not in empty:
             problems.append(f"{key}: no values, its shape is {array.shape}")
@@ -149,6 +149,7 @@ def _weights_in_folder(folder: pathlib.Path) -> pathlib.Path:
         for suffix in ("", ".index.json")
         for name in ("model.safetensors", "pytorch_model.bin")
     ]
+    names += ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
     names.append(PRESET_FILES[0])
     for name in names:
         if (folder / name).is_file():

@@ -8,9 +8,13 @@ from keras_vit.weights.files import archives, progress
 from keras_vit.weights.files.archives import NamedArrays, Read
 
 # Integers that are no weights: the numbers of the tokens in old files of
-# transformers, and the counters of batch norms and of PyTorch's
-# `AveragedModel`.
-INTEGERS = (".position_ids", ".num_batches_tracked", "n_averaged")
+# transformers, the counters of batch norms and of PyTorch's `AveragedModel`, and
+# sizes of OpenAI's CLIP, of which one is kept, as these models are known by it.
+INTEGERS = (
+    *(".position_ids", ".num_batches_tracked", "n_averaged"),
+    *("context_length", "vocab_size"),
+)
+OPENAI_SIZE = "input_resolution"
 
 
 def read_safetensors(path: pathlib.Path) -> Read:
@@ -25,7 +29,7 @@ def read_safetensors(path: pathlib.Path) -> Read:
         keys, size = list(file.keys()), path.stat().st_size
         for key in progress.track(keys, f"reading {path.name}", size):
             dtype = file.get_slice(key).get_dtype()
-            if dtype in ("F64", "F32", "F16", "BF16"):
+            if dtype in ("F64", "F32", "F16", "BF16") or key == OPENAI_SIZE:
                 arrays[key] = file.get_tensor(key)
             elif not key.endswith(INTEGERS):
                 problems.append(f"{key!s}: type {dtype}, expected floats")

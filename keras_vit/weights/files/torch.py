@@ -2,9 +2,11 @@
 
 A file contains a pickle, which describes each tensor and names the storage of
 its values. Since PyTorch 1.6, pickle and storages are members of a zip archive;
-before, the storages follow the pickle. `pickle.Unpickler` is given stand-ins
-for the functions and classes that a pickle may name. They only record how they
-are called: nothing that a file names is imported or run.
+before, the storages follow the pickle. In a TorchScript program, such as OpenAI's
+CLIP, the pickle describes modules, and the code beside it is not read.
+`pickle.Unpickler` is given stand-ins for the functions and classes that a pickle
+may name. They only record how they are called: nothing that a file names is
+imported or run.
 """
 
 import dataclasses
@@ -53,6 +55,7 @@ MODULES = (
     "torch",
     "torch._tensor",
     "torch._utils",
+    "torch.jit._pickle",
     "torch.nn.parameter",
     "torch.storage",
 )
@@ -97,6 +100,15 @@ class _Dict(dict):
 
     __slots__ = ()
     __setstate__ = _Inert.__setstate__
+
+
+class _Module(dict):
+    """Stand-in for a module of a TorchScript program: its attributes."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.update(state)
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -149,6 +161,8 @@ class _Unpickler(pickle.Unpickler):
         full_name = f"{module}.{name}"
         if full_name == "argparse.Namespace":
             return _Inert  # a pickle makes it as a class
+        if module.partition(".")[0] == "__torch__":
+            return _Module
         if module not in MODULES and full_name not in (*DICTS, *SETTINGS):
             raise UnsafePickleError(full_name)
         return _Global(full_name)
@@ -252,8 +266,6 @@ def _read_zip(path: pathlib.Path) -> Any:
         }
         if len(members) != len(archive.infolist()):
             raise ValueError("it has two folders")
-        if "constants.pkl" in members:
-            raise ValueError("it is a TorchScript program")
 
         def content(name: str) -> bytes:
             if name not in members:
@@ -266,7 +278,21 @@ def _read_zip(path: pathlib.Path) -> Any:
         tensors, storages = _unpickle(io.BytesIO(content("data.pkl")))
         for key, storage in storages.items():
             storage.set(content(f"data/{key}"), order)
-    return tensors
+    return _state(tensors) if isinstance(tensors, _Module) else tensors
+
+
+def _state(program: _Module) -> dict[str, Any]:
+    """Returns the tensors of a TorchScript program under the keys of PyTorch's
+    `state_dict`."""
+    found, modules, known = {}, [("", program)], {id(program)}
+    for prefix, module in modules:
+        for name, value in module.items():
+            if isinstance(value, _Module) and id(value) not in known:
+                known.add(id(value))  # a module may even contain itself
+                modules.append((f"{prefix}{name}.", value))
+            elif isinstance(value, _Call) and value.name in NUM_ARGUMENTS:
+                found[f"{prefix}{name}"] = value
+    return found
 
 
 def _read_legacy(path: pathlib.Path) -> Any:

@@ -12,6 +12,7 @@ from keras_vit.weights.formats.dinov3 import Dinov3
 from keras_vit.weights.formats.format import Format as Format
 from keras_vit.weights.formats.huggingface import HuggingFace
 from keras_vit.weights.formats.keras_hub import KerasHub
+from keras_vit.weights.formats.open_clip import OpenClip
 from keras_vit.weights.formats.timm import Timm
 from keras_vit.weights.formats.torchvision import Torchvision
 from keras_vit.weights.weight_map import WeightMap
@@ -31,6 +32,7 @@ FORMATS: dict[str, Format] = {
         meta.Mocov3,
         google.Bit,
         KerasHub,
+        OpenClip,
     )
 }
 # Constants of ResNets that cannot be inferred from arrays, by code base.

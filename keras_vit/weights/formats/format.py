@@ -122,6 +122,12 @@ class Format:
         return []
 
     @staticmethod
+    def read_keys(arrays: Collection[str]) -> Config:
+        """Returns the arguments that the keys of a file imply, if its config
+        does not contain them."""
+        return {}
+
+    @staticmethod
     def read_config(config: Config) -> Config:
         """Returns the arguments that a config.json contains."""
         return {}
@@ -136,6 +142,11 @@ class Format:
     ) -> tuple[dict[str, Array], Config]:
         """Adds what the code base computes, and removes what has no effect."""
         return weights, stored
+
+    def assumptions(self, variant: str) -> dict[str, str]:
+        """Returns arguments that files of a variant do not store and whose
+        values differ among its models, with what is assumed."""
+        return {}
 
     # Writing.
 
@@ -404,7 +415,8 @@ def explain_import_error(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error, ModuleNotFoundError) and error.name:
         name = error.name.partition(".")[0]
-        return f"{name} is not installed: pip install {name}"
+        package = {"open_clip": "open_clip_torch"}.get(name, name)
+        return f"{name} is not installed: pip install {package}"
     if "torchvision::" in str(error):  # a RuntimeError or an ImportError
         return f"torchvision was built for another PyTorch ({error}): reinstall both"
     if not isinstance(error, ImportError):
