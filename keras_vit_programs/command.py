@@ -8,7 +8,6 @@ The flags of a command are listed by its --help. Values in front of them are
 those of the flags named here:
 """
 
-import contextlib
 import difflib
 import importlib
 import importlib.util
@@ -16,8 +15,8 @@ import os
 import pathlib
 import runpy
 import shutil
-import subprocess
 import sys
+import tempfile
 from typing import Any
 
 # This module does not import keras_vit, which takes seconds, so that the help
@@ -151,26 +150,19 @@ def import_tensorflow() -> None:
     # Without file 2, there is nothing to hide.
     if not quiet or "tensorflow" in sys.modules or sys.stderr is None:
         return
-    # Another process has them, and prints them if no zero byte follows: on an
-    # unsuitable machine, TensorFlow ends this process.
-    code = "import sys; text = sys.stdin.buffer.read(); "
-    code += r"b'\0' in text or sys.stderr.buffer.write(text)"
-    with (
-        contextlib.suppress(ImportError),
-        subprocess.Popen(
-            [sys.executable, "-S", "-c", code],
-            stdin=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is not for it
-        ) as printer,
-    ):
+    with tempfile.TemporaryFile() as hidden:
         stderr = os.dup(2)
-        os.dup2(printer.stdin.fileno(), 2)  # type: ignore
+        os.dup2(hidden.fileno(), 2)
         try:
             importlib.import_module("tensorflow")
-            os.write(2, b"\0")
+            hidden.truncate(0)
+        except ImportError:
+            pass
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
+            hidden.seek(0)
+            os.write(2, hidden.read())
 
 
 def recipes() -> pathlib.Path:
