@@ -13,7 +13,8 @@ from keras_vit.data import ImageDataset
 from keras_vit.evaluation import feature_model, load_classifier, match_class_names
 from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
-from keras_vit.models import Model, mixed_sizes, one_size
+from keras_vit.models import Model, preprocessing_of
+from keras_vit.models.graph import Graph, heads_of, output_activation
 from keras_vit.training.freezing import HEADS
 from keras_vit.utils import checks, replicas
 from keras_vit.utils.types import Tensor
@@ -94,39 +95,39 @@ class Distillation(keras.Model):
                 "`keras_vit.mixed_sizes` makes a model of patches of images of "
                 "several sizes."
             )
+        scalers = [preprocessing_of(x) is not None for x in (student, teacher)]
+        if len({*scalers}) > 1:
+            raise ValueError(
+                "Student and teacher get the same images, so that both or none "
+                "must scale them. Received: one of them with `preprocessing`; "
+                "build the student without it, and the teacher by "
+                "`load_teacher`."
+            )
         if {*map(id, student.weights)} & {*map(id, teacher.weights)}:
             raise ValueError(
                 "The teacher's weights do not change, so that it must share "
                 f"none with the student. Received: {teacher.name!r}, which "
                 f"shares weights with {student.name!r}; load another model."
             )
-        last = [] if target == "features" else [student, teacher]
-        for layer in (x.layers[-1] for x in last):
-            softmax = getattr(layer, "activation", None)
-            if softmax is keras.activations.softmax or isinstance(
-                layer, keras.layers.Softmax
-            ):
+        for model in (student, teacher) if target != "features" else ():
+            if (activation := output_activation(model)) != "linear":
                 raise ValueError(
-                    "Student and teacher must output logits. Received: a model "
-                    f"that ends in a softmax, that of layer {layer.name!r}; "
-                    "build it without (`classifier_activation=None`)."
+                    "Student and teacher must output logits. Received: "
+                    f"{model.name!r}, which ends in {activation!r}; build it "
+                    "with `classifier_activation=None`."
                 )
         self.student, self.teacher = student, teacher
         self.teacher.trainable = False
         self.teacher_loss = loss or losses.DistillationLoss(TARGETS[target][0])
         self.alpha, self.projection = alpha, None
-        # Layers of a `mixed_sizes` are first called in the model it is made of.
-        trained = one_size(student)
-        learner = trained.output
-        if target != "logits":
-            head = trained.get_layer(HEADS[target == "token"])
-            learner = head.output if target == "token" else head.input
-        labels = trained.get_layer("head") if target == "token" else trained
-        inputs = trained.inputs if len(trained.inputs) > 1 else trained.inputs[0]
-        branches = Model(inputs, [labels.output, learner])
-        if trained is not student:
-            branches = mixed_sizes(branches)
-        self.branches = branches
+        graph = Graph(student)
+        labels = learner = graph.outputs
+        if target == "token":
+            labels, learner = (graph.output(student.get_layer(x)) for x in HEADS)
+        elif target == "features":
+            learner = graph.input(student.get_layer(HEADS[0]))
+        inputs = graph.inputs if len(graph.inputs) > 1 else graph.inputs[0]
+        self.branches = Model(inputs, [labels, learner])
         shape, wanted = tuple(learner.shape), tuple(teacher.output_shape)
         if target == "features" and len(wanted) == 2 and shape != wanted:
             # float32 like the heads: the loss is computed from it.
@@ -242,9 +243,8 @@ def load_teacher(
             if classes.tolist() == [*range(len(names))]:
                 classes = None
         teacher = trained.predictor
-        for layer in teacher.layers:
-            if layer.name in HEADS:
-                layer.activation = keras.activations.linear
+        for head in heads_of(teacher):
+            head.activation = keras.activations.linear
     images = keras.Input((None, None, channels), name="images")
     scale, shift = SCALE_AND_SHIFT[student_mode]
     # This restores values from 0 to 255.

@@ -16,6 +16,7 @@ import numpy as np
 from keras_vit import converters, web
 from keras_vit.inspection import tokens
 from keras_vit.models import Model, inference_model, load_keras_file
+from keras_vit.models.graph import output_activation
 from keras_vit.utils import onnx
 from keras_vit.utils.checks import one_of
 from keras_vit.utils.logging import logger
@@ -265,17 +266,13 @@ def _with_weights(copy: keras.Model, model: keras.Model) -> keras.Model:
 
 def _with_softmax(model: keras.Model) -> keras.Model:
     """Returns a model with a softmax layer after a model's logits."""
-    activation = getattr(model.layers[-1], "activation", None)
+    activation = output_activation(model)
     shapes = [x.shape for x in model.outputs]
-    if (
-        activation in (keras.activations.softmax, keras.activations.sigmoid)
-        or len(shapes) > 1
-        or len(shapes[0]) != 2
-    ):
+    if activation != "linear" or len(shapes) > 1 or len(shapes[0]) != 2:
         raise ValueError(
             "Softmax needs a model that outputs logits of shape (batch, "
             f"classes). Received: outputs of shape {shapes} with the "
-            f"activation {getattr(activation, '__name__', activation)}"
+            f"activation {activation!r}"
         )
     layer = keras.layers.Softmax(name="probabilities")
     return Model(model.inputs, layer(model.outputs[0]), name=model.name)

@@ -18,7 +18,8 @@ import numpy as np
 
 from keras_vit import converters, verification
 from keras_vit.config import ModelArguments
-from keras_vit.models import load_keras_file
+from keras_vit.models import load_keras_file, without_preprocessing
+from keras_vit.models.graph import heads_of
 from keras_vit.utils.published import PREPROCESSING
 from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array, Config, StrPath, Tensor
@@ -207,7 +208,7 @@ def verify(folder: StrPath) -> tuple[str, bool, bool]:
         False if a library is not installed or does not work.
     """
     folder = pathlib.Path(folder).expanduser()
-    reference = _of_logits(converters.load(folder, preprocessing=False))
+    reference = _of_logits(without_preprocessing(converters.load(folder)))
     shape = reference.input_shape[1:]
     shape = tuple(size or 224 for size in shape)
     images = np.random.default_rng(0).uniform(-1, 1, (2, *shape))
@@ -238,19 +239,14 @@ def verify(folder: StrPath) -> tuple[str, bool, bool]:
 
 
 def _run_keras(folder: pathlib.Path, images: Array, output: str) -> Array:
-    model = load_keras_file(folder / _WEIGHTS[KERAS])
-    names = [layer.name for layer in model.layers]
-    if "preprocessing" in names:
-        inner = model.get_layer("preprocessing").output
-        model = keras.Model(inner, model.output)
+    model = without_preprocessing(load_keras_file(folder / _WEIGHTS[KERAS]))
     return keras.ops.convert_to_numpy(_of_logits(model)(images, training=False))
 
 
 def _of_logits(model: keras.Model) -> keras.Model:
     """Removes the activations of the heads, which only Keras's file has."""
-    for layer in model.layers:
-        if layer.name in ("head", "distillation_head"):
-            layer.activation = keras.activations.linear
+    for head in heads_of(model):
+        head.activation = keras.activations.linear
     return model
 
 

@@ -107,9 +107,8 @@ def build_model(
             arguments["representation_size"] = None
             if mean_pooling:
                 checkpoint = _with_mean_pooling(checkpoint)
-    if checkpoint.build_arguments.get("preprocessing"):
-        arguments = {**arguments, "preprocessing": False}  # datasets scale
     built = converters.load(checkpoint, include_top=True, **arguments)
+    built = models.without_preprocessing(built)  # datasets scale
     # `load` keeps the head if the number of classes is that of the checkpoint.
     if not keep_head:
         zero_init_head(built)

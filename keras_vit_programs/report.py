@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
 def _run(a: argparse.Namespace) -> int:
     """Writes the report and returns the exit status."""
     # Imported here, so that --help does not wait for Keras.
-    from keras_vit import converters
+    from keras_vit import converters, models
     from keras_vit.evaluation.classifiers import class_names
     from keras_vit.inspection import images as image_files
     from keras_vit.inspection import tokens
@@ -68,9 +68,6 @@ def _run(a: argparse.Namespace) -> int:
     checkpoint = converters.open_checkpoint(
         a.model, a.layout, settings.get("num_heads")
     )
-    if checkpoint.build_arguments.get("preprocessing"):
-        # The report scales the images itself.
-        settings.setdefault("preprocessing", False)
     channels = checkpoint.channels
     images = image_files.read_images(paths, channels)
     if a.keep_aspect:
@@ -86,7 +83,10 @@ def _run(a: argparse.Namespace) -> int:
         model, size, mode, objects = draw_boxes(a.model, images, a.mode)
         size = (size, size) if isinstance(size, int) else size
     else:
-        model = converters.load(checkpoint, a.layout, **settings)
+        # The report scales the images itself.
+        model = models.without_preprocessing(
+            converters.load(checkpoint, a.layout, **settings)
+        )
         mode = checkpoint.preprocess_mode if channels == 3 else None
     classes = model.outputs[0].shape[-1]
     logger.info(

@@ -18,6 +18,7 @@ from keras_vit.inspection.images import make_batches, thumbnail
 from keras_vit.inspection.relevance import relevance
 from keras_vit.layers import AddPositionEmbs, PatchEmbedding
 from keras_vit.models import config_of
+from keras_vit.models.graph import Graph, output_activation
 from keras_vit.preprocessing import decode_predictions
 from keras_vit.preprocessing.labels import default_names
 from keras_vit.utils.logging import logger
@@ -168,13 +169,13 @@ class Report:
 
     def _predictions(self) -> None:
         """Adds the top classes of the images."""
+        graph = Graph(self.model)
         outputs = [
-            tokens.compute_tensors(self.model, self.model.outputs, batch)[0]
+            tokens.compute_tensors(graph, [graph.outputs], batch)[0]
             for batch in self.few
         ]
         scores = np.concatenate(outputs).astype("float32")
-        activation = self.model.get_layer("head").activation
-        if activation in (None, keras.activations.linear):
+        if output_activation(self.model) == "linear":
             scores = keras.ops.convert_to_numpy(keras.ops.softmax(scores))
         labels = self.labels
         text = "The top classes of each image."

@@ -45,7 +45,7 @@ ALLOWED = {
     "downloads": set(),
     "weights": {"config", "downloads"},
     "layers": set(),
-    "preprocessing": {"downloads", "layers"},
+    "preprocessing": {"downloads", "layers", "models"},
     "distribution": set(),
     "optimizers": set(),
     "schedules": set(),

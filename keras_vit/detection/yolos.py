@@ -11,6 +11,7 @@ from keras_vit.detection.loss import set_loss
 from keras_vit.layers import AddPositionEmbs, ClassToken, TransformerBlock, initializers
 from keras_vit.models import Model, with_any_size
 from keras_vit.models.features import check_takes_images
+from keras_vit.models.graph import Graph
 from keras_vit.models.model import unique_name
 from keras_vit.segmentation.matching import SetModel
 from keras_vit.utils import checks
@@ -97,14 +98,15 @@ def YOLOS(
         )
     prefix = sum(x.num_tokens for x in encoder.layers if isinstance(x, ClassToken))
     positions = encoder.get_layer("position_embedding")
-    grid = encoder.get_layer("patch_embedding").output
+    graph = Graph(encoder)
+    grid = graph.output(encoder.get_layer("patch_embedding"))
     x = DetectionTokens(
         queries,
         loss_options=loss_options,
         class_names=class_names,
         initializer=initializers.Normal(0.02),
         name="detection_tokens",
-    )(blocks[0].input)  # (B, Q + P + N, D)
+    )(graph.input(blocks[0]))  # (B, Q + P + N, D)
     for i, block in enumerate(blocks[:-1]):
         x = block(x)
         if mid_positions:
@@ -121,7 +123,7 @@ def YOLOS(
         "boxes": _mlp(x, "box", 4, "sigmoid"),
     }
     name = name or unique_name("yolos")
-    return with_any_size(YOLOSModel(encoder.inputs[0], outputs, name=name))
+    return with_any_size(YOLOSModel(graph.inputs[0], outputs, name=name))
 
 
 def _mlp(x: Tensor, name: str, units: int, activation: str | None) -> Tensor:

@@ -21,7 +21,9 @@ from keras_vit.models import (
     load_keras_file,
     mixed_sizes,
     patch_pixels,
+    without_preprocessing,
 )
+from keras_vit.models.graph import Graph, output_activation
 from keras_vit.preprocessing import labels as imagenet
 from keras_vit.training.compiling import jit_compile
 from keras_vit.utils import checks
@@ -223,7 +225,7 @@ def _load(
     image_size: int | tuple[int, int] | None,
     patch_size: int | None,
 ) -> keras.Model:
-    """Builds the model for images of a size, with one vector per image."""
+    """Builds the model for scaled images of a size, with one vector per image."""
     overrides = {}
     if patch_size is not None:
         if checkpoint.family != "vit":
@@ -234,11 +236,9 @@ def _load(
                 "Leave it out."
             )
         overrides["patch_size"] = patch_size
-    if checkpoint.build_arguments.get("preprocessing"):
-        overrides["preprocessing"] = False  # the datasets scale the images
     if checkpoint.is_detector:  # it takes images of any size
-        return load_keras_file(checkpoint.path)
-    loaded = converters.load(checkpoint, **overrides)
+        return without_preprocessing(load_keras_file(checkpoint.path))
+    loaded = without_preprocessing(converters.load(checkpoint, **overrides))
     found = loaded.input_shape[1:]
     size = height_and_width(image_size) if image_size else found[:2]
     if found[:2] not in (size, (None, None)):
@@ -246,9 +246,9 @@ def _load(
     if loaded.output.ndim == 3:  # the output is tokens
         names = {layer.name for layer in loaded.layers}
         overrides["pooling"] = "token" if "class_token" in names else "gap"
-    if not overrides.keys() - {"preprocessing", "patch_size"}:
+    if not overrides.keys() - {"patch_size"}:
         return loaded
-    return converters.load(checkpoint, **overrides)
+    return without_preprocessing(converters.load(checkpoint, **overrides))
 
 
 def head_of(model: keras.Model) -> keras.Layer | None:
@@ -290,13 +290,13 @@ def probabilities(
     Raises:
         ValueError: if the head has another activation.
     """
-    activation = model.get_layer("head").activation
-    if activation is getattr(keras.activations, loss):
+    activation = output_activation(model)
+    if activation == loss:
         return np.asarray(outputs, np.float64)
-    if activation not in (None, keras.activations.linear):
+    if activation != "linear":
         raise ValueError(
             f"The model's head must give logits or end in {loss}. It ends in "
-            f"{getattr(activation, '__name__', activation)!r}."
+            f"{activation!r}."
         )
     return (sigmoid if loss == "sigmoid" else softmax)(outputs)
 
@@ -324,9 +324,10 @@ def feature_model(model: keras.Model) -> keras.Model:
                 f"{model.name!r} gives the shape {model.output.shape}."
             )
         return model
+    graph = Graph(model)
     features = Model(
-        model.inputs[0],
-        model.get_layer("head").input,
+        graph.inputs[0],
+        graph.input(model.get_layer("head")),
         name=f"{model.name}_features",
     )
     return _for_inference(features)

@@ -12,6 +12,7 @@ from keras_vit.detection import decode
 from keras_vit.detection.decoding import box_areas, box_overlaps
 from keras_vit.detection.loss import as_dict
 from keras_vit.inspection.plots import new_figure
+from keras_vit.models import preprocessing_of
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.utils.optional import require
 from keras_vit.utils.text import plot_label
@@ -191,7 +192,8 @@ def find_boxes(
         images: uint8 arrays of shape `(height, width, channels)`.
         image_size: Integer, or `(height, width)`. The size to which images are
             scaled, that of the training.
-        mode: String. The `mode` of `preprocess_input`.
+        mode: String. The `mode` of `preprocess_input`, of a model that does not
+            scale images itself.
         least_score: Float. The lowest score of boxes.
 
     Returns:
@@ -200,7 +202,9 @@ def find_boxes(
     found = []
     for image in images:
         pixels = resize_image(image, height_and_width(image_size))
-        batch = preprocess_input(pixels[None].astype("float32"), mode)
+        batch = pixels[None].astype("float32")
+        if preprocessing_of(model) is None:
+            batch = preprocess_input(batch, mode)
         outputs = model.predict_on_batch(np.asarray(batch))
         (boxes,) = decode(outputs, *image.shape[:2])
         sure = boxes["scores"] >= least_score

@@ -8,7 +8,7 @@ import numpy as np
 from keras_vit.inspection import tokens
 from keras_vit.layers import AttentionPooling, Pooling, TransformerBlock
 from keras_vit.layers.resampling import resample
-from keras_vit.models.features import all_tokens
+from keras_vit.models.graph import Graph
 from keras_vit.utils import checks
 from keras_vit.utils.types import Array, ArrayLike, Tensor
 
@@ -68,8 +68,9 @@ def iterate_attention_maps(
     """Yields the attention maps of each layer, `(B, heads, Q, K)`."""
     blocks = tokens.find_blocks(model, layers)
     images = tokens.check_images(model, images)
+    graph = Graph(model)
     block_inputs = tokens.compute_tensors(
-        model, [block.input for block in blocks], images
+        graph, [graph.input(block) for block in blocks], images
     )
     for block, arrays in zip(blocks, block_inputs, strict=True):
         # Relative position embeddings are further inputs of a block.
@@ -107,8 +108,9 @@ def token_norms(
     """
     blocks = tokens.find_blocks(model, layers)
     images = tokens.check_images(model, images)
+    graph = Graph(model)
     outputs = tokens.compute_tensors(
-        model, [all_tokens(block) for block in blocks], images
+        graph, [graph.all_tokens(block) for block in blocks], images
     )
     return np.stack([np.linalg.norm(x.astype("float32"), axis=-1) for x in outputs])
 
@@ -363,7 +365,8 @@ def pooling_weights(
     first, patches = layout.num_prefix, layout.grid[0] * layout.grid[1]
     pooling = tokens.find_layer(model, AttentionPooling)
     if pooling is not None:
-        x = keras.Model(model.inputs[0], pooling.input)(images)[:, first:]
+        graph = Graph(model)
+        x = keras.Model(graph.inputs[0], graph.input(pooling))(images)[:, first:]
         probe = keras.ops.cast(pooling.probe, x.dtype)
         probe = keras.ops.repeat(probe, x.shape[0], axis=0)
         weights = pooling.attention.probabilities(probe, x)

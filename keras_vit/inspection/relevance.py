@@ -16,15 +16,10 @@ from keras_vit.layers import (
     RotaryPositionEmbs,
     TransformerBlock,
 )
+from keras_vit.models.graph import Graph, heads_of
 from keras_vit.utils import checks
 from keras_vit.utils.types import Array, ArrayLike, Tensor
 
-# The layers that may follow the dense heads of a model.
-_AFTER_HEADS = (
-    keras.layers.Average,
-    keras.layers.Activation,
-    keras.layers.Softmax,
-)
 # The layers that may lie between two blocks: their gradient is the identity.
 _BETWEEN_BLOCKS = (
     AddPositionEmbs,
@@ -98,6 +93,13 @@ def relevance(
     """
     checks.one_of("method", method, _METHODS)
     images = tokens.check_images(model, images).astype("float32")
+    shapes = keras.tree.map_structure(lambda x: x.shape, model.output)
+    if len(model.outputs) > 1 or len(model.outputs[0].shape) > 3:
+        raise ValueError(
+            "A score is that of one output of shape (batch, outputs) or of "
+            f"tokens: explain the encoder of a detector or segmenter. Received: "
+            f"{model.name!r} with the outputs {shapes}"
+        )
     layout = tokens.token_layout(model, images.shape[1:3])
     parts = Parts(model, layers, layout)
     directions = _directions(parts, images, classes)
@@ -133,7 +135,7 @@ def explain(
     ]
     maps = ops.stack(maps)[..., layout.num_prefix :]
     if parts.heads:  # with their activation
-        y = keras.Model(parts.blocks[-1].output, model.output)(last)
+        y = parts.with_activation(last)
     return (
         y,
         ops.reshape(maps, (*maps.shape[:2], *layout.grid)),
@@ -155,8 +157,9 @@ class Parts:
         self.blocks = tokens.find_blocks(model)
         chosen = tokens.find_blocks(model, layers)
         self.chosen = [block in chosen for block in self.blocks]
+        graph = Graph(model)
         self._forward = tokens.part_of_model(
-            model.inputs[0], [block.input for block in self.blocks]
+            graph.inputs[0], [graph.input(block) for block in self.blocks]
         )
         first, last = (model.layers.index(self.blocks[index]) for index in (0, -1))
         self.between = [
@@ -164,11 +167,13 @@ class Parts:
             for layer in model.layers[first:last]
             if not isinstance(layer, _BETWEEN_BLOCKS)
         ]
-        self._last = self.blocks[-1].output
-        self.heads = dense_heads(model)
+        self._last = graph.output(self.blocks[-1])
+        self.heads = heads_of(model)
         self._tail = tokens.part_of_model(
-            self._last, [head.input for head in self.heads] or [model.output]
+            self._last,
+            [graph.input(head) for head in self.heads] or [graph.outputs],
         )
+        self.with_activation = keras.Model(self._last, graph.outputs)
 
     def block_inputs(self, image: Tensor) -> list[Any]:
         """Returns the tensors that each block is called with."""
@@ -194,23 +199,6 @@ class Parts:
     def score(self, x: Tensor, direction: Tensor) -> Tensor:
         """Returns the output in a direction, summed over the batch."""
         return ops.sum(ops.cast(self.outputs(x), "float32") * direction)
-
-
-def dense_heads(model: keras.Model) -> list[keras.Layer]:
-    """Returns the dense layers at the end of a model, whose outputs may be
-    averaged or pass an activation."""
-    ends = [model.output]
-    for layer in reversed(model.layers):
-        is_end = any(layer.output is end for end in ends)
-        if is_end and isinstance(layer, _AFTER_HEADS):
-            ends = layer.input if isinstance(layer.input, list) else [layer.input]
-    return [
-        layer
-        for layer in model.layers
-        if isinstance(layer, keras.layers.Dense)
-        and layer.name != "pre_logits"  # features, not classes
-        and any(layer.output is end for end in ends)
-    ]
 
 
 def _logits(head: keras.layers.Dense, x: Tensor) -> Tensor:

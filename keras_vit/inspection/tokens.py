@@ -17,6 +17,7 @@ from keras_vit.layers import (
 )
 from keras_vit.models import patch_pixels
 from keras_vit.models.features import check_takes_images
+from keras_vit.models.graph import Graph
 from keras_vit.utils.types import Array, ArrayLike, Tensor
 
 
@@ -69,7 +70,8 @@ def token_layout(
             "`image_size=(height, width)`."
         )
     # By shape inference, which includes a hybrid's ResNet.
-    stem = keras.Model(model.inputs[0], embedding.output)
+    graph = Graph(model)
+    stem = keras.Model(graph.inputs[0], graph.output(embedding))
     grid = stem.compute_output_shape((1, *image_size, shape[-1]))[1:3]
     tokens = [layer for layer in model.layers if isinstance(layer, ClassToken)]
     prefix = [
@@ -169,10 +171,10 @@ def part_of_model(
 
 
 def compute_tensors(
-    model: keras.Model, tensors: Sequence[Tensor], images: Array
+    graph: Graph, tensors: Sequence[Tensor], images: Array
 ) -> list[Any]:
     """Computes symbolic tensors of a model, or lists of them, for a batch."""
-    extract = part_of_model(model.inputs[0], tensors)
+    extract = part_of_model(graph.inputs[0], tensors)
     # Eagerly, as compiling takes longer than computing a few images.
     extract.compile(run_eagerly=True)
     values = extract.predict_on_batch(images)

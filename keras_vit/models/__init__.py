@@ -7,12 +7,13 @@ from keras_vit.config import ViTConfig as ViTConfig
 from keras_vit.models.assigning import load_weights as load_weights
 from keras_vit.models.assigning import weights_by_path as weights_by_path
 from keras_vit.models.description import config_of as config_of
-from keras_vit.models.features import all_tokens as all_tokens
 from keras_vit.models.features import dense_features as dense_features
 from keras_vit.models.features import feature_extractor as feature_extractor
 from keras_vit.models.features import inference_model as inference_model
 from keras_vit.models.features import patch_pixels as patch_pixels
+from keras_vit.models.features import preprocessing_of as preprocessing_of
 from keras_vit.models.features import with_any_size as with_any_size
+from keras_vit.models.features import without_preprocessing as without_preprocessing
 from keras_vit.models.keras_file import load_keras_file as load_keras_file
 from keras_vit.models.mixed_sizes import mixed_sizes as mixed_sizes
 from keras_vit.models.mixed_sizes import one_size as one_size

@@ -2,7 +2,7 @@
 
 import numbers
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -15,7 +15,9 @@ from keras_vit.layers import (
     PatchEmbedding,
     Pooling,
     TransformerBlock,
+    initializers,
 )
+from keras_vit.models.graph import Graph, with_calls
 from keras_vit.models.model import Model, unique_name
 from keras_vit.utils.types import Tensor
 
@@ -56,10 +58,11 @@ def feature_extractor(model: keras.Model, names: str | Sequence[str]) -> Model:
             f"{unknown or names!r}. The model {model.name!r} has: "
             f"{', '.join(layers)}"
         )
-    outputs = {name: _output(model, layers[name]) for name in requested}
+    graph = Graph(model)
+    outputs = {name: graph.all_tokens(layers[name]) for name in requested}
     if isinstance(names, str):
         outputs = outputs[names]
-    inputs = model.inputs
+    inputs = graph.inputs
     # With a list of one input, Keras would warn at every call with a tensor.
     inputs = inputs[0] if len(inputs) == 1 else inputs
     return Model(inputs, outputs, name=unique_name(f"{model.name}_features"))
@@ -142,17 +145,18 @@ def dense_features(
         blocks, stages = (-1, None) if found_blocks else (None, len(found_stages))
     indices = _indices("blocks", blocks, found_blocks, 0, model)
     stage_indices = _indices("stages", stages, found_stages, 1, model)
+    graph = Graph(model)
     outputs = {
-        found_stages[i].name: _stage_map(model, found_stages, i, norm)
+        found_stages[i].name: _stage_map(model, graph, found_stages, i, norm)
         for i in stage_indices
     }
     for i in indices:
-        outputs[found_blocks[i].name] = _block_map(model, found_blocks[i], norm)
+        outputs[found_blocks[i].name] = _block_map(model, graph, found_blocks[i], norm)
     requested = blocks if stages is None else stages
     if len(outputs) == 1 and isinstance(requested, numbers.Integral):
         (outputs,) = outputs.values()
     name = unique_name(f"{model.name}_maps")
-    maps = Model(model.inputs[0], outputs, name=name)
+    maps = Model(graph.inputs[0], outputs, name=name)
     return with_any_size(maps)
 
 
@@ -182,9 +186,11 @@ def _indices(
     return sorted({index_of[number] for number in wanted})
 
 
-def _block_map(model: keras.Model, block: TransformerBlock, norm: bool) -> Tensor:
+def _block_map(
+    model: keras.Model, graph: Graph, block: TransformerBlock, norm: bool
+) -> Tensor:
     """Returns the feature map of a block's patches."""
-    tokens = all_tokens(block)
+    tokens = graph.all_tokens(block)
     if norm:
         names = [layer.name for layer in model.layers]
         if "encoder_norm" not in names:
@@ -199,17 +205,21 @@ def _block_map(model: keras.Model, block: TransformerBlock, norm: bool) -> Tenso
         layer.num_tokens for layer in model.layers if isinstance(layer, ClassToken)
     )
     layer = FeatureMap(num_prefix_tokens, name=f"{block.name}_map")
-    return layer(tokens, embedding.output)
+    return layer(tokens, graph.output(embedding))
 
 
 def _stage_map(
-    model: keras.Model, stages: list[keras.Layer], index: int, norm: bool
+    model: keras.Model,
+    graph: Graph,
+    stages: list[keras.Layer],
+    index: int,
+    norm: bool,
 ) -> Tensor:
     """Returns the feature map of a ResNet's stage."""
     names = [layer.name for layer in model.layers]
     if norm and index == len(stages) - 1 and "final_relu" in names:
-        return model.get_layer("final_relu").output
-    return stages[index].output
+        return graph.output(model.get_layer("final_relu"))
+    return graph.output(stages[index])
 
 
 def with_any_size(model: keras.Model) -> keras.Model:
@@ -232,16 +242,50 @@ def with_any_size(model: keras.Model) -> keras.Model:
     inputs = keras.Input(
         (None, None, images.shape[-1]), dtype=images.dtype, name="images"
     )
+    return _copy(model, inputs, clone_function=reuse)
+
+
+def preprocessing_of(model: keras.Model) -> ImagePreprocessing | None:
+    """Returns the layer by which a model scales images itself, or None if it
+    takes scaled ones: this decides who scales them."""
+    kinds = ImagePreprocessing, keras.layers.Rescaling
+    # A model that rescales its images first, such as that of `load_teacher`,
+    # takes scaled ones.
+    first = next((x for x in model.layers if isinstance(x, kinds)), None)
+    return first if isinstance(first, ImagePreprocessing) else None
+
+
+def without_preprocessing(model: keras.Model) -> keras.Model:
+    """Returns a model for images that are scaled and resized already, a copy
+    with the same weights which is not compiled; `model` itself if it is one."""
+    preprocessing = preprocessing_of(model)
+    if preprocessing is None:
+        return model
+    inputs = keras.Input(preprocessing.output.shape[1:], name="images")
+
+    def call(layer: keras.Layer, *args: Any, **kwargs: Any) -> Tensor:
+        skipped = isinstance(layer, ImagePreprocessing)
+        return args[0] if skipped else layer(*args, **kwargs)
+
+    with initializers.skip_init():
+        copy = _copy(model, inputs, call_function=call)
+    copy.set_weights(model.get_weights())
+    return copy
+
+
+def _copy(model: keras.Model, inputs: Tensor, **functions: Any) -> keras.Model:
+    """Returns a copy of a model of one input, made by functions of
+    `clone_model`, with the names of its classes."""
     structure = [inputs] if isinstance(model.input, list) else inputs
     # `clone_model` would compile the copy of a compiled model, which fails with
     # a loss that is not registered.
     compiled, model.compiled = model.compiled, False
     try:
-        return keras.models.clone_model(
-            model, input_tensors=structure, clone_function=reuse
-        )
+        copy = keras.models.clone_model(model, input_tensors=structure, **functions)
     finally:
         model.compiled = compiled
+    copy.class_names = getattr(model, "class_names", None)
+    return copy
 
 
 def for_another_size(layer: keras.Layer) -> keras.Layer:
@@ -267,8 +311,6 @@ def inference_model(model: keras.Model) -> keras.Model:
         A model with the same layers, weights and outputs, which is not
         compiled; `model` itself if it reads other tokens of its last block, or
         has none.
-        `feature_extractor`, `dense_features` and `attention_maps` take `model`
-        and not the result, whose layers belong to both.
 
     Example:
 
@@ -278,10 +320,10 @@ def inference_model(model: keras.Model) -> keras.Model:
     blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]
     if isinstance(model, keras.Sequential) or not blocks:
         return model
-    calls, outputs = recorded_calls(model)
-    tokens = [x for layer, *_, x in calls if layer is blocks[-1]]
+    graph = Graph(model)
+    tokens = [x for layer, *_, x in graph.calls if layer is blocks[-1]]
     count = 0
-    for layer, args, kwargs, output in calls:
+    for layer, args, kwargs, output in graph.calls:
         inputs = keras.tree.flatten((args, kwargs))
         if not any(x is y for x in inputs for y in tokens):
             continue
@@ -291,7 +333,7 @@ def inference_model(model: keras.Model) -> keras.Model:
             count = max(count, layer.index + 1)
         else:
             return model
-    outputs = keras.tree.flatten(outputs)
+    outputs = keras.tree.flatten(graph.outputs)
     if not count or any(x is y for x in outputs for y in tokens):
         return model
 
@@ -300,30 +342,7 @@ def inference_model(model: keras.Model) -> keras.Model:
             kwargs["num_queries"] = count
         return layer(*args, **kwargs)
 
-    return _with_calls(model, pool)
-
-
-def recorded_calls(model: keras.Model) -> tuple[list[tuple[Any, ...]], Any]:
-    """Returns the calls of the layers of a model in a copy of its graph, as
-    `(layer, args, kwargs, output)`, and the outputs of the copy."""
-    calls = []
-
-    def record(layer: keras.Layer, *args: Any, **kwargs: Any) -> Tensor:
-        output = layer(*args, **kwargs)
-        calls.append((layer, args, kwargs, output))
-        return output
-
-    return calls, _with_calls(model, record).output
-
-
-def _with_calls(model: keras.Model, call: Callable[..., Tensor]) -> keras.Model:
-    """Returns a model of the same layers, which `call` calls."""
-    # `clone_model` would compile the copy of a compiled model, which fails with
-    # a loss that is not registered, and builds the variables of an optimizer.
-    source = Model(model.input, model.output, name=model.name)
-    return keras.models.clone_model(
-        source, clone_function=lambda layer: layer, call_function=call
-    )
+    return with_calls(model, pool)
 
 
 def patch_pixels(model: keras.Model) -> tuple[int, int]:
@@ -335,30 +354,3 @@ def patch_pixels(model: keras.Model) -> tuple[int, int]:
     stages = tuple(1 for name in names if _STAGE.fullmatch(name))
     pixels = stride(stages) if "root_conv" in names else 1
     return rows * pixels, columns * pixels
-
-
-def all_tokens(block: TransformerBlock) -> Tensor:
-    """Returns the symbolic output `(batch, length, hidden_size)` of a block.
-
-    A file of an earlier version, or of an `inference_model`, has its last block
-    with `num_queries`. The block is then called again on the same inputs.
-    """
-    inputs = block.input
-    inputs = inputs if isinstance(inputs, list) else [inputs]
-    if block.output.shape == inputs[0].shape:
-        return block.output
-    return block(*inputs)
-
-
-def _output(model: keras.Model, layer: keras.Layer) -> Tensor:
-    """Returns a layer's output for all tokens."""
-    if isinstance(layer, TransformerBlock):
-        return all_tokens(layer)
-    if isinstance(layer, keras.layers.LayerNormalization):
-        for block in model.layers:
-            if isinstance(block, TransformerBlock):
-                if layer.input is block.output:
-                    tokens = all_tokens(block)
-                    if tokens is not block.output:
-                        return layer(tokens)
-    return layer.output

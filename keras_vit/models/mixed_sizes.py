@@ -16,11 +16,8 @@ from keras_vit.layers import (
     RotaryPositionEmbs,
     TransformerBlock,
 )
-from keras_vit.models.features import (
-    check_takes_images,
-    for_another_size,
-    recorded_calls,
-)
+from keras_vit.models.features import check_takes_images, for_another_size
+from keras_vit.models.graph import Graph
 from keras_vit.models.model import Model
 
 
@@ -90,8 +87,8 @@ def mixed_sizes(model: keras.Model, name: str | None = None) -> Model:
     def renew(structure: Any) -> Any:
         return keras.tree.map_structure(lambda x: new.get(id(x), x), structure)
 
-    calls, outputs = recorded_calls(model)
-    for layer, args, kwargs, output in calls:
+    graph = Graph(model)
+    for layer, args, kwargs, output in graph.calls:
         args, kwargs = renew((args, kwargs))
         if isinstance(layer, PatchEmbedding):
             args = (images,)
@@ -106,7 +103,7 @@ def mixed_sizes(model: keras.Model, name: str | None = None) -> Model:
         elif isinstance(layer, Pooling):
             args = (args[0], valid, places)
         new[id(output)] = for_another_size(layer)(*args, **kwargs)
-    built = Model(inputs, renew(outputs), name=name or model.name)
+    built = Model(inputs, renew(graph.outputs), name=name or model.name)
     built.class_names = getattr(model, "class_names", None)
     built.one_size = lambda: model  # Keras would track a model as a layer
     return built

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from keras import Model, activations, ops
+from keras import Model, ops
 
 from keras_vit import downloads
+from keras_vit.models.graph import output_activation
 from keras_vit.utils.types import Array, StrPath, Tensor
 from keras_vit.utils.warnings import warn
 
@@ -113,7 +114,7 @@ def _scores(predictions: Any, model: Model | None) -> Array:
             "a single image, pass `predictions[None]`. Received: shape "
             f"{scores.shape}, {np.isnan(scores).sum()} values are NaN"
         )
-    if model and model.get_layer("head").activation is activations.linear:
+    if model and output_activation(model) == "linear":
         exp = np.exp(scores - scores.max(axis=1, keepdims=True))
         scores = exp / exp.sum(axis=1, keepdims=True)
     if scores.size and (scores.min() < -1e-3 or scores.max() > 1 + 1e-3):

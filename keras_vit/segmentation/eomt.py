@@ -11,6 +11,7 @@ from keras_vit.layers.composite import CompositeLayer, Layer
 from keras_vit.layers.resampling import resample_maps
 from keras_vit.models import Model, with_any_size
 from keras_vit.models.features import check_takes_images
+from keras_vit.models.graph import Graph
 from keras_vit.models.model import unique_name
 from keras_vit.segmentation.matching import SetModel, check_loss_options, mask_loss
 from keras_vit.utils import checks, replicas
@@ -119,7 +120,8 @@ def EoMT(
             "EoMT needs: build it with `final_norm='before_pooling'`."
         )
     layers = layers[-blocks:]
-    if any(isinstance(block.input, list) for block in layers) or any(
+    graph = Graph(encoder)
+    if any(isinstance(graph.input(block), list) for block in layers) or any(
         x.startswith("position_embedding_") for x in names
     ):
         raise ValueError(
@@ -128,7 +130,7 @@ def EoMT(
         )
     prefix = sum(x.num_tokens for x in encoder.layers if isinstance(x, ClassToken))
     norm = encoder.get_layer("encoder_norm")
-    grid = encoder.get_layer("patch_embedding").output
+    grid = graph.output(encoder.get_layer("patch_embedding"))
     head = EoMTHead(
         classes,
         queries,
@@ -141,7 +143,7 @@ def EoMT(
         queries,
         initializer=keras.initializers.RandomNormal(stddev=1.0),
         name="queries",
-    )(layers[0].input)
+    )(graph.input(layers[0]))
     outputs = {}
     for i, block in enumerate(layers):
         mask = {}
@@ -154,7 +156,7 @@ def EoMT(
     masks, logits = head(norm(x), grid)
     outputs = {"masks": masks, "classes": logits, **outputs}
     name = name or unique_name("eomt")
-    model = EoMTModel(encoder.inputs[0], outputs, name=name)
+    model = EoMTModel(graph.inputs[0], outputs, name=name)
     return with_any_size(model)
 
 

@@ -27,10 +27,11 @@ from keras import ops
 from keras_vit import converters, downloads
 from keras_vit.inspection import tokens
 from keras_vit.inspection.images import size_with_aspect
-from keras_vit.inspection.relevance import dense_heads, explain
+from keras_vit.inspection.relevance import explain
 from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers.resampling import resampling_matrix
 from keras_vit.models import patch_pixels
+from keras_vit.models.graph import heads_of
 from keras_vit.preprocessing.labels import default_names
 from keras_vit.utils import onnx
 from keras_vit.utils.optional import require
@@ -97,7 +98,7 @@ class Page:
                 for times in (1, 1.5**2, 2**2)
             ]
         self.class_names = getattr(model, "class_names", None)
-        if not self.class_names and dense_heads(model):
+        if not self.class_names and heads_of(model):
             self.class_names = default_names(self.count)
 
     def predict_on_batch(self, images: Array) -> dict[str, Array]:

@@ -1,13 +1,24 @@
 """Models that resize and scale their images themselves."""
 
+import functools
+import io
+
 import keras
 import numpy as np
 import pytest
 from PIL import Image
 
 import keras_vit
+from keras_vit import (
+    detection,
+    distillation,
+    evaluation,
+    segmentation,
+    web,
+)
+from keras_vit.models import preprocessing_of
 from keras_vit.weights.checkpoint import open_checkpoint
-from keras_vit_programs import convert
+from keras_vit_programs import building, convert, report
 from tests.small import randomize, tiny
 
 rng = np.random.default_rng(0)
@@ -134,3 +145,126 @@ def test_mode_is_inferred_from_the_weights(tmp_path):
         found = open_checkpoint(folder)
         assert found.weight_map.variant.startswith(name)
         assert found.preprocess_mode == "torch"
+
+
+def boxes(model, mode, images, size=16):
+    found = evaluation.find_boxes(model, images, size, mode)
+    return np.concatenate([x["boxes"] for x in found])
+
+
+def of_classifier(path, mode, images, size=16, part=lambda model: model):
+    trained = evaluation.load_classifier(str(path), None, size, mode)
+    assert trained.mode == mode
+    pixels = np.pad(images, ((0, 0), (0, size - 16), (0, 0), (0, 0)))
+    if size != 16:
+        trained = evaluation.load_classifier(str(path), None, (size, 16), mode)
+    scaled = keras_vit.preprocess_input(pixels, mode)
+    return part(trained.model).predict(np.asarray(scaled), verbose=0)
+
+
+def of_boxes(path, mode, images):
+    trained = evaluation.load_classifier(str(path), image_size=16, mode=mode)
+    return boxes(trained.model, trained.mode, images)
+
+
+def of_report(path, mode, images):
+    *_, figure = report.draw_boxes(str(path), list(images), mode)
+    figure.savefig(buffer := io.BytesIO(), format="raw")
+    return np.frombuffer(buffer.getvalue(), "uint8")
+
+
+def of_teacher(path, mode, images):
+    teacher = distillation.load_teacher(str(path), mode=mode)
+    return teacher.predict(images / np.float32(127.5) - 1, verbose=0)
+
+
+def of_fine_tuning(path, mode, images):
+    options = {"input_shape": SHAPE, "classes": 5, "keep_head": True}
+    model = building.build_model(None, str(path), None, **options)
+    return model.predict(np.asarray(keras_vit.preprocess_input(images, mode)))
+
+
+def of_export(path, mode, images):
+    """A file for another runtime scales images if the model does."""
+    import torch
+
+    model, target = keras.models.load_model(path), path.with_suffix(".pt2")
+    keras_vit.export(model, target, image_size=16, check=False)
+    x = images.astype("float32")
+    if preprocessing_of(model) is None:
+        x = np.asarray(keras_vit.preprocess_input(x, mode))
+    outputs = torch.export.load(target).module()(torch.tensor(x))
+    return keras.tree.flatten(outputs)[0].numpy()
+
+
+def of_web(path, mode, images):
+    """What a page computes, of a checkpoint that does not store its mode."""
+    settings = {"preprocessing": mode, "classifier_activation": "linear"}
+    model = web.model_of_pixels(path, None, settings, (16, 16))
+    return model.predict(images, verbose=0)
+
+
+DOORS = {
+    "classifier": of_classifier,
+    "another size": functools.partial(of_classifier, size=24),
+    "features": functools.partial(of_classifier, part=evaluation.feature_model),
+    "teacher": of_teacher,
+    "fine-tuning": of_fine_tuning,
+    "page": of_web,
+}
+OF_DETECTORS = {
+    "boxes of a file": of_boxes,
+    "boxes": lambda path, *x: boxes(keras.models.load_model(path), *x),
+    "report": of_report,
+}
+HEADLESS = {"include_top": False, "pooling": None, "classes": None}
+KINDS = {
+    "plain": (lambda encoder: encoder, {}, DOORS),
+    "distilled": (lambda encoder: encoder, {"distillation": True}, DOORS),
+    "segmenter": (
+        lambda encoder: segmentation.LinearSegmenter(encoder, 3),
+        HEADLESS,
+        {},
+    ),
+    "fcos": (
+        lambda encoder: detection.FCOS(encoder, 2, filters=8, depth=1),
+        HEADLESS,
+        OF_DETECTORS,
+    ),
+    "yolos": (
+        lambda encoder: detection.YOLOS(encoder, 2, queries=3),
+        HEADLESS,
+        OF_DETECTORS,
+    ),
+}
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("mode", ["tf", "torch", "clip"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_doors_scale_images_once(kind, mode, tmp_path):
+    """A model that scales images itself predicts what one without does."""
+    build, options, doors = KINDS[kind]
+    inside, without = (
+        build(tiny(input_shape=SHAPE, preprocessing=x, **options))
+        for x in (mode, False)
+    )
+    randomize(inside)
+    without.set_weights(inside.get_weights())
+    paths = tmp_path / "inside.keras", tmp_path / "without.keras"
+    inside.save(paths[0])
+    without.save(paths[1])
+    images = PIXELS[:, :16, :16]
+    if mode == "clip":  # this takes seconds
+        doors = {**doors, "export": of_export}
+    for door, predict in doors.items():
+        found, expected = (predict(path, mode, images) for path in paths)
+        assert np.ptp(found) > 0
+        np.testing.assert_allclose(found, expected, atol=5e-5, err_msg=door)
+
+
+@pytest.mark.backends("torch")
+def test_student_and_teacher_must_scale_images_alike(pair):
+    for student, teacher in (pair, pair[::-1]):
+        with pytest.raises(ValueError, match="one of them with `preprocessing`"):
+            distillation.Distillation(student, teacher)

@@ -315,7 +315,7 @@ def test_what_gives_wrong_numbers_is_refused(name, tmp_path):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize(
-    "target, message", [("logits", "in a softmax"), ("features", "shares")]
+    "target, message", [("logits", "in 'softmax'"), ("features", "shares")]
 )
 def test_models_that_would_learn_nothing_are_refused(target, message):
     student, teacher = small.tiny(), small.tiny(classifier_activation="softmax")
