@@ -10,6 +10,7 @@ import pytest
 
 from keras_vit.converters import load, open_checkpoint, save
 from keras_vit.weights.files import read, write
+from keras_vit.weights.formats.huggingface import HuggingFace
 from keras_vit.weights.formats.timm import Timm
 from keras_vit_programs import convert as _cli
 from tests import golden_data, originals
@@ -66,6 +67,8 @@ def test_outputs_match_and_bits_are_written_back(name, tmp_path, record_error):
     back = tmp_path / ("back" if case.layout is None else "back.safetensors")
     save(model, back, case.layout)
     arrays, found = read(path), read(back)
+    if "msn" in name:  # transformers 5 leaves the prefix of blocks out
+        arrays = HuggingFace().normalize(arrays)
     if given.get("pooling", True):  # else without their pooler or decoder
         assert len(found) == len(arrays) - case.left_out
     if given.get("pooling", True) and not case.left_out:
@@ -78,7 +81,7 @@ def assert_reads(case, original, folder):
     """transformers loads what was written as the same model."""
     transformers = pytest.importorskip("transformers")
     original = getattr(original, "vit", original) if case.given else original
-    kind = type(original).__name__
+    kind = type(original).__name__.replace("MSN", "")  # the arrays are the same
     if kind in ("SiglipModel", "CLIPModel"):  # of which a tower is written
         kind = {"S": "SiglipVisionModel", "C": "CLIPVisionModelWithProjection"}[kind[0]]
     config = json.loads((folder / "config.json").read_text())

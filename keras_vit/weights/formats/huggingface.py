@@ -42,6 +42,7 @@ from keras_vit.weights.formats.huggingface_config import (
 from keras_vit.weights.formats.meta import mae_decoder
 from keras_vit.weights.weight_map import TORCH, Layers, WeightMap, rename_keys
 
+IJEPA = "ijepa"  # a variant and a model type
 MULTI_LABEL = "multi_label_classification"  # a `problem_type`
 _TOKENS = {
     "distilled": (
@@ -124,6 +125,7 @@ _MAPS = tuple(
             ("embeddings.distillation_token", "pooler.dense.weight"),
         ),
         ("vit", _layers("", _VIT, ("distilled", "mask")), ()),
+        (IJEPA, _layers("ijepa.", _VIT, ("mask",)), ()),
         ("deit", _layers("deit.", _VIT, ("unread", "mask")), ()),
         (
             "deit-teacher",
@@ -180,6 +182,7 @@ _CLASSES = {
     "mae": ("vit_mae", "ViTMAEForPreTraining", None),
     "mim": ("vit", "ViTForMaskedImageModeling", None),
     "deit": ("deit", "DeiTModel", "DeiTForImageClassification"),
+    IJEPA: (IJEPA, "IJepaModel", "IJepaForImageClassification"),
     "deit-teacher": (
         "deit",
         "DeiTModel",
@@ -218,7 +221,7 @@ def _model_config(arguments: Config, variant: str) -> Config:
     """Returns the contents of config.json, but for labels."""
     a, variant = arguments, variant.removesuffix("-swiglu")
     if variant in ("vit", "deit-bare"):
-        variant = "deit" if _is_deit(a) else ""
+        variant = "deit" if _is_deit(a) else "" if a["class_token"] else IJEPA
     elif variant == "dinov2-bare":
         variant = "dinov2-reg" if a["num_registers"] else "dinov2"
     elif variant in siglip_clip.VARIANTS:
@@ -330,6 +333,8 @@ class HuggingFace(Format):
             return {**self.arguments, **dinov3.ARGUMENTS}
         if variant in siglip_clip.VARIANTS:
             return {**self.arguments, **siglip_clip.implied(variant, paths)}
+        if variant == IJEPA:
+            return {**self.arguments, "norm_epsilon": 1e-6}
         if not variant.startswith("dinov2"):
             return self.arguments
         implied = {**self.arguments, "norm_epsilon": 1e-6}
@@ -339,6 +344,11 @@ class HuggingFace(Format):
 
     def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
         arrays = rename_keys(siglip_clip.normalize(arrays), _rename)
+        # Blocks in files of a `ViTMSNForImageClassification` of transformers 5.
+        if "vit.embeddings.cls_token" in arrays:
+            arrays = rename_keys(
+                arrays, lambda k: re.sub("^encoder.layer", r"vit.\g<0>", k)
+            )
         # transformers 5 stores the gate and input projections of DINOv2's
         # SwiGLU separately.
         gates = [key for key in arrays if ".mlp.gate_proj." in key]
@@ -379,6 +389,9 @@ class HuggingFace(Format):
             return super().nearest_variant(a)
         if a.get("pretraining") in ("mae", "mim"):
             return a["pretraining"]
+        exact = a["activation"] == "gelu" and a["resampling"] == "bicubic"
+        if not a["class_token"] and a["pooling"] != "map" and exact:
+            return IJEPA if head else "vit"  # has no pooling without a head
         if tower := siglip_clip.nearest_variant(a):
             return tower
         if a["layer_scale"] is not None:
@@ -406,12 +419,14 @@ class HuggingFace(Format):
                     "activation": ("gelu", "gelu_tanh", "swiglu"),
                 }
             return values
-        values = {"class_token": (True,)}
-        if a["classes"]:
-            token = "token_gap" if dinov2 else "token"
-            either = ("token", "token_gap")
-            values["pooling"] = (token,) if folder else either
+        ijepa = variant in (IJEPA, "vit") and not a["class_token"]
+        values = {"class_token": (not ijepa,)}
+        if a["classes"] or ijepa:
             values["representation_size"] = (None,)
+        if a["classes"]:
+            token = "token_gap" if dinov2 else "gap" if ijepa else "token"
+            either = ("gap",) if ijepa else ("token", "token_gap")
+            values["pooling"] = (token,) if folder else either
         if variant in siglip_clip.VARIANTS:
             values |= siglip_clip.values(a, variant)
         if not folder:

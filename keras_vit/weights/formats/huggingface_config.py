@@ -106,6 +106,7 @@ _WRITTEN_OF = {
         "encoder_stride",
     ),
     "deit": (*_VIT, "intermediate_size", "pooler_output_size", "pooler_act"),
+    "ijepa": (*_VIT, "intermediate_size"),
     "vit_mae": (
         *(*_VIT, *_ARGUMENTS["vit_mae"], "intermediate_size"),
         *("decoder_hidden_size", "decoder_intermediate_size"),
@@ -253,6 +254,11 @@ def check_config(config: dict, weights: dict) -> None:
                 f"{name!r} in its config.json must be {value!r}, as in its "
                 f"arrays. Received: {config[name]!r:.100}"
             )
+    if "pre_logits/kernel" in weights and config.get("model_type") == "ijepa":
+        raise ValueError(
+            "Its pooler takes the first patch, for which this package has no layer. "
+            "Save its IJepaModel with add_pooling_layer=False."
+        )
     activation = config.get("pooler_act", "tanh")
     if "pre_logits/kernel" in weights and activation != "tanh":
         raise ValueError(
