@@ -16,9 +16,9 @@ class. The image size, the preprocessing and the class names are read from the
 config.json of the run, if there is one. The environment variable KERAS_BACKEND
 selects jax, tensorflow or torch.
 
-With `--explain`, explanations.png shows the images as the model gets them, and
-how much the score of the most likely class depends on each patch, by gradient
-rollout (`keras_vit.inspection.relevance`).
+With `--explain`, explanations.png shows the images as the model gets them, with
+`--max-tokens` resized to its image size, and how much the score of the predicted
+class depends on each patch, by gradient rollout (`keras_vit.inspection.relevance`).
 
 `--protocol vit_jax` resizes images as in "An Image is Worth 16x16 Words",
 Section 4.1 (https://arxiv.org/abs/2010.11929). Nothing else here is from the
@@ -28,6 +28,7 @@ paper.
 import dataclasses
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -149,8 +150,11 @@ def main(config):
         likely = decoded(chances[:DRAWN], 1, names, False)
         titles = [f"{name} {p:.0%}" for ((_, name, p),) in likely]
         with flags.user_errors():  # of a quantized head, for example
+            # Images that keep their aspect may be of another class than these.
             options["image_size"] = trained.image_size
-            figure = plot_explanations(trained.model, data, options, titles)
+            figure = plot_explanations(
+                trained.model, data, options, titles, chances[:DRAWN].argmax(1)
+            )
         save_figure(figure, output / EXPLANATIONS)
         written += (EXPLANATIONS,)
     print()
@@ -177,14 +181,16 @@ def plot_explanations(
     data: keras_vit.data.ImageDataset,
     options: dict,
     titles: list[str],
+    classes: Sequence[int] | None = None,
 ) -> "Figure":
     """Plots the first images, as the model sees them, with the relevance of
-    their patches for the most likely class."""
+    their patches for classes; None for the most likely ones."""
     options = {**options, "batch_size": len(titles)}
     images = next(iter(data.test(**options)))[0]
     # Pixels of other modes are not in the range of pictures.
     shown = next(iter(data.test(**{**options, "mode": "tf"})))[0]
-    maps = {"relevance": list(inspection.relevance(model, np.asarray(images)))}
+    maps = inspection.relevance(model, np.asarray(images), classes)
+    maps = {"relevance": list(maps)}
     return inspection.plot_attention_heatmap(list(np.asarray(shown)), maps, titles)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from keras_vit.data import mixing
 from keras_vit.data._decode import decode, tf
 from keras_vit.data.dataset import ImageDataset, PipelineOptions, local_evaluation_rows
-from keras_vit.data.labels import warn_missing_classes
+from keras_vit.data.labels import warn_missing_classes, warn_similar_names
 from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.data.randaugment import AUGREG, rand_augment
 from keras_vit.data.token_budget import pack
@@ -205,8 +205,10 @@ def listed_dataset(
     floats) and contents, by default the names, are in lists; `splits` has the
     indices of the images of "train", "validation" and "test".
 
-    Classes to evaluate on that no training image has are warned of.
+    Classes to evaluate on that no training image has are warned of, and similar
+    names of classes.
     """
+    warn_similar_names(class_names)
     warn_missing_classes(name, class_names, labels, splits)
     encoded = np.array([os.fsencode(each) for each in names], object)
     is_multi_label = labels.ndim == 2

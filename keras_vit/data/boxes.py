@@ -236,7 +236,7 @@ def _coco(file: pathlib.Path) -> tuple[Boxes, list[str], Sizes]:
     classes, and the widths and heights of images that the file has."""
     content = json.loads(file.read_text(encoding="utf-8"))
     categories = sorted(content["categories"], key=lambda x: x["id"])
-    names = {x["id"]: str(x["name"]) for x in categories}
+    names = {x["id"]: str(x["name"]).strip() for x in categories}
     images = {x["id"]: str(x["file_name"]) for x in content["images"]}
     boxes = {path: [] for path in images.values()}
     sizes = {
@@ -255,7 +255,7 @@ def _coco(file: pathlib.Path) -> tuple[Boxes, list[str], Sizes]:
                 bool(x.get("iscrowd")),
             )
             boxes[images[x["image_id"]]].append(row)
-    return boxes, list(names.values()), sizes
+    return boxes, list(dict.fromkeys(names.values())), sizes
 
 
 def _csv(file: pathlib.Path) -> tuple[Boxes, list[str], Sizes]:
@@ -263,7 +263,7 @@ def _csv(file: pathlib.Path) -> tuple[Boxes, list[str], Sizes]:
     boxes = {}
     with file.open(newline="", encoding="utf-8-sig") as opened:
         for line, row in enumerate(csv.DictReader(opened), start=2):
-            path, name, *box = (row[column] for column in _COLUMNS)
+            path, name, *box = ((row[x] or "").strip() for x in _COLUMNS)
             rows = boxes.setdefault(path, [])
             if name or any(box):
                 rows.append((name, box, f"{file}, line {line}", False))

@@ -18,7 +18,7 @@ from keras_vit.data.image_files import (
     median_side,
     validate_images,
 )
-from keras_vit.data.labels import summarize, warn_similar_names
+from keras_vit.data.labels import summarize
 from keras_vit.data.splits import TEST_SPLITS, make_splits
 from keras_vit.utils.types import Array, StrPath
 from keras_vit.utils.warnings import warn
@@ -140,7 +140,6 @@ def files_dataset(
 ) -> ImageDataset:
     """Returns the `ImageDataset` of image files; `splits` has the indices of
     the images of each split, and `verified` is whether all were decoded."""
-    warn_similar_names(class_names)
     return listed_dataset(
         name,
         class_names,

@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_vit.data.array_source import ArraySource
 from keras_vit.data.dataset import ImageDataset, PipelineOptions
+from keras_vit.data.labels import warn_similar_names
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import Array
@@ -91,6 +92,7 @@ def cropped_dataset(
         images = preprocess_input(images[:count], options.mode)
         return np.asarray(images), labels[:count]
 
+    warn_similar_names(fields["class_names"])
     return ImageDataset(
         channels=channels,
         source=ArraySource(

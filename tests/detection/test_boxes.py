@@ -14,7 +14,10 @@ from keras_vit.evaluation import coco_metrics, targets_by_image
 pytestmark = pytest.mark.backends("torch")
 
 
-def write(folder, kind="csv", train=(), test=()):
+IDS = {"cat": 3, "dog": 7}
+
+
+def write(folder, kind="csv", train=(), test=(), ids=IDS):
     """Two images of 40 x 20 pixels, with these and other boxes."""
     image = pytest.importorskip("PIL.Image").new("RGB", (40, 20))
     for part, more in (("train", train), ("test", test)):
@@ -29,7 +32,6 @@ def write(folder, kind="csv", train=(), test=()):
             # Spreadsheet programs write a byte order mark.
             (folder / f"{part}.csv").write_text("\n".join(lines), "utf-8-sig")
             continue
-        ids = {"cat": 3, "dog": 7}
         annotations = [
             {
                 "id": i,
@@ -70,6 +72,18 @@ def test_annotations_are_read(kind, tmp_path):
     images, labels = data.evaluation(image_size=16, batch_size=2)[0]
     assert images.shape == (2, 16, 16, 3)
     np.testing.assert_allclose(labels[1], label, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_names_are_those_of_load_dataset(kind, tmp_path):
+    """Spaces around a name are no part of it, and similar names are warned of."""
+    more = [("a.png", name, 1, 1, 9, 9) for name in (" cat", "Cat ", "dog ")]
+    ids = {"Cat ": 0, **IDS, " cat": 8, "dog ": 9}
+    folder = write(tmp_path, kind, more, more, ids)
+    with pytest.warns(UserWarning, match="but for case or spaces: 'Cat', 'cat'"):
+        data = load_detection(folder)
+    assert data.class_names == ("Cat", "cat", "dog")
+    assert data.read("test", 1)[1][:5, 0].tolist() == [1, 2, 1, 0, 2]
 
 
 def test_wrong_annotations_are_named(tmp_path):

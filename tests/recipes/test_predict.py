@@ -9,7 +9,7 @@ import sklearn.datasets
 
 import keras_vit
 from tests.recipes import programs
-from tests.small import bit
+from tests.small import bit, randomize, tiny
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -104,6 +104,36 @@ def test_explanations_show_the_relevance_of_the_most_likely_class(
     for found, other in zip(figure.axes[2::3], expected.axes[2::3], strict=True):
         heat, same = (x.images[1].get_array() for x in (found, other))
         np.testing.assert_allclose(heat, same, atol=1e-4)
+
+
+def test_the_class_of_the_title_is_explained(tmp_path, monkeypatch):
+    """Also where an image that is resized would be of another class."""
+    rng = np.random.default_rng(0)
+    model = tiny(input_shape=(16, 16, 3), classes=3)
+    randomize(model, 0.4)
+    model.save(tmp_path / "model.keras")
+    (tmp_path / "names.txt").write_text("a\nb\nc")
+    (tmp_path / "images").mkdir()
+    for i in range(8):
+        pixels = np.kron(rng.integers(0, 256, (2, 8, 3)), np.ones((4, 4, 1)))
+        picture = keras.utils.array_to_img(pixels, "channels_last", scale=False)
+        picture.save(tmp_path / "images" / f"{i}.png")
+    explained, relevance = [], keras_vit.inspection.relevance
+
+    def spy(model, images, classes):
+        explained.append((model.predict(images, verbose=0).argmax(1), classes))
+        return relevance(model, images, classes)
+
+    monkeypatch.setattr(keras_vit.inspection, "relevance", spy)
+    programs.run(
+        "predict", "--weights", tmp_path / "model.keras", "--max-tokens", 16,
+        "--images", tmp_path / "images", "--labels", tmp_path / "names.txt",
+        "--explain", "--output", tmp_path / "out",
+    )  # fmt: skip
+    found = json.loads((tmp_path / "out/predictions.json").read_text())
+    titles = ["abc".index(x["classes"][0]["name"]) for x in found["predictions"]]
+    ((resized, classes),) = explained
+    assert classes.tolist() == titles and resized.tolist() != titles
 
 
 def test_a_model_without_attention_is_not_explained(pictures, tmp_path, capsys):

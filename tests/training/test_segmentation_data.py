@@ -56,6 +56,9 @@ def test_a_folder_of_grey_or_palette_masks(mode, tmp_path):
     with pytest.warns(UserWarning, match="1 of the 4 classes .*: ship. 0.0%"):
         data = load_segmentation(str(tmp_path))
     assert data.class_names == ("sky", "sea", "land", "ship")
+    (tmp_path / "classes.txt").write_text("sky\nsea \nSea\n")
+    with pytest.warns(UserWarning, match="but for case or spaces: 'sea', 'Sea'"):
+        assert load_segmentation(str(tmp_path)).class_names == ("sky", "sea", "Sea")
 
 
 def test_a_folder_without_splits(tmp_path):

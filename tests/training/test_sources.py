@@ -187,6 +187,11 @@ def test_arrays_and_files_give_equal_batches(protocol, images, tmp_path):
             np.testing.assert_array_equal(x, y)
 
 
+def test_similar_names_are_warned_of(images):
+    with pytest.warns(UserWarning, match="case or spaces: 'cat', ' cat'"):
+        keras_vit.data.from_arrays(images, LABELS, class_names=("cat", " cat", "owl"))
+
+
 def test_float_arrays_keep_fractions(images):
     """Equal values give equal batches; fractions are kept."""
     whole = keras_vit.data.from_arrays(images, LABELS)
