@@ -27,7 +27,6 @@ _PLACEMENTS = {
     "relative": ("every_layer", "every_layer_shared"),
     "rope": ("every_layer_shared",),
 }
-_ROTARY_CHANGES = ("rope_shift", "rope_jitter", "rope_rescale")
 # vit-keras and keras-hub call the head's activation `activation`.
 _OUTPUT_ACTIVATIONS = ("linear", "log_softmax", "sigmoid", "softmax")
 GROUPS = 32  # of the ResNets' norms
@@ -200,12 +199,6 @@ class ResNetConfig:
     pool_padding: str = "same"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.resnet_layers, (tuple, list)):
-            raise ValueError(
-                "`resnet_layers` must be a tuple of the number of units of "
-                "each stage, such as (3, 4, 9), or () for the root alone. "
-                f"Received: resnet_layers={self.resnet_layers!r}"
-            )
         units = (checks.positive_int("resnet_layers", n) for n in self.resnet_layers)
         _set(self, "resnet_layers", tuple(units))
         for name in ("width_factor", "group_norm_epsilon", "std_epsilon"):
@@ -216,12 +209,6 @@ class ResNetConfig:
             ("pool_padding", ("same", "symmetric", "zeros")),
         ):
             checks.one_of(name, getattr(self, name), choices)
-        if not self.width or self.width % GROUPS:
-            raise ValueError(
-                "`width_factor` must make the root's 64 channels a multiple "
-                f"of the {GROUPS} groups of its norms: 0.5, 1, 1.5, 2 ... "
-                f"Received: width_factor={self.width_factor!r}"
-            )
 
     @property
     def width(self) -> int:
@@ -389,7 +376,6 @@ def _convert_fields(config: ViTConfig) -> None:
         (checks.positive_pair, ("patch_size", "grid_size")),
         (checks.rate, ("dropout", "attention_dropout", "drop_path")),
         (checks.positive_float, ("norm_epsilon", "layer_scale", "rope_base")),
-        (checks.rotary_change, _ROTARY_CHANGES),
         (checks.boolean, flags),
     ):
         for name in names:

@@ -82,19 +82,6 @@ class Distillation(keras.Model):
         # Autocast would round the pixels that the teacher takes.
         super().__init__(autocast=False, **kwargs)
         checks.one_of("target", target, TARGETS)
-        if not 0 <= alpha <= 1:
-            raise ValueError(
-                f"`alpha` must be a number from 0 to 1. Received: alpha={alpha}"
-            )
-        shapes = [x.shape[1:] for x in student.inputs]
-        found = [x.shape[1:] for x in teacher.inputs]
-        if len(shapes) != len(found):
-            raise ValueError(
-                "The teacher must take the student's inputs, of shapes "
-                f"{shapes}. Received: a teacher of {found}; "
-                "`keras_vit.mixed_sizes` makes a model of patches of images of "
-                "several sizes."
-            )
         scalers = [preprocessing_of(x) is not None for x in (student, teacher)]
         if len({*scalers}) > 1:
             raise ValueError(

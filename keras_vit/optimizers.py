@@ -14,7 +14,6 @@ from keras import ops
 
 from keras_vit.utils import checks, replicas
 from keras_vit.utils.types import Config, Tensor
-from keras_vit.utils.warnings import warn
 
 # Position embeddings of a block learn at its rate.
 _BLOCK = re.compile(r"(?:block|position_embedding)_(\d+)")
@@ -43,13 +42,8 @@ def layer_decay_multipliers(paths: Sequence[str], decay: float) -> list[float]:
         List of floats, one for each path.
 
     Raises:
-        ValueError: if `decay` is out of range, or if no path is that of a
-            block.
+        ValueError: if no path is that of a block.
     """
-    if not 0 < decay <= 1:
-        raise ValueError(
-            f"`layer_decay` must be in (0, 1]. Received: layer_decay={decay}"
-        )
     depths = [_depth(path) for path in paths]
     if not any(depths):
         raise ValueError(
@@ -276,17 +270,6 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         cls, config: Config, custom_objects: dict[str, Any] | None = None
     ) -> Self:
         config = dict(config)
-        if config.pop("convention", "optax") == "keras":  # of the former `SGD`
-            warn(
-                "This optimizer was saved with `convention='keras'`. It is "
-                f"loaded as `{cls.__name__}`, whose steps differ: to train "
-                "on as before, compile the model with `keras.optimizers`."
-            )
-        if config.pop("amsgrad", False):  # of the former `PublishedAdamW`
-            raise ValueError(
-                "An optimizer that was saved with `amsgrad` cannot be loaded: "
-                "load the model with `compile=False`. Received: amsgrad=True"
-            )
         if "peak_rate" in config:  # by which older files multiply the decay
             peak = config.pop("peak_rate") or 1.0
             config["weight_decay"] = (config["weight_decay"] or 0.0) / peak

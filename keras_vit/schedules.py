@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.utils import checks
 from keras_vit.utils.types import Config, Tensor
 
 STAIRS = (30 / 90, 60 / 90, 80 / 90)
@@ -51,10 +52,7 @@ class WarmupDecay(_Schedule):
         decay: str = "cosine",
         end: float = 1e-5,
     ) -> None:
-        if decay not in DECAYS:
-            raise ValueError(
-                f"There is no decay {decay!r}. There are: {', '.join(DECAYS)}."
-            )
+        checks.one_of("decay", decay, tuple(DECAYS))
         if not 0 <= warmup_steps < steps:
             raise ValueError(
                 "The warm-up must be shorter than the training. Received: "
@@ -105,9 +103,6 @@ class WarmupMultiStep(_Schedule):
             multiplied by `factor`, once for each of them.
         start: Float. The initial learning rate of the warm-up.
         factor: Float.
-
-    Raises:
-        ValueError: if the warm-up ends after the first milestone.
     """
 
     def __init__(
@@ -118,11 +113,6 @@ class WarmupMultiStep(_Schedule):
         start: float = 0.0,
         factor: float = 0.1,
     ) -> None:
-        if milestones and warmup_steps > min(milestones):
-            raise ValueError(
-                "The warm-up must end before the first milestone. Received: "
-                f"warmup_steps={warmup_steps}, milestones={milestones}"
-            )
         self.peak, self.warmup_steps = peak, warmup_steps
         self.milestones = list(milestones)
         self.start, self.factor = start, factor

@@ -5,7 +5,6 @@ names of arguments in `tests/test_common_mistakes.py`.
 """
 
 import functools
-import types
 
 import keras
 import ml_dtypes  # noqa: F401  (in the calls below)
@@ -18,7 +17,6 @@ from keras_vit.data import load_detection
 from keras_vit.detection import FCOS, set_loss
 from keras_vit.layers import TransformerBlock
 from keras_vit.pretraining import DINO, MoCoV3
-from keras_vit.segmentation import EoMT
 from tests import small
 from tests.pretraining.small import encoder
 from tests.small import tiny
@@ -35,9 +33,6 @@ slide = keras_vit.segmentation.sliding_window
 neighbours = keras_vit.evaluation.nearest_neighbours
 MAE = keras_vit.pretraining.MaskedAutoencoder
 MIM = keras_vit.pretraining.MaskedImageModeling
-pixels = types.SimpleNamespace(
-    name="pixels", predict_on_batch=lambda x: np.zeros((*x.shape[:3], 2))
-)
 HEADS = {"output_dim": 6, "hidden_dim": 10}
 DECODER = {"decoder_num_layers": 1, "decoder_num_heads": 2}
 RNG = np.random.default_rng(0)
@@ -53,11 +48,6 @@ OUTPUTS |= {"boxes": np.full((2, 6, 4), 0.5, "float32")}
 @functools.cache
 def model():
     return tiny()
-
-
-@functools.cache
-def maps_of_two():
-    return dense(model(), blocks=(0, 1))
 
 
 def softmax_of_int8():
@@ -85,14 +75,6 @@ def accumulating():
 def wrapped():
     """As Keras wraps it under "mixed_float16"."""
     return keras.optimizers.LossScaleOptimizer(accumulating())
-
-
-def eomt(**options):
-    return EoMT(tiny(num_layers=1), 2, blocks=1, **options)
-
-
-def losing(**options):
-    return eomt(loss_options=options)
 
 
 def fcos(**options):
@@ -127,22 +109,16 @@ def array(*values, dtype=None):
 # What is called, and a part of its error.
 MODELS = {
     "tiny(block='TransformerBlock')": "`block`",
-    "tiny(block=3)": "`block`",
-    "tiny(block=keras.layers.Dense)": "`block`",
-    "tiny(block=TransformerBlock(2, 8))": "`block`",
     "tiny(block=identity)": "`block`",
     "tiny(block=unnamed)": "`block`",
-    "TransformerBlock(2, 8)(keras.Input((7, 16)), num_queries=8)": "queries",
     "VisionTransformer('a')": "a `ViTConfig`. Received: 'a'",
-    "tiny(preprocessing='imagenet')": "must be True, False or one of",
+    "tiny(preprocessing='imagenet')": "must be one of 'tf'",
     "tiny(input_tensor=keras.Input((8, 12, 3)), preprocessing=True)": "combin",
     "ImagePreprocessing(None, 'torch')(images(1, 4, 4, 1))": "three channels",
     "ImagePreprocessing(mode='caffe')": "Received: mode='caffe'",
-    "hybrid(resnet_layers=50)": "resnet_layers=50",
     "hybrid(resnet_layers=None)": "resnet_layers=None",
-    "hybrid(resnet_layers=(3, 4), move_stage_4=True)": r"layers=\(3, 4\)",
-    "hybrid(width_factor=0.7)": "width_factor=0.7",
-    "hybrid(patch_size=2)": "map of 2 x 3 of an image of 16 x 24.*2 or 4",
+    "hybrid(width_factor=0.7)": "32 groups divide.*44",
+    "hybrid(patch_size=2)": "map, of 2 x 3.*2 or 4",
     "bit(resnet_layers=None)": "no `weights`",
     "bit(pooling='token')": "pooling='token'",
     "dense(model(), blocks=(0, 2))": r"from 0 to 1.*blocks=\(0, 2\)",
@@ -161,7 +137,6 @@ MODELS = {
     "cost('ViTX16')": "ViTX16",
     "cost('ViTTi16', image_size=225)": "225",
     "cost('ViTTi16', image_size=0)": "image_size=0",
-    "cost('ViTTi16', block=keras.layers.Dense)": "Dense",
     "cost(model(), pooling='gap')": "pooling",
     "cost(tiny(input_shape=(None, None, 3), grid_size=2))": "image_size",
 }
@@ -195,22 +170,14 @@ PRETRAINING = {
 }
 DENSE = {
     "EoMT('ViTB14', 2)": "Received: 'ViTB14'",
-    "EoMT(tiny(), 2, blocks=3)": "blocks=3",
     "EoMT(late_norm(), 2, blocks=1)": "encoder_norm",
     "EoMT(tiny(position_embedding='relative'), 2, blocks=1)": "in the stem",
     "EoMT(tiny(position_embedding='rope'), 2, blocks=1)": "in the stem",
-    "losing(dice=2.0)": "dice_weight.*Received: 'dice'",
-    "losing(mask_weight=-1)": "mask_weight=-1",
-    "losing(num_points=0.5)": "num_points=0.5",
-    "losing(importance=2.0)": "importance': 2.0",
     "LinearSegmenter('ViTB16', 2)": "Received: 'ViTB16'",
-    "slide(pixels, images(1, 8, 8, 3), 8, 8)": r"Received: \(1, 8, 8",
-    "slide(pixels, images(8, 8, 3), 4, 5)": r"=\(5, 5\), window=\(4, 4\)",
-    "slide(pixels, images(8, 8, 3), 0, 1)": "window=0",
+    "slide(model(), images(8, 8, 3), 4, 5)": r"=\(5, 5\), window=\(4, 4\)",
+    "slide(model(), images(8, 8, 3), 0, 1)": "window=0",
     "slide(model(), images(8, 12, 3), 32, 32)": r"each pixel.*shape \(1, 5\)",
-    "slide(maps_of_two(), images(8, 12, 3), 8, 8)": "dict of 2 outputs",
     "fcos(levels=('P6',))": "levels=.*P6",
-    "fcos(levels=())": "one or several of P2, P3",
     "fcos(depth=0)": "depth=0",
     "fcos(classes=0)": "classes=0",
     "fcos(class_names='ab')": "2 names.*Received: 'ab'",
@@ -233,18 +200,8 @@ INSPECTION = {
     "maps(model(), np.zeros((8, 12, 3)))": "must be a batch of images",
     "maps(model(), np.zeros((1, 8, 8, 3)))": "must be a batch of images",
     "maps(model(), [[1.0]])": "must be a batch of images",
-    "maps(model(), images(), layers=2)": "from 0 to 1",
-    "maps(model(), images(), layers=())": "from 0 to 1",
-    "maps(model(), images(), layers=(-3, 0))": "from 0 to 1",
-    "pca(model(), images(), block=5)": "layers=5",
     "pca(model(), images(1, 4, 4, 3))": "Received: 1 patches of 24",
     "rollout(np.ones((3, 2, 4, 4)))": r"a layer of shape \(2, 4, 4\)",
-    "rollout([])": "one layer or more",
-    "relevance(model(), images(), 5)": "from 0 to 4 .* classes=",
-    "relevance(model(), images(), -1)": "from 0 to 4 .* classes=",
-    "relevance(model(), images(), [1])": "from 0 to 4 .* classes=",
-    "relevance(model(), images(), 2.0)": "from 0 to 4 .* classes=",
-    "relevance(model(), images(), [[1, 2]])": "from 0 to 4 .* classes=",
     "relevance(softmax_of_int8(), images())": "'head' with softmax",
     "relevance(model(), images(), method='grad')": "'legrad'",
 }
@@ -254,7 +211,6 @@ EVALUATION = {
     "few_shot(X, Y, (0, 1))": "`shots` must be .*Received: shots=0",
     "few_shot(X, Y, 1, l2=0.0)": "`l2` must be a number above 0",
     "few_shot(X, Y, 1, seeds=0)": "`seeds` must be .*Received: seeds=0",
-    "evaluation.ridge(X, Y, 2).scores(X[:, :5])": "must have 12 columns",
     "evaluation.linear_probe(X, Y, 2, l2=-1)": "`l2` must be .*: l2=-1",
     "neighbours(X, Y, 2, X, 11)": "n_neighbors = 11",
     "neighbours(X * 0, Y, 2, X, 1)": "rows of zeros",
@@ -265,8 +221,6 @@ EVALUATION = {
     "evaluation.accuracy(SCORES, LABELS + 1)": "from 0 to 6. Received: 1 to 7",
     "evaluation.accuracy(SCORES, LABELS / 2)": "float64",
     "evaluation.accuracy(SCORES / 0, LABELS)": "NaN or infinity for",
-    "evaluation.accuracy(SCORES, LABELS, 0)": "from 1 to 7.*: k=0",
-    "evaluation.accuracy(SCORES, LABELS, 8)": "from 1 to 7.*: k=8",
     "evaluation.calibration_error(SCORES, LABELS)": "keras_vit.evaluation.soft",
     "evaluation.reliability(evaluation.softmax(SCORES), LABELS, 0)": (
         "`bins` must be .*Received: bins=0"

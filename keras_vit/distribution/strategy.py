@@ -163,11 +163,6 @@ def get_strategy(
             "KERAS_BACKEND: "
             f"{', '.join(f'{k}: {v}' for k, v in NAMES.items())}"
         )
-    if model_devices is not None and name != "model-parallel":
-        raise ValueError(
-            "`model_devices` is for the strategy 'model-parallel'. Received: "
-            f"name={name!r}, model_devices={model_devices}"
-        )
     reason = "as asked"
     if backend == "jax":
         _connect_jax_processes()
@@ -230,11 +225,6 @@ def _jax(
     # `auto_shard_dataset=False`: each process reads only its own shard.
     if name == "model-parallel":
         per_model = count if model_devices is None else model_devices
-        if per_model < 1 or count % per_model:
-            raise ValueError(
-                "`model_devices` must divide the number of devices. Received: "
-                f"model_devices={model_devices} with {count} devices"
-            )
         mesh = keras.distribution.DeviceMesh(
             (count // per_model, per_model),
             ("batch", layout.MODEL),

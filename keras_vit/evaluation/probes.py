@@ -218,11 +218,6 @@ class Linear:
             ValueError: if the number of columns differs from training.
         """
         features = check_scores(features, "features")
-        if features.shape[1] != len(self.mean):
-            raise ValueError(
-                f"`features` must have {len(self.mean)} columns, as in "
-                f"training. Received: {features.shape[1]}"
-            )
         x = (features.astype(np.float64) - self.mean) / self.deviation
         return x @ self.kernel + self.bias
 

@@ -23,22 +23,17 @@ def accuracy(scores: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
             If scores are equal, the class with the lower index ranks higher,
             as in `argmax`.
         labels: Array of shape `(images,)` of integers in [0, classes).
-        k: Integer from 1 to the number of classes.
+        k: Integer. How many classes of the highest scores count as found.
 
     Returns:
         A float in [0, 1].
 
     Raises:
-        ValueError: if shapes do not match, a score is not finite, or a label or
-            `k` is out of range.
+        ValueError: if shapes do not match, a score is not finite, or a label is
+            out of range.
     """
     scores = check_scores(scores)
     labels = check_labels(labels, *scores.shape)
-    if not 1 <= k <= scores.shape[1]:
-        raise ValueError(
-            f"`k` must be from 1 to {scores.shape[1]}, the number of classes. "
-            f"Received: k={k!r}"
-        )
     own = np.take_along_axis(scores, labels[:, None], axis=1)
     before = np.arange(scores.shape[1]) < labels[:, None]
     rank = np.sum((scores > own) | ((scores == own) & before), axis=1)

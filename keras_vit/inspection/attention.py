@@ -1,6 +1,7 @@
 """Attention maps, attention distance, attention rollout and token norms."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -275,7 +276,7 @@ def attention_rollout(
             "keep" nor "mask".
     """
     checks.one_of("outliers", outliers, ("keep", "mask"))
-    rolled = None
+    rolled: Any = None
     for layer in maps:
         shape = tuple(layer.shape)
         if len(shape) != 4 or shape[2] != shape[3]:
@@ -296,8 +297,6 @@ def attention_rollout(
         if residual:
             step = (step + identity) / 2
         rolled = step if rolled is None else step @ rolled
-    if rolled is None:
-        raise ValueError("`maps` must hold one layer or more. Received: none")
     return rolled.astype("float32")
 
 

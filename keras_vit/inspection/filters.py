@@ -27,10 +27,8 @@ def embedding_filters(model: keras.Model, count: int = 28) -> Array:
         decreasing variance, each scaled to [0, 1] over pixels and channels.
 
     Raises:
-        ValueError: if `count` is below 1, or the model has no such layer.
+        ValueError: if the model has no such layer.
     """
-    if count < 1:
-        raise ValueError(f"`count` must be 1 or more. Received: {count}")
     layers = {layer.name: layer for layer in model.layers}
     first = layers.get("root_conv") or tokens.find_layer(model, PatchEmbedding)
     if first is None:

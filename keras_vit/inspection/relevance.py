@@ -232,19 +232,8 @@ def _directions(
     given = outputs.argmax(-1) if classes is None else np.asarray(classes)
     if given.dtype.kind == "f" and given.shape == outputs.shape:
         return given.astype("float32")
-    count = outputs.shape[1]
-    if (
-        given.dtype.kind not in "iu"
-        or given.shape not in ((), (len(images),))
-        or given.min() < 0
-        or given.max() >= count
-    ):
-        raise ValueError(
-            f"`classes` must be one class from 0 to {count - 1} for each of "
-            f"the {len(images)} images, or a float array of shape "
-            f"{outputs.shape}. Received: classes={classes!r}"
-        )
-    return np.eye(count, dtype="float32")[np.broadcast_to(given, len(images))]
+    identity = np.eye(outputs.shape[1], dtype="float32")
+    return identity[np.broadcast_to(given, len(images))]
 
 
 def last_tokens(parts: Parts, inputs: Sequence[Sequence[Tensor]]) -> Tensor:

@@ -119,14 +119,6 @@ def find_blocks(
     if layers is None:
         return blocks
     indices = [layers] if isinstance(layers, (int, np.integer)) else layers
-    indices = list(indices)
-    count = len(blocks)
-    if not indices or not all(-count <= index < count for index in indices):
-        raise ValueError(
-            f"`layers` must be from 0 to {count - 1}, or from -{count} to -1: "
-            f"the model {model.name!r} has {count} blocks. Received: "
-            f"layers={layers!r}"
-        )
     return [blocks[index] for index in indices]
 
 

@@ -415,24 +415,24 @@ def _check_relative_shape(
     relative_shape: Shape, length: int | None, head_size: int
 ) -> None:
     """Checks the shape of relative position embeddings for `length` tokens."""
-    if len(relative_shape) == 4:
-        _, count, *channels = relative_shape
-        is_of_length = count is None or length is None or count >= length
-        if not is_of_length or tuple(channels) != (2, head_size // 2):
-            raise ValueError(
-                "`relative` of rotary positions must be of shape (batch, "
-                f"{length}, 2, {head_size // 2}). Received: shape "
-                f"{tuple(relative_shape)}"
-            )
-        return
-    _, count, channels = relative_shape
-    fits = length is None or count is None or (count % 2 and count < 2 * length)
-    if channels != head_size or not fits:
+    _, count, *channels = relative_shape
+    rotary = len(relative_shape) == 4
+    fits = channels == ([2, head_size // 2] if rotary else [head_size])
+    if count is not None and length is not None:
+        fits = fits and (
+            count >= length if rotary else count % 2 and count < 2 * length
+        )
+    expected = (
+        f"(batch, {length}, 2, {head_size // 2}) for rotary positions"
+        if rotary
+        else f"(batch, 2 * patches - 1, {head_size}), with no more patches than the "
+        f"{length} tokens"
+    )
+    if not fits:
         raise ValueError(
-            "`relative` must be of shape (batch, 2 * patches - 1, "
-            f"{head_size}), with no more patches than the {length} tokens. "
-            f"Received: shape {tuple(relative_shape)}. Keys and values are "
-            "both of `context`: self-attention is `layer(inputs)`."
+            f"`relative` must be of shape {expected}. Received: shape "
+            f"{tuple(relative_shape)}. Keys and values are both of `context`: "
+            "self-attention is `layer(inputs)`."
         )
 
 

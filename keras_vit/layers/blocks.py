@@ -104,9 +104,8 @@ class TransformerBlock(CompositeLayer):
         `(batch, num_queries, hidden_size)`.
 
     Raises:
-        ValueError: if `num_queries` is not from 1 to the number of tokens, if
-            `num_heads` does not divide the hidden size, if `mask` has the
-            wrong shape, or if the inputs carry a mask of an earlier layer,
+        ValueError: if `num_heads` does not divide the hidden size, if `mask` has
+            the wrong shape, or if the inputs carry a mask of an earlier layer,
             `(batch, length)`, which is not supported.
 
     To use another attention, norm or MLP, override `make_attention`,
@@ -272,7 +271,6 @@ class TransformerBlock(CompositeLayer):
     ) -> Tensor:
         inputs = cast_inputs(self, inputs)
         check_mask(self, mask)
-        _check_num_queries(num_queries, inputs.shape[1])
         if mask is not None and self.remat:
             # TensorFlow has no gradient of a function of booleans.
             mask = additive_mask(mask, inputs)
@@ -342,7 +340,6 @@ class TransformerBlock(CompositeLayer):
         num_queries: int | None = None,
     ) -> Shape:
         batch, length, channels = inputs_shape
-        _check_num_queries(num_queries, length)
         return (batch, num_queries or length, channels)
 
     def compute_output_spec(
@@ -361,17 +358,6 @@ class TransformerBlock(CompositeLayer):
     def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> None:
         # When a model is built, Keras calls this method instead of `call`.
         check_mask(self, previous_mask)
-
-
-def _check_num_queries(num_queries: int | None, length: int | None) -> None:
-    if num_queries is None:
-        return
-    checks.positive_int("num_queries", num_queries)
-    if length is not None and num_queries > length:
-        raise ValueError(
-            f"`num_queries` must be at most the number of tokens, {length}. "
-            f"Received: num_queries={num_queries}"
-        )
 
 
 def _rematerialized(

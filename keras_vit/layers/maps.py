@@ -128,12 +128,8 @@ class SimpleFeaturePyramid(CompositeLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.levels = tuple(x for x in _SCALES if x in levels)
-        if len(self.levels) != len(levels) or not levels:
-            raise ValueError(
-                f"`levels` must be one or several of {', '.join(_SCALES)}. "
-                f"Received: levels={levels!r}"
-            )
+        chosen = [checks.one_of("levels", x, tuple(_SCALES)) for x in levels]
+        self.levels = tuple(x for x in _SCALES if x in chosen)
         self.filters = checks.positive_int("filters", filters)
         self.norm_epsilon = checks.positive_float("norm_epsilon", norm_epsilon)
 
@@ -210,12 +206,7 @@ class SimpleFeaturePyramid(CompositeLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> dict[str, Shape]:
         checks.check_rank(self, input_shape, "(batch, rows, columns, channels)")
-        batch, *grid, channels = input_shape
-        if channels is None or channels % 4:
-            raise ValueError(
-                "SimpleFeaturePyramid needs a number of channels that is a "
-                f"multiple of 4. Received: shape {tuple(input_shape)}"
-            )
+        batch, *grid, _ = input_shape
         if any(n is not None and n < 2 for n in grid):
             raise ValueError(
                 "SimpleFeaturePyramid halves the rows and columns, so it "

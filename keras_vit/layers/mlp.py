@@ -1,5 +1,6 @@
 """The MLP of an encoder block, and its activation functions."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -43,16 +44,13 @@ _ACTIVATIONS = {
 def _activation(name: str) -> Callable[[Tensor], Tensor]:
     if isinstance(name, str) and name in _ACTIVATIONS:
         return _ACTIVATIONS[name]
-    try:
-        if not isinstance(name, str):
-            raise ValueError("only names can be saved")
-        return keras.activations.get(name)
-    except ValueError as error:
-        raise ValueError(
-            "`activation` must be one of "
-            f"{', '.join(map(repr, _ACTIVATIONS))}, or the name of a Keras "
-            f"activation. Received: activation={name!r}"
-        ) from error
+    if isinstance(name, str):  # only names can be saved
+        with contextlib.suppress(ValueError):
+            return keras.activations.get(name)
+    raise ValueError(
+        f"`activation` must be one of {', '.join(map(repr, _ACTIVATIONS))}, or the "
+        f"name of a Keras activation. Received: activation={name!r}"
+    )
 
 
 @keras.saving.register_keras_serializable("keras_vit")

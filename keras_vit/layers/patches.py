@@ -317,7 +317,8 @@ def _check_divisible(
             near = f"{below} or {above}" if below else f"{above}"
             raise ValueError(
                 f"A patch of {patch_size[0]} x {patch_size[1]} pixels does "
-                f"not divide an image of {image_size[0]} x {image_size[1]}: "
+                "not divide an image, or a ResNet's feature map, of "
+                f"{image_size[0]} x {image_size[1]}: "
                 f"{size} is not a multiple of {patch}. Resize the image "
                 f"({near} would work in place of {size}), choose another "
                 f"`patch_size`, or set `pad_to_patch=True` to add zeros at "

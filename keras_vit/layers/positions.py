@@ -159,21 +159,16 @@ class AddPositionEmbs(_LearnedPositions):
         self.built_grid = self.grid_size or tuple((grid_shape or ())[1:3])
         if self.kind == "none":
             return
-        if self.kind == "sincos2d":
-            if hidden_size % 4 or hidden_size < 8:
-                raise ValueError(
-                    "Position embeddings of kind 'sincos2d' need a hidden "
-                    "size that is a multiple of 4, 8 or more. Received: "
-                    f"{hidden_size}"
-                )
-            return
-        if not self.built_grid or None in self.built_grid:
+        learns = self.kind != "sincos2d"
+        if not self.built_grid or (learns and None in self.built_grid):
             raise ValueError(
-                "AddPositionEmbs does not know how many positions to learn: "
+                "AddPositionEmbs does not know the rows and columns of the patches: "
                 "give `grid_size=(rows, columns)`, or call the layer with a "
                 f"`grid` whose size is known. Received: grid_size=None, grid "
                 f"shape {grid_shape}"
             )
+        if not learns:
+            return
         rows, columns = self.built_grid
         if self.kind == "learned":
             length = self.num_prefix_tokens + rows * columns
@@ -183,12 +178,6 @@ class AddPositionEmbs(_LearnedPositions):
         width = hidden_size
         if self.kind == "learned_2d":
             width = hidden_size // 2
-            if hidden_size % 2:
-                raise ValueError(
-                    "Position embeddings of kind 'learned_2d' need an even "
-                    "hidden size, half for columns and half for rows. "
-                    f"Received: {hidden_size}"
-                )
         self.columns = self._add_embedding("columns", (columns, width))
         self.rows = self._add_embedding("rows", (rows, width))
         if self.num_prefix_tokens:
@@ -214,13 +203,6 @@ class AddPositionEmbs(_LearnedPositions):
             indices = row, column
         else:
             size = self.built_grid if grid is None else axis_sizes(grid, 1, 2)
-            if not size:
-                raise ValueError(
-                    "AddPositionEmbs does not know the rows and columns of the "
-                    "patches: call it with the `grid` they come from, or give "
-                    "`grid_size`."
-                )
-            self._check_length(inputs.shape, size)
         prefix, num_zeros = None, self.num_skipped_tokens
         if self.kind == "learned":
             prefix, patches = self._learned(size, indices)
@@ -298,20 +280,6 @@ class AddPositionEmbs(_LearnedPositions):
     def _is_built_grid(self, size: Sequence[Any]) -> bool:
         return is_static(size) and tuple(size) == self.built_grid
 
-    def _check_length(self, shape: Shape, size: tuple[Any, ...]) -> None:
-        if not is_static(size):
-            return
-        prefix = self.num_prefix_tokens + self.num_skipped_tokens
-        expected = prefix + size[0] * size[1]
-        if shape[1] is not None and shape[1] != expected:
-            raise ValueError(
-                f"AddPositionEmbs expected {expected} tokens: "
-                f"{prefix} prefix tokens and a grid of "
-                f"{size[0]} x {size[1]} patches. Received: shape "
-                f"{tuple(shape)}. Pass the grid the patches come from as "
-                "`grid` if it is not the one the layer was built with."
-            )
-
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
@@ -350,11 +318,6 @@ def sincos_positions(
     embeddings of the tokens before the patches are zero. The result is a NumPy
     array, or a tensor if `grid_size` contains tensors.
     """
-    if hidden_size % 4:
-        raise ValueError(
-            "Positions of sines and cosines need a hidden size that is a "
-            f"multiple of 4. Received: hidden_size={hidden_size}"
-        )
     xp, dtype = (np, "float64") if is_static(grid_size) else (ops, "float32")
     rows, columns = (xp.arange(n, dtype=dtype) for n in grid_size)
     y = rows[:, None] + xp.zeros_like(columns)
@@ -369,6 +332,11 @@ def _sincos(
     row: Tensor, column: Tensor, hidden_size: int, endpoint: bool, xp: Any
 ) -> Tensor:
     """Returns the sines and cosines (..., hidden_size) of places (...)."""
+    if hidden_size % 4:
+        raise ValueError(
+            "Positions of sines and cosines need a hidden size that is a "
+            f"multiple of 4. Received: hidden_size={hidden_size}"
+        )
     dtype = "float64" if xp is np else "float32"
     exponents = np.linspace(0, 1, hidden_size // 4, endpoint=endpoint)
     omega = 1e4 ** -exponents.astype(dtype)
@@ -601,9 +569,7 @@ class RotaryPositionEmbs(Layer):
         self.num_prefix_tokens = checks.non_negative_int(
             "num_prefix_tokens", num_prefix_tokens
         )
-        self.shift = checks.rotary_change("shift", shift)
-        self.jitter = checks.rotary_change("jitter", jitter)
-        self.rescale = checks.rotary_change("rescale", rescale)
+        self.shift, self.jitter, self.rescale = shift, jitter, rescale
         self.seed = seed
         self._changes = shift > 0 or jitter > 1 or rescale > 1
         if self._changes:

@@ -418,12 +418,6 @@ class ResidualUnit(CompositeLayer):
 
     def build(self, input_shape: Shape) -> None:
         shape = self.compute_output_shape(input_shape)
-        if not self.projects and (self.strides != 1 or input_shape[-1] != shape[-1]):
-            raise ValueError(
-                "A shortcut without `projects=True` keeps its shape: "
-                f"`strides` must be 1 and the channels {shape[-1]}. Received: "
-                f"strides={self.strides}, shape {tuple(input_shape)}"
-            )
         before = (*input_shape[:-1], self.filters)
         after = (*shape[:-1], self.filters)
         preactivation = self.preactivation

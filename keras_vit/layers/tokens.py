@@ -73,11 +73,6 @@ class ClassToken(NumberedLayer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         checks.check_rank(self, input_shape, "(batch, length, channels)")
         batch, length, hidden_size = input_shape
-        if length is not None and length < self.index:
-            raise ValueError(
-                f"ClassToken(index={self.index}) needs at least {self.index} "
-                f"tokens before it. Received: shape {tuple(input_shape)}"
-            )
         new_length = None if length is None else length + self.num_tokens
         return (batch, new_length, hidden_size)
 

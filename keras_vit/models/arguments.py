@@ -8,8 +8,6 @@ import numbers
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, ParamSpec, TypeVar
 
-import keras
-
 from keras_vit.config import ResNetConfig, ViTConfig, field_names, known, resolve
 from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
 from keras_vit.utils import checks
@@ -86,18 +84,7 @@ def resolve_input_shape(
 ) -> tuple[int | None, ...] | None:
     """Returns the checked shape of the model's images; None if unspecified."""
     if input_tensor is not None:
-        if not keras.utils.is_keras_tensor(input_tensor):
-            raise ValueError(
-                "`input_tensor` must be a Keras tensor, such as the output of "
-                f"`keras.Input`. Received: {type(input_tensor).__name__}"
-            )
-        shape = _check_shape("input_tensor", input_tensor.shape[1:])
-        if input_shape not in (None, shape, list(shape)):
-            raise ValueError(
-                f"`input_shape={input_shape}` contradicts `input_tensor`, "
-                f"whose shape is {shape}. Give one of them."
-            )
-        return shape
+        return _check_shape("input_tensor", input_tensor.shape[1:])
     if input_shape is None:
         return None
     return _check_shape("input_shape", input_shape)
@@ -114,12 +101,8 @@ def resolve_preprocessing(
     """
     if preprocessing is None or preprocessing is False:
         return None
-    if preprocessing is not True and preprocessing not in SCALE_AND_SHIFT:
-        raise ValueError(
-            "`preprocessing` must be True, False or one of "
-            f"{', '.join(map(repr, SCALE_AND_SHIFT))}. Received: "
-            f"preprocessing={preprocessing!r}"
-        )
+    if preprocessing is not True:
+        checks.one_of("preprocessing", preprocessing, SCALE_AND_SHIFT)
     if input_tensor is not None:
         raise ValueError(
             "`preprocessing` adds a layer after the model's own input and "
@@ -175,11 +158,6 @@ def resolve_classes(
             'weights="imagenet21k" or input_shape=(224, 224, 3).'
         )
     if classes is not None:
-        if classes == 0 and not isinstance(classes, bool):
-            raise ValueError(
-                "`classes` must be a positive integer. Received: classes=0. "
-                "For a model without a head, pass include_top=False."
-            )
         classes = checks.positive_int("classes", classes)
     if not include_top:
         return None

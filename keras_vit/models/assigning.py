@@ -165,18 +165,6 @@ def adapt(
     layers, found = (
         {path.partition("/")[0] for path in paths} for paths in (shapes, stored)
     )
-    widths = [
-        stored[path].shape[:1]
-        for path in (f"{x}/mlp/dense_2/kernel" for x in ("pooling", "block_0"))
-        if path in shapes and path in stored
-    ]
-    if len({*widths}) > 1:
-        raise ValueError(
-            f"The MLP of the attention pooling in {checkpoint.path!r} must "
-            "have the hidden width of the blocks' MLPs. Received: "
-            f"{widths[0]} and {widths[1]}; pass `include_top=False, "
-            "pooling=None` to leave the pooling out."
-        )
     dropped = {"pooling", "head_norm", "mask_token"} - layers
     if {"pre_logits/kernel", "pre_logits/bias"} <= stored.keys():
         dropped |= {"pre_logits"} - layers

@@ -50,16 +50,8 @@ def feature_extractor(model: keras.Model, names: str | Sequence[str]) -> Model:
     """
     check_functional(model)
     requested = [names] if isinstance(names, str) else list(names)
-    layers = {layer.name: layer for layer in model.layers}
-    unknown = [name for name in requested if name not in layers]
-    if unknown or not requested:
-        raise ValueError(
-            "`names` must be names of the model's layers. Received: "
-            f"{unknown or names!r}. The model {model.name!r} has: "
-            f"{', '.join(layers)}"
-        )
     graph = Graph(model)
-    outputs = {name: graph.all_tokens(layers[name]) for name in requested}
+    outputs = {name: graph.all_tokens(model.get_layer(name)) for name in requested}
     if isinstance(names, str):
         outputs = outputs[names]
     inputs = graph.inputs

@@ -418,14 +418,8 @@ def HybridVisionTransformer(
     """
     architecture = architecture_of(HybridConfig, config, locals())
     if checks.boolean("move_stage_4", move_stage_4):
-        layers = architecture.get("resnet_layers")
-        if not isinstance(layers, (tuple, list)) or len(layers) != 4:
-            raise ValueError(
-                "`move_stage_4=True` moves the units of the fourth of four "
-                "stages, such as `resnet_layers=(3, 4, 6, 3)`. "
-                f"Received: resnet_layers={layers!r}"
-            )
-        architecture["resnet_layers"] = (*layers[:2], layers[2] + layers[3])
+        first, second, third, fourth = architecture["resnet_layers"]
+        architecture["resnet_layers"] = (first, second, third + fourth)
     return _build(
         HybridConfig,
         architecture,
@@ -604,16 +598,6 @@ def _block_class(config: ViTConfig) -> Callable[..., TransformerBlock]:
             "the file does not contain. Pass the class, or the function that "
             "made them, as `block`."
         )
-    is_class = isinstance(block, type)
-    if (
-        not callable(block)
-        or isinstance(block, keras.Layer)
-        or (is_class and not issubclass(block, TransformerBlock))
-    ):
-        raise ValueError(
-            "`block` must be `TransformerBlock`, a subclass, or a function "
-            f"that returns one. Received: block={block!r}"
-        )
     return block
 
 
@@ -787,16 +771,7 @@ def _image_grid(
     patches = PatchEmbedding(
         1, patch_size, pad_to_patch=bool(pad_to_patch), name="patch_embedding"
     )
-    try:
-        return patches.compute_output_shape((None, *size, 3))[1:3]
-    except ValueError as error:
-        if stride == 1:
-            raise
-        raise ValueError(
-            f"The ResNet makes a feature map of {size[0]} x {size[1]} of an "
-            f"image of {image_size[0]} x {image_size[1]}; it is cut into "
-            f"patches as an image is. {error}"
-        ) from error
+    return patches.compute_output_shape((None, *size, 3))[1:3]
 
 
 def _keeps_head(

@@ -96,22 +96,11 @@ class MaskedAutoencoder(MaskedModel):
         super().__init__(encoder, seed=seed, **kwargs)
         self.num_kept = masks.num_kept(self.stages.num_patches, mask_ratio)
         self.mask_ratio = mask_ratio
-        if decoder_hidden_size % 4:
-            raise ValueError(
-                "`decoder_hidden_size` must be a multiple of 4: the decoder's "
-                "positions are sines and cosines of rows and columns. "
-                f"Received: decoder_hidden_size={decoder_hidden_size}"
-            )
         self.decoder_hidden_size = decoder_hidden_size
         self.decoder_num_layers = decoder_num_layers
         self.decoder_num_heads = decoder_num_heads
         self.decoder_mlp_dim = decoder_mlp_dim or 4 * decoder_hidden_size
         self.norm_pixels = norm_pixels
-        if norm_pixels and self.stages.patch_area == 1:
-            raise ValueError(
-                "A patch of a single value has no standard deviation: give "
-                "`norm_pixels=False`, or larger patches."
-            )
         self.positions = checks.one_of("positions", positions, POSITIONS)
         if positions == "sincos2d":
             self.stages.freeze_positions(

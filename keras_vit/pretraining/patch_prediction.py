@@ -85,7 +85,7 @@ class MaskedPatchPrediction(MaskedModel):
         self.mask_ratio = mask_ratio
         self.target = checks.one_of("target", target, TARGETS)
         self.value_range = value_range
-        self._lowest, highest = _check_range(value_range, stages.channels)
+        self._lowest, highest = (np.asarray(x, "float32") for x in value_range)
         self._span = highest - self._lowest
         # A class index has the channels' levels as digits, red first.
         self._class_weights = _LEVELS ** np.arange(stages.channels)[::-1]
@@ -216,19 +216,6 @@ class MaskedPatchPrediction(MaskedModel):
         upsampling = [matrix / matrix.sum(0) for matrix in upsampling]
         x = ops.einsum("ip,jq,bnijc->bnpqc", *upsampling, x)
         return ops.reshape(x, (-1, stages.num_patches, stages.patch_area))
-
-
-def _check_range(value_range: tuple[Any, Any], channels: int) -> tuple[Array, Array]:
-    low, high = (np.asarray(bound, "float32") for bound in value_range)
-    if any(x.shape not in ((), (channels,)) for x in (low, high)) or not (
-        np.all(low < high)
-    ):
-        raise ValueError(
-            "`value_range` must be `(lowest, highest)` of pixels, numbers or "
-            f"one for each of {channels} channels. Received: "
-            f"value_range={value_range!r}"
-        )
-    return low, high
 
 
 def area_pooling_matrix(size: int, num_cells: int) -> Array:

@@ -13,7 +13,7 @@ from keras_vit.models import Model, with_any_size
 from keras_vit.models.features import check_takes_images
 from keras_vit.models.graph import Graph
 from keras_vit.models.model import unique_name
-from keras_vit.segmentation.matching import SetModel, check_loss_options, mask_loss
+from keras_vit.segmentation.matching import SetModel, mask_loss
 from keras_vit.utils import checks, replicas
 from keras_vit.utils.types import Config, Shape, Tensor
 
@@ -109,16 +109,6 @@ def EoMT(
     check_takes_images(encoder)
     layers = [x for x in encoder.layers if isinstance(x, TransformerBlock)]
     names = [layer.name for layer in encoder.layers]
-    if blocks > len(layers):
-        raise ValueError(
-            f"`blocks` must be at most the number of blocks of the encoder, "
-            f"{len(layers)}. Received: blocks={blocks}"
-        )
-    if "encoder_norm" not in names:
-        raise ValueError(
-            f"The encoder {encoder.name!r} has no layer 'encoder_norm', which "
-            "EoMT needs: build it with `final_norm='before_pooling'`."
-        )
     layers = layers[-blocks:]
     graph = Graph(encoder)
     if any(isinstance(graph.input(block), list) for block in layers) or any(
@@ -182,7 +172,7 @@ class EoMTHead(CompositeLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.loss_options = check_loss_options(loss_options)
+        self.loss_options = dict(loss_options or {})
         self.classes = classes
         self.num_queries = num_queries
         self.num_prefix_tokens = num_prefix_tokens
@@ -330,14 +320,7 @@ class AnnealMasks(keras.callbacks.Callback):
         self.steps, self.power = list(steps), power
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        layers = [x for x in self.model.layers if isinstance(x, QueryMask)]
-        if len(layers) != len(self.steps):
-            raise ValueError(
-                f"`steps` must have a pair for each of the {len(layers)} "
-                f"masked blocks. Received: {self.steps}"
-            )
-        self._layers = layers
-
+        self._layers = [x for x in self.model.layers if isinstance(x, QueryMask)]
         self._assign()
 
     def on_train_batch_end(

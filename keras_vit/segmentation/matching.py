@@ -1,7 +1,6 @@
 """The loss of mask transformers, with its matching of queries and objects."""
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +9,9 @@ import numpy as np
 from keras import ops
 
 from keras_vit.models import Model
-from keras_vit.utils import checks, replicas
+from keras_vit.utils import replicas
 from keras_vit.utils.optional import require
-from keras_vit.utils.types import Array, Config, Tensor
+from keras_vit.utils.types import Array, Tensor
 
 # Annotations are often rounded to a pixel outside of the image.
 _MOST_OF_BOXES = 1.1
@@ -144,35 +143,6 @@ def mask_loss(
         )
         total = total + mask_weight * bce + dice_weight * dice
     return total
-
-
-def check_loss_options(options: Config | None) -> Config:
-    """Returns a dict of arguments of `mask_loss` after a check, {} for None."""
-    options = dict(options or {})
-    known = [
-        name
-        for name, parameter in inspect.signature(mask_loss).parameters.items()
-        if isinstance(parameter.default, (int, float))
-    ]
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise ValueError(
-            f"`loss_options` must be of {', '.join(known)}. Received: "
-            f"{', '.join(map(repr, unknown))}"
-        )
-    for name, value in options.items():
-        if name == "num_points":
-            checks.positive_int(name, value)
-        elif isinstance(value, bool) or not 0 <= value < float("inf"):
-            raise ValueError(
-                f"`{name}` must be a number, 0 or more. Received: {name}={value!r}"
-            )
-    if not options.get("importance", 0) <= 1 <= options.get("oversampling", 1):
-        raise ValueError(
-            "`importance` must be at most 1, and `oversampling` at least 1. "
-            f"Received: {options}"
-        )
-    return options
 
 
 def match(

@@ -1,7 +1,5 @@
 """Mean intersection over union, as a Keras metric."""
 
-import numbers
-
 import keras
 from keras import ops
 
@@ -58,10 +56,6 @@ class MeanIoU(keras.metrics.Metric):
     ) -> None:
         super().__init__(name=name, dtype=dtype)
         self.classes = checks.positive_int("classes", classes)
-        if ignore is not None and not isinstance(ignore, numbers.Integral):
-            raise ValueError(
-                f"`ignore` must be an integer or None. Received: ignore={ignore!r}"
-            )
         self.ignore = ignore
         self._multiples, self._rests = (
             self.add_variable((self.classes,) * 2, "zeros", "float32", name=x)

@@ -50,11 +50,6 @@ def sliding_window(
     ...     model, photo, window=512, stride=384)
     """
     image = np.asarray(image)
-    if image.ndim != 3:
-        raise ValueError(
-            "`image` must be one image of shape (height, width, channels). "
-            f"Received: {image.shape}"
-        )
     window = checks.positive_pair("window", window)
     stride = checks.positive_pair("stride", stride)
     batch_size = checks.positive_int("batch_size", batch_size)
@@ -63,7 +58,7 @@ def sliding_window(
             "`stride` must be at most `window`, or pixels between windows "
             f"would have no class. Received: stride={stride}, window={window}"
         )
-    height, width = image.shape[:2]
+    height, width, _ = image.shape
     window = min(window[0], height), min(window[1], width)
     tops = _starts(height, window[0], stride[0])
     lefts = _starts(width, window[1], stride[1])
@@ -75,12 +70,6 @@ def sliding_window(
             some = lefts[first : first + batch_size]
             windows = [image[rows, left : left + window[1]] for left in some]
             outputs = model.predict_on_batch(np.stack(windows))
-            if isinstance(outputs, (dict, list, tuple)):
-                raise ValueError(
-                    f"The model {model.name!r} must return one array of "
-                    f"logits. Received: {type(outputs).__name__} of "
-                    f"{len(outputs)} outputs. Give a model of one output."
-                )
             outputs = np.asarray(outputs, "float32")
             if outputs.ndim != 4 or outputs.shape[1:3] != window:
                 raise ValueError(

@@ -74,18 +74,6 @@ def positive_float(name: str, value: Any) -> float:
     return float(value)
 
 
-def rotary_change(name: str, value: float) -> float:
-    """Checks a limit of random rotary positions: of their shift, 0 or more, or
-    of a factor, 1 or more."""
-    lowest = 0 if name.endswith("shift") else 1
-    if not _is_real(value) or not lowest <= value < float("inf"):
-        raise ValueError(
-            f"`{name}` must be a number from {lowest}, which means none. "
-            f"Received: {name}={value!r}"
-        )
-    return value
-
-
 # Values of other libraries, and those here; None if there is none.
 _ELSEWHERE = {"avg": "gap", "mean": "gap", "cls": "token", "max": None}
 

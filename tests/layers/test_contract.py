@@ -123,10 +123,10 @@ NEEDS_SIZES = {
     ),
     "RelativePositionEmbs(4) of GRID": "give `grid_size",
     "MultiHeadAttention(3, key_bias=False) of TOKENS, TOKENS, ROTARY": (
-        "of rotary positions must be"
+        "for rotary positions"
     ),
     "TransformerBlock(3, 24, key_bias=False) of TOKENS, ROTARY": (
-        "of rotary positions must be"
+        "for rotary positions"
     ),
 }
 
@@ -186,7 +186,6 @@ def test_every_layer_has_a_case():
 ERRORS = {
     "FeatureMap()(TOKENS, GRID)": r"6 tokens: 0 prefix.*3 x 2.*\(2, 7, 12\)",
     "UpsampleMap(4)(GRID, IMAGES[:, :8])": "3 x 2 .*images of 8 x 8 pixels",
-    "SimpleFeaturePyramid(8)(IMAGES)": r"Received: shape \(2, 12, 8, 3\)",
     "SimpleFeaturePyramid(8)(GRID[:, :1])": r"Received: shape \(2, 1, 2, 12\)",
     "SimpleFeaturePyramid(8)(TOKENS)": r"Received: shape \(2, 7, 12\)",
     "MultiHeadAttention(3)(TOKENS, mask=MASKED)": r":, None, :.*\(2, 7\)",
@@ -195,19 +194,15 @@ ERRORS = {
     "Patches(5)(IMAGES)": "5 x 5 .*of 12 x 8.*10 or 15.*pad_to_patch",
     "PatchEmbedding(12, 16)(IMAGES)": "not a multiple of 16",
     "_twice(PatchEmbedding(12, 4), IMAGES, IMAGES[..., :1])": "to have value 3",
-    "ClassToken(index=9)(TOKENS)": "at least 9 tokens",
     "AddPositionEmbs('rotary')": "'learned', .*'none'.*kind='rotary'",
-    "AddPositionEmbs('learned_2d')(TOKENS[:, :6, :5], GRID)": "even.*: 5",
     "RelativePositionEmbs(4)(keras.Input((None, 2, 12)))": "give `grid_size",
     "RotaryPositionEmbs(6)": "multiple of 4. Received: head_size=6",
-    "RotaryPositionEmbs(8, jitter=0.5)": "from 1.*jitter=0.5",
     "TransformerBlock(3, 24)(TOKENS, ROTARY[:, 1:])": r"7, 2, 2.*\(2, 6, 2, 2",
     "TransformerBlock(3, 24)(TOKENS[:, :5], RELATIVE)": r"5 tokens.*2, 11, 4",
     "TransformerBlock(4, 24)(TOKENS, RELATIVE)": r"- 1, 3\).*\(2, 11, 4\)",
     "AddPositionEmbs(resampling='nearest')": "'bicubic'.*resampling='nearest'",
     "AddPositionEmbs()(TOKENS)": "give `grid_size",
-    "AddPositionEmbs()(TOKENS, GRID)": "expected 6 tokens: 0 prefix .*3 x 2",
-    "AddPositionEmbs('sincos2d')(TOKENS[:, :6, :10], GRID)": "of 4.*: 10",
+    "AddPositionEmbs('sincos2d')(TOKENS[:, :6, :10], GRID)": "of 4.*=10",
     "MlpBlock(8, 'gelo')": "'gelu_tanh'.*activation='gelo'",
     "MultiHeadAttention(5)(TOKENS)": "divide .* 12. .*num_heads=5",
     "StdConv2D(8, 3, padding='SAME')": "'same', .*'valid'.*padding='SAME'",
@@ -215,7 +210,6 @@ ERRORS = {
     "StdConv2D(8, 3)(TOKENS)": r"4 axes.*Received: shape \(2, 7, 12\)",
     "GroupNorm(epsilon=1e-06)(IMAGES)": r"32 groups.*\(2, 12, 8, 3\)",
     "ResidualUnit(8, group_norm_epsilon=1, conv_padding='valid')": "'valid'",
-    "ResidualUnit(3, 2, groups=3, group_norm_epsilon=1)(GRID)": "strides=2",
     "MaxPool2D(padding='valid')": "'same', .*'zeros'.*padding='valid'",
     "Pooling('max')": "'token', 'gap'",
     "TransformerBlock(3, 24, layer_scale=True)": "above 0.*layer_scale=True",

@@ -221,8 +221,6 @@ def test_input_tensor_and_nesting():
     for model in (around, nested):
         found = model.predict(images(), verbose=0)
         np.testing.assert_allclose(found, expected, atol=1e-6)
-    with pytest.raises(ValueError, match="Keras tensor.*ndarray"):
-        tiny(input_tensor=images(), input_shape=None)
 
 
 @ON_TORCH
@@ -241,10 +239,8 @@ def test_feature_extractor():
     }
     one = keras_vit.feature_extractor(model, "block_1")
     np.testing.assert_array_equal(one.predict(images(), verbose=0), features["block_1"])
-    with pytest.raises(ValueError, match="block_9.*has: images, patch_emb"):
+    with pytest.raises(ValueError, match="block_9.*are: .'images', 'patch_emb"):
         keras_vit.feature_extractor(model, ["block_0", "block_9"])
-    with pytest.raises(ValueError, match="names"):
-        keras_vit.feature_extractor(model, [])
 
 
 @pytest.mark.backends("torch")
@@ -319,7 +315,6 @@ ERRORS = {
     "activation=keras.layers.ReLU()": "name of a Keras",
     "layer_scale='a'": "`layer_scale`.*layer_scale='a'",
     "class_token='cls'": "class_token='cls'",
-    "input_tensor=keras.Input((8, 8, 3))": "contradicts `input_tensor`",
     "dropout=1.5": "dropout=1.5|Invalid value",
 }
 

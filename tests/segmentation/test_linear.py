@@ -164,8 +164,6 @@ def test_the_metric_equals_that_of_one_confusion_matrix():
     assert float(metric.result()) == 0
     with pytest.raises(ValueError, match="sample_weight"):
         metric.update_state(masks[0], logits[0], sample_weight=1)
-    with pytest.raises(ValueError, match="ignore='none'"):
-        keras_vit.segmentation.MeanIoU(4, ignore="none")
 
 
 @pytest.mark.parametrize("floatx", ["float32", "bfloat16", "float16"])

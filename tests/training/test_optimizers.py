@@ -238,7 +238,7 @@ CONFIGS = {
 
 @ON_TORCH
 @BOTH
-def test_configs_are_read_again_also_those_of_earlier_files(optimizer):
+def test_configs_are_read_again(optimizer):
     made = optimizer(**CONFIGS[optimizer])
     config = made.get_config()
     for name, value in CONFIGS[optimizer].items():
@@ -250,15 +250,6 @@ def test_configs_are_read_again_also_those_of_earlier_files(optimizer):
     again = keras.optimizers.deserialize(keras.optimizers.serialize(scaled))
     found = again.inner_optimizer.get_config()
     assert found == config | {"loss_scale_factor": None, "name": found["name"]}
-
-    former = config | {"convention": "optax", "amsgrad": False}
-    former["ema_overwrite_frequency"] = None
-    assert optimizer.from_config(former).get_config() == config
-    with pytest.warns(UserWarning, match=f"`{optimizer.__name__}`, whose"):
-        again = optimizer.from_config(former | {"convention": "keras"})
-    assert again.get_config() == config
-    with pytest.raises(ValueError, match="Received: amsgrad=True"):
-        optimizer.from_config(former | {"amsgrad": True})
 
 
 def compiled(optimizer):
@@ -517,9 +508,8 @@ def test_layer_decay_multipliers():
     paths = "class_token/tokens root_conv/kernel vit/block_3/mlp/kernel a/b"
     scales = layer_decay_multipliers(paths.split(), 0.75)
     assert scales == [0.75**5, 0.75**5, 0.75, 1]
-    for paths, decay in ((["block_0/x"], 0), (["stage_1/x"], 0.5)):
-        with pytest.raises(ValueError, match="layer_decay"):
-            layer_decay_multipliers(paths, decay)
+    with pytest.raises(ValueError, match="layer_decay"):
+        layer_decay_multipliers(["stage_1/x"], 0.5)
 
 
 @ON_TORCH
