@@ -230,8 +230,7 @@ def _check_model(
         able = " or ".join(f"KERAS_BACKEND={x}" for x in form.any_size)
         raise ValueError(
             f"With {backend}, {form.name} models have one image size: choose "
-            "it with image_size (--image-size)"
-            + (f", or run this with {able}." if able else ".")
+            "it with `image_size`" + (f", or run this with {able}." if able else ".")
         )
     bytes_of_weights = 4 * model.count_params()
     if form.converted and bytes_of_weights >= _MAX_BYTES:
@@ -348,8 +347,8 @@ def _compare(
             raise ValueError(
                 f"On images of {size} the exported model differs from Keras "
                 f"by {difference:.2g}{name and f' in {name!r}'}, and "
-                f"{limit:.2g} is allowed. Nothing was written; check=False "
-                "(--no-check) writes it without this comparison."
+                f"{limit:.2g} is allowed. Nothing was written; `check=False` "
+                "writes it without this comparison."
             )
         largest = max(largest, difference)
     logger.info(f"checked  difference {largest:.1e} at {size}")

@@ -91,7 +91,7 @@ def save(
     if existing and not overwrite:
         raise FileExistsError(
             f"{str(folder)!r} already has {', '.join(existing)}. Choose "
-            "another folder, or pass overwrite=True (--overwrite)."
+            "another folder, or pass `overwrite=True`."
         )
     checkpoint = open_checkpoint(source, layout, num_heads)
     model = converters.load(checkpoint, layout, **settings)

@@ -9,7 +9,7 @@ import re
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NoReturn, TypeVar
 
 from keras_vit.utils import logging
@@ -59,6 +59,26 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message} (--help lists all flags)\n")
 
 
+# An argument that a message of the library names, with or without a value.
+_ARGUMENT = re.compile(r"`(?P<name>[a-z_]+)(?:=(?P<value>[^`]*))?`")
+
+
+def with_flags(message: object, names: Collection[str]) -> str:
+    """Returns a message of the library in the flags of a program, of these
+    names: `overwrite=True` becomes --overwrite, `num_heads=3` --set num_heads=3."""
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = found["name"], found["value"]
+        if name in names:
+            text = "--" + {"layout": "from"}.get(name, name).replace("_", "-")
+            return text if value in (None, "True") else f"{text} {value}"
+        if "set" in names:
+            return f"--set {name}={'...' if value is None else value}"
+        return found[0]
+
+    return _ARGUMENT.sub(flag, str(message))
+
+
 def run_program(run: Callable[[Arguments], int], arguments: Arguments) -> int:
     """Calls `run(arguments)` and returns its exit status; 1 after an error, and
     130 after Ctrl-C.
@@ -67,11 +87,16 @@ def run_program(run: Callable[[Arguments], int], arguments: Arguments) -> int:
     """
     logging.show()
     escape_unprintable_output()
-    warnings.showwarning = _show
+    names = vars(arguments)
+
+    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        logger.warning("warning: %s", printable_lines(with_flags(message, names)))
+
+    warnings.showwarning = show
     try:
         return run(arguments)
     except (ValueError, OSError, ImportError) as error:
-        logger.error("error: %s", printable_lines(error))
+        logger.error("error: %s", printable_lines(with_flags(error, names)))
         return 1
     except MemoryError as error:
         logger.error(
@@ -105,14 +130,14 @@ def fill(text: str) -> str:
     return "\n".join(map(wrapper.fill, text.split("\n")))
 
 
-def _show(message: Warning | str, category: type[Warning], *where: Any) -> None:
-    logger.warning("warning: %s", printable_lines(message))
+def format_warnings(names: Collection[str]) -> None:
+    """Formats warnings, which are about data or flags of these names, without the
+    line of code."""
 
+    def text(message: Warning | str, category: type[Warning], *where: Any) -> str:
+        return f"warning: {printable_lines(with_flags(message, names))}\n"
 
-def format_warning(message: Warning | str, category: type[Warning], *where: Any) -> str:
-    """Formats a warning without the line of code, as `warnings.formatwarning`
-    of programs whose warnings are about data or flags."""
-    return f"warning: {printable_lines(message)}\n"
+    warnings.formatwarning = text
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, more: str = "") -> None:

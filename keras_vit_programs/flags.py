@@ -9,7 +9,6 @@ import signal
 import sys
 import types
 import typing
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -147,7 +146,7 @@ def parse_args(
     try:
         return config_class(**values)
     except ValueError as error:
-        parser.error(str(error))
+        parser.error(console.with_flags(error, values))
 
 
 def run(
@@ -165,12 +164,14 @@ def run(
     """
     show_log()
     console.escape_unprintable_output()
-    warnings.formatwarning = console.format_warning
     config = parse_args(config_class, description, argv)
+    names = vars(config)
+    console.format_warnings(names)
     try:
         main(config)
     except UserError as error:
-        logger.error("error: %s", console.printable_lines(error))
+        message = console.with_flags(error, names)
+        logger.error("error: %s", console.printable_lines(message))
         sys.exit(2)
     except Preempted as preempted:
         logger.info("\n%s", preempted)

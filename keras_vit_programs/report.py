@@ -9,7 +9,7 @@
   report_page.py ViT-B_16.npz
       the weights only: filters and positions
 
-The report is one self-contained page, report_page.html, with its figures as PNG
+The report is one self-contained page, report.html, with its figures as PNG
 files next to it: attention over images (Figure 6 of the paper), the attention
 maps of every head, the principal components of patches' features, the three
 panels of Figure 7, and the L2 norms of tokens. Of a detector, it has the

@@ -164,7 +164,7 @@ def test_existing_files_are_not_replaced(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "README.md").write_text("mine")
-    with pytest.raises(FileExistsError, match="README.md.*--overwrite"):
+    with pytest.raises(FileExistsError, match="README.md.*`overwrite=True`"):
         hub.save(run, folder)
     assert [path.name for path in folder.iterdir()] == ["README.md"]
     (folder / "notes.txt").write_text("mine")

@@ -10,6 +10,7 @@ import ast
 import collections
 import graphlib
 import pathlib
+import re
 from typing import NamedTuple
 
 import pytest
@@ -222,3 +223,40 @@ def test_no_import_cycle(label):
 @pytest.mark.parametrize("rule", [private_imports, wrong_order, frameworks, programs])
 def test_imports_follow_the_rules(rule):
     assert not list(rule())
+
+
+FLAG = re.compile(r"(^|[\s\"'`(:])--[a-z]{2}")
+
+
+def sources(top):
+    """Yields the syntax tree of each file of a package, with its path."""
+    for path in sorted((ROOT / top).rglob("*.py")):
+        yield path, ast.parse(path.read_text(), str(path))
+
+
+def test_the_library_speaks_of_arguments_and_programs_of_flags():
+    """Below the wall there are no flags, no argparse, no prints but that of the
+    logger, and no settings object without a type."""
+    found = []
+    for path, tree in sources(PACKAGE):
+        documentation = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and isinstance(node.body[0], ast.Expr)
+        }
+        for node in ast.walk(tree):
+            match node:
+                case ast.Constant(value=str(text)) if id(node) not in documentation:
+                    wrong = FLAG.search(text)
+                case ast.Import(names=names):
+                    wrong = any(name.name == "argparse" for name in names)
+                case ast.arg(arg="config", annotation=ast.Name(id="Any")):
+                    wrong = True
+                case ast.Call(func=ast.Name(id="print")):
+                    wrong = path.name != "logging.py"
+                case _:
+                    continue
+            if wrong:
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not found

@@ -77,8 +77,8 @@ class ImageSource:
         if AUGREG[options.augment][0]:
             if data.channels != 3:
                 raise ValueError(
-                    f"--augment {options.augment} is for images of 3 channels. "
-                    f"{data.name!r} has {data.channels}: use --augment none."
+                    f"`augment={options.augment}` is for images of 3 channels. "
+                    f"{data.name!r} has {data.channels}: use `augment=none`."
                 )
             augment = rand_augment(options.augment, options.image_size)
 
@@ -270,9 +270,8 @@ def unreadable(name: bytes) -> None:
     # TensorFlow hands on no text that is not UTF-8.
     shown = name.decode("utf-8", "replace")
     _fail(
-        f"This image cannot be read: {shown!r}. Remove it or convert it, or "
-        "leave such files out with --skip-bad-images (skip_bad_images=True in "
-        "Python)."
+        f"This image cannot be read: {shown!r}. Remove it or convert it, or leave "
+        "such files out with `skip_bad_images=True`."
     )
 
 
@@ -338,8 +337,8 @@ def check_label(label: Tensor, num_classes: int, dataset: str, split: str) -> Te
         _fail(
             f"The split {split} of {dataset} must have labels from 0 to "
             f"{num_classes - 1}, and images without a label have -1: evaluate "
-            "on another split with --test-split, such as --test-split "
-            f"validation. Received: {label}"
+            "on another split, such as `test_split=validation`. Received: "
+            f"{label}"
         )
 
     checked = tf.cond(

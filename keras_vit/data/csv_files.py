@@ -127,7 +127,7 @@ def from_csv(
     elif holdout:
         warn(
             f"{str(path)!r} has {len(splits['validation'])} validation images, "
-            f"which are those held out: --holdout {holdout:g} is not used."
+            f"which are those held out: `holdout={holdout:g}` is not used."
         )
     for part in ("validation", "test"):
         repeated = len(splits[part]) - len({names[i] for i in splits[part]})

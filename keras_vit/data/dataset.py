@@ -109,8 +109,8 @@ class PipelineOptions:
         defaults["erase"] = RandomErasing(0.0)
         if self.budget is not None and "protocol" in (names := tuple(names)):
             raise ValueError(
-                f"{source} has images of one size: leave out --max-tokens, or "
-                "the `TokenBudget`."
+                f"{source} has images of one size: leave out `max_tokens`, or the "
+                "`TokenBudget`."
             )
         for name in names:
             value, default = getattr(self, name), defaults[name]

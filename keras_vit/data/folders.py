@@ -74,9 +74,7 @@ def image_folder(
     skipped, a file that is no image."""
     root = pathlib.Path(name).expanduser()
     if not root.is_dir():
-        raise ValueError(
-            f"--dataset {name!r} is a file, and no CSV file by its name. {_LAYOUTS}"
-        )
+        raise ValueError(f"{name!r} is a file, and no CSV file by its name. {_LAYOUTS}")
     parts = _parts(root)
     whole = len(parts) == 1
     # A split leaves one image to train on if there are two or more.

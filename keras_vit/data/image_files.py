@@ -75,8 +75,7 @@ def validate_images(
             if defect := find_defect(path, thorough=False):
                 raise ValueError(
                     f"{str(path)!r} {defect} Remove it or convert it, or use "
-                    "--skip-bad-images (skip_bad_images=True in Python), which "
-                    "leaves out all such files."
+                    "`skip_bad_images=True`, which leaves out all such files."
                 )
         return set(paths), 0
     # Threads, because decoding releases Python's global interpreter lock.

@@ -146,10 +146,9 @@ def _from_folder(folder: pathlib.Path, ignore: int) -> ImageDataset:
         names = tuple(x.strip() for x in lines if x.strip())
     if 0 < ignore < len(names):
         raise ValueError(
-            f"{path} names the classes 0 to {len(names) - 1}: `ignore` "
-            "(--ignore-value), the value of pixels without a class, must be "
-            "another number, such as -1 if there are none. Received: "
-            f"ignore={ignore}, which is {names[ignore]!r}"
+            f"{path} names the classes 0 to {len(names) - 1}: `ignore`, the value "
+            "of pixels without a class, must be another number, such as -1 if there "
+            f"are none. Received: ignore={ignore}, which is {names[ignore]!r}"
         )
     check = functools.partial(_count_classes, ignore=ignore, names=names)
     counts = {part: collections.Counter() for part in parts}
@@ -275,7 +274,7 @@ def _check_classes(
                 f"or more classes. Received: {classes}, and {ignored:.1%} of "
                 f"the training pixels have the value {ignore}, and so no "
                 "class: write numbers of classes from 0 into the masks, or "
-                "give the value without a class as `ignore` (--ignore-value)"
+                "give the value without a class as `ignore`"
             )
     missing = [
         name for i, name in enumerate(names) if i == ignore or not counts["train"][i]

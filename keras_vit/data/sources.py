@@ -53,13 +53,13 @@ def load_dataset(
     has_files = path.exists() and name != "digits"
     if test_split is not None and (name == "digits" or has_files):
         raise ValueError(
-            "--test-split is for data sets in TFDS. Received: "
-            f"{test_split!r} with --dataset {name!r}"
+            f"`test_split` is for data sets in TFDS. Received: {test_split!r} "
+            f"with the data set {name!r}"
         )
     if skip_bad_images and not has_files:
         raise ValueError(
-            "--skip-bad-images is for a folder or CSV file of images. There is "
-            f"no folder or file {name!r}: leave the flag out, or give one."
+            "`skip_bad_images` is for a folder or CSV file of images. There is no "
+            f"folder or file {name!r}: leave it out, or give one."
         )
     if name == "digits":
         return digits(holdout)

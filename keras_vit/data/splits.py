@@ -38,7 +38,7 @@ def parse_holdout(name: str, holdout: float | str | None) -> float:
         fraction = math.nan
     if not 0 <= fraction < 1:
         raise ValueError(
-            "--holdout must be a fraction of the training images from 0 to "
+            "`holdout` must be a fraction of the training images from 0 to "
             f"below 1, or 'paper'. Received: {holdout!r}"
         )
     return fraction

@@ -248,7 +248,7 @@ def choose_test_split(
     note = "" if unlabeled is None else ", whose images in 'test' have no label"
     raise ValueError(
         f"{name!r} must have a split {' or '.join(map(repr, known))} with "
-        "labels to evaluate on, or another one, named by --test-split. Its "
+        "labels to evaluate on, or another one, named by `test_split`. Its "
         f"splits are: {', '.join(map(repr, splits)) or 'none'}{note}."
     )
 
@@ -295,7 +295,7 @@ def unknown_dataset_error(name: str, known: Sequence[str] = ()) -> ValueError:
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
     return ValueError(
         f"There is no folder or file {name!r}, and TFDS has no dataset of "
-        f"that name.{hint} --dataset takes 'digits', a name in TFDS such as "
+        f"that name.{hint} A data set is 'digits', a name in TFDS such as "
         "'cifar10', a folder, or a CSV file of paths and labels."
     )
 

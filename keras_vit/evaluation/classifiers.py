@@ -230,7 +230,7 @@ def _load(
     if patch_size is not None:
         if checkpoint.family != "vit":
             raise ValueError(
-                "--patch-size is for Vision Transformers, whose patches are "
+                "`patch_size` is for Vision Transformers, whose patches are "
                 f"cut from the image. Received: {checkpoint.path!r}, which is "
                 f"a {'BiT' if checkpoint.family == 'bit' else 'hybrid'}. "
                 "Leave it out."
@@ -265,8 +265,8 @@ def num_classes_of(trained: LoadedClassifier) -> int:
     if head_of(trained.model) is None or trained.model.output.ndim != 2:
         raise ValueError(
             f"The model {trained.model.name!r} has no classification head. "
-            "Train one with recipes/finetune_cifar.py --weights, or evaluate "
-            "the features with recipes/few_shot.py --weights."
+            "Train one, as recipes/finetune_cifar.py does, or evaluate the features, "
+            "as recipes/few_shot.py does."
         )
     return trained.model.output.shape[-1]
 
@@ -365,9 +365,8 @@ def match_class_names(
     count, wanted = num_classes_of(trained), data.class_names
     known = trained.class_names
     remedy = (
-        "Name the classes as in training, evaluate on what the model was "
-        "trained on, or train a head: recipes/finetune_cifar.py --dataset "
-        f"{data.name} --weights ..."
+        "Name the classes as in training, evaluate on what the model was trained "
+        f"on, or train a head on {data.name!r}: recipes/finetune_cifar.py does."
     )
     # WordNet identifiers, as ImageNet's folders have.
     are_ids = all(re.fullmatch(r"n\d{8}", name) for name in wanted)

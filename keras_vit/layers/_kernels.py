@@ -10,7 +10,6 @@ and 6: 1.30 s instead of 1.46, 0.405 instead of 0.423).
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 from keras import ops
@@ -103,7 +102,7 @@ class _Projection(keras.Layer):
         self,
         mode: str | None = None,
         type_check: bool = True,
-        config: Any = None,
+        config: object = None,
     ) -> None:
         # With its type check, Keras refuses to quantize a subclass.
         return super().quantize(mode, type_check=False, config=config)

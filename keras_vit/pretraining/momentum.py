@@ -117,7 +117,7 @@ class MomentumModel(PretrainingModel):
             )
 
 
-def _float32(config: Any) -> Any:
+def _float32(config: object) -> Any:
     """Returns a config of layers whose variables are not in half precision.
 
     Averages need it: in bfloat16, a momentum of 0.999 is rounded to 1.

@@ -38,10 +38,9 @@ def check_same_run(
     ]
     if differing:
         raise ValueError(
-            f"{str(path)!r} is of another run: {'; '.join(differing)}. To "
-            "resume it, repeat its command, with its values of these as flags "
-            "if another version had other defaults; or begin a new run in "
-            "another folder or with --overwrite."
+            f"{str(path)!r} is of another run: {'; '.join(differing)}. To resume "
+            "it, give its values of these; or begin a new run in another folder, or "
+            "with `overwrite=True`."
         )
 
 

@@ -176,11 +176,10 @@ class Checkpoint:
         if missing := self.missing(explicit):
             raise ValueError(
                 f"{self.path!r} holds weights only and does not store "
-                f"{', '.join(missing)}. Pass them; or pass `layout=` to "
-                "`converters.load` (--from on the command line), with the code "
-                "base that the weights were made for: 'vit_jax' for the "
-                "defaults of this package, 'timm', ...; or build the model "
-                "that was saved and call its `load_weights`."
+                f"{', '.join(missing)}. Pass them; or pass `layout`, the code base "
+                "that the weights were made for: 'vit_jax' for the defaults of this "
+                "package, 'timm', ...; or build the model that was saved and call "
+                "its `load_weights`."
             )
 
     def build_arguments_with(self, overrides: Config) -> Config:

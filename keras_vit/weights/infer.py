@@ -366,10 +366,7 @@ def infer_num_heads(
         return num_heads
     hidden_size = kernel.shape[0]
     divisors = [n for n in range(1, hidden_size + 1) if hidden_size % n == 0]
-    remedy = (
-        "Give `num_heads` (`--set num_heads=N` on the command line). Possible: "
-        f"{', '.join(map(str, divisors))}."
-    )
+    remedy = f"Give `num_heads`. Possible: {', '.join(map(str, divisors))}."
     if num_heads is not None:
         if num_heads not in divisors:
             raise ValueError(
@@ -429,8 +426,8 @@ def warn_if_heads_ambiguous(
         return
     warn(
         f"{str(target)!r} cannot store that it has {heads} heads of "
-        f"{hidden_size // heads} channels each. Give num_heads={heads} when it "
-        f"is read (`--set num_heads={heads}` on the command line)."
+        f"{hidden_size // heads} channels each. Give `num_heads={heads}` when it "
+        f"is read."
     )
 
 

@@ -38,13 +38,12 @@ def report(
         checkpoint = open_checkpoint(path, layout, 1, finite=False)
         arguments["num_heads"] = "?"
         reason = str(error).partition(". ")[2]
-        ambiguities.append(f"num_heads: {reason} (--set num_heads=...)")
+        ambiguities.append(f"num_heads: {reason}")
     missing = checkpoint.missing(arguments)
     if missing:
         ambiguities.append(
-            f"{', '.join(missing)}: not stored in the file. Give them with "
-            "--set, or with --from the layout whose code the weights are "
-            "for"
+            f"{', '.join(missing)}: not stored in the file. Give them, or "
+            "`layout`, the code base that the weights are for"
         )
     if is_keras(path):
         arrays = checkpoint.weights
@@ -52,8 +51,8 @@ def report(
     if "pooling" not in arguments and (checkpoint.may_read_first_patch(inferred)):
         ambiguities.append(
             "pooling: 'gap', the mean of the patches, or 'first_patch', "
-            'big_vision\'s pool_type="0", have the same arrays (--set '
-            "pooling=first_patch)"
+            'big_vision\'s pool_type="0", have the same arrays '
+            "(`pooling=first_patch`)"
         )
     ambiguities += [
         f"{name}: not stored, and taken to be {assumption} (--set {name}=...)"
@@ -96,8 +95,8 @@ def _infer(checkpoint: Checkpoint, arguments: Config, ambiguities: list[str]) ->
                 f"({n}, {count // n})" for n in range(1, count + 1) if count % n == 0
             ]
             ambiguities.append(
-                f"grid_size: {count} positions are no square. Give --set "
-                f"grid_size=(rows,columns). Possible: {', '.join(grids)}"
+                f"grid_size: {count} positions are no square. Give "
+                f"`grid_size=(rows,columns)`. Possible: {', '.join(grids)}"
             )
     return {**inferred, **arguments}
 

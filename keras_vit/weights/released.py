@@ -78,7 +78,7 @@ def resolve_weights(
         raise ValueError(
             f"The weights {weights!r} are of one of: {', '.join(variants)}. "
             f"Build it by name, keras_vit.{variants[0]}(weights={weights!r}), "
-            "or in a recipe with `--model`."
+            "or give its `model` to a program."
         )
     if variant not in variants:
         raise ValueError(

@@ -108,7 +108,6 @@ def check_writable(target: pathlib.Path, layout: str) -> None:
     if target.suffix == "" and not split(layout)[0].folder_files:
         raise ValueError(
             f"{str(target)!r} has no suffix, so that it is a folder, which "
-            'only layout="huggingface" and layout="keras_hub" (--to '
-            "huggingface or --to keras_hub) can be written to. Received: "
-            f"layout={layout!r}"
+            'only layout="huggingface" and layout="keras_hub" can be written to. '
+            f"Received: layout={layout!r}"
         )

@@ -87,7 +87,7 @@ def test_report_contents(photos, tmp_path, capsys):
     out = tmp_path / "report"
     assert run(MODEL, photos, "--out", out) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"wrote .*report_page.html \(\d+ kB\)", printed)
+    assert re.search(r"wrote .*report.html \(\d+ kB\)", printed)
     files = {path.name for path in out.iterdir()}
     assert files == {*FIGURES, "report.html"}
     page = Page(out / "report.html")

@@ -87,7 +87,7 @@ def test_holdout_adds_a_validation_split(data):
             assert min(np.bincount(labels)) >= 13
             validation = {image.tobytes() for image in images}
     assert not validation & {image.tobytes() for image in images}
-    with pytest.raises(ValueError, match="--holdout must be a fraction"):
+    with pytest.raises(ValueError, match="`holdout` must be a fraction"):
         keras_vit.data.load_dataset("digits", holdout=1.0)
     with pytest.raises(ValueError, match="'digits' has no validation images"):
         data.validation(**options)
@@ -96,7 +96,7 @@ def test_holdout_adds_a_validation_split(data):
 @pytest.mark.parametrize(
     "split, options, words",
     [
-        ("train", {"augment": "medium1"}, "use --augment none .*'medium1'"),
+        ("train", {"augment": "medium1"}, "use `augment=none`.*'medium1'"),
         ("train", {"erase": 0.5}, "erase"),
         ("test", {"protocol": "vit_jax"}, "--protocol simple .*'vit_jax'"),
         *(

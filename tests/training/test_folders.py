@@ -188,7 +188,7 @@ def test_error_in_a_batch_names_the_damaged_image(photos, name, protocol):
     text = explain_error(error.value, None, checkpoints)
     shown = str(photos / "cat" / name.replace("\udce9", "\ufffd"))
     assert f"cannot be read: {shown!r}" in text
-    assert "--skip-bad-images" in text and "after step 7. Go on." in text
+    assert "`skip_bad_images=True`" in text and "after step 7. Go on." in text
 
 
 def test_bad_images_are_reported_or_skipped(photos):
@@ -201,7 +201,7 @@ def test_bad_images_are_reported_or_skipped(photos):
         put(photos / "cat" / name, content)
         with pytest.raises(ValueError, match=words) as error:
             load(str(photos))
-        assert "--skip-bad-images" in str(error.value)
+        assert "`skip_bad_images=True`" in str(error.value)
         assert "\n" not in str(error.value)
         (photos / "cat" / name).unlink()
     put(photos / "cat" / "half.jpg", half("JPEG"))

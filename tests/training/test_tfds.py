@@ -314,7 +314,7 @@ def test_unlabelled_splits_are_not_evaluated(name, splits, expected):
         return tfds_sets.choose_test_split(name, name, splits, split)
 
     if expected is None:
-        with pytest.raises(ValueError, match="--test-split.*have no label"):
+        with pytest.raises(ValueError, match="`test_split`.*have no label"):
             choose(None)
     else:
         assert choose(None) == expected
@@ -325,5 +325,5 @@ def test_unlabelled_splits_are_not_evaluated(name, splits, expected):
     ):
         with pytest.raises(ValueError, match=words):
             choose(split)
-    with pytest.raises(ValueError, match="--test-split is for data sets"):
+    with pytest.raises(ValueError, match="`test_split` is for data sets"):
         keras_vit.data.load_dataset("digits", test_split="validation")

@@ -53,8 +53,7 @@ def check_new(path: pathlib.Path, overwrite: bool) -> None:
     """Raises an `OSError` if a path is not new, or its folder is missing."""
     if path.exists() and not overwrite:
         raise FileExistsError(
-            f"{str(path)!r} exists. Choose another name, or pass "
-            "`overwrite=True` (`--overwrite` on the command line)."
+            f"{str(path)!r} exists. Choose another name, or pass `overwrite=True`."
         )
     if not path.parent.is_dir():
         raise FileNotFoundError(

@@ -288,7 +288,7 @@ def write_folder(
     if existing and not overwrite:
         raise FileExistsError(
             f"{str(folder)!r} already has {', '.join(existing)}. Choose "
-            "another folder, or pass overwrite=True (--overwrite)."
+            "another folder, or pass `overwrite=True`."
         )
     folder.mkdir(parents=True, exist_ok=True)
     for name, part in files.items():
