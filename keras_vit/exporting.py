@@ -102,7 +102,7 @@ def export(
         size = size, size
     loaded: Any = model
     if not isinstance(model, keras.Model):
-        loaded = load_model(model, None, {}, size, form)
+        loaded = read_model(model, None, {}, size, form)
     loaded = _in_float32(loaded)
     shape = _check_model(form, loaded, batch_size, size)
     names = getattr(loaded, "class_names", None)
@@ -137,7 +137,7 @@ def export(
     return path
 
 
-def load_model(
+def read_model(
     path: StrPath,
     layout: str | None,
     settings: Config,

@@ -40,7 +40,7 @@ Exit status: 0 done, 1 error, 2 wrong usage.
 import argparse
 from pathlib import Path
 
-from keras_vit.exporting import FORMATS, check_target, export, load_model
+from keras_vit.exporting import FORMATS, check_target, export, read_model
 from keras_vit.utils.logging import logger
 from keras_vit_programs import console
 
@@ -53,7 +53,7 @@ def _run(a: argparse.Namespace) -> int:
     form = check_target(Path(a.target).expanduser(), a.format, a.overwrite)
     logger.info(f"reading  {a.model}")
     export(
-        load_model(a.model, a.layout, settings, size, form),
+        read_model(a.model, a.layout, settings, size, form),
         a.target,
         a.format,
         image_size=size,

@@ -36,8 +36,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 
 import keras_vit
-from keras_vit import detection, evaluation, training
+from keras_vit import detection, evaluation
 from keras_vit.schedules import warmup_cosine
+from keras_vit.training.freezing import freeze_weights
 from keras_vit_programs import building, curves, flags, run_folder, runs, setup, sizes
 
 # Options of FCOS for digits and stamps, whose objects are large in the image.
@@ -181,7 +182,7 @@ def build_model(config, data):
         **(HYBRID if config.model == "compact-hybrid" else {}),
     )
     if config.train == "head":
-        training.freeze_weights(encoder)
+        freeze_weights(encoder)
     names = data.class_names
     if config.head == "fcos":
         options = LARGE if config.dataset == "digits" else {}

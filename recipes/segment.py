@@ -43,6 +43,7 @@ from keras_vit.distribution import get_strategy
 from keras_vit.evaluation import confusion_matrix, mean_iou, plot_segmentation
 from keras_vit.schedules import warmup_cosine
 from keras_vit.segmentation import LinearSegmenter, MeanIoU
+from keras_vit.training.freezing import freeze_weights
 from keras_vit_programs import (
     building,
     curves,
@@ -228,7 +229,7 @@ def build_model(config, data):
     # The two classes are those of a head that is not used.
     encoder = build_encoder(config, config.input_shape(data.channels), 2)
     if config.train != "all":
-        training.freeze_weights(encoder)
+        freeze_weights(encoder)
     classes = len(data.class_names)
     return LinearSegmenter(encoder, classes, config.blocks, config.dropout)
 

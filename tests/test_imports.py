@@ -225,7 +225,7 @@ def test_imports_follow_the_rules(rule):
     assert not list(rule())
 
 
-FLAG = re.compile(r"(^|[\s\"'`(:])--[a-z]{2}")
+FLAG = re.compile(r"(^|[\s\"'`(:])--([a-z]{2}|$)")
 
 
 def sources(top):

@@ -63,7 +63,7 @@ class PipelineOptions:
             value = getattr(self, name)
             if value not in known:
                 raise ValueError(
-                    f"There is no {name} {value!r}. --{name} takes: {', '.join(known)}."
+                    f"There is no {name} {value!r}. `{name}` takes: {', '.join(known)}."
                 )
         for name, least, most in (
             ("mixup", 0, 1),
@@ -118,7 +118,7 @@ class PipelineOptions:
                 default = getattr(default, "probability", default)
                 raise ValueError(
                     f"{source} has its own way to make images and labels: use "
-                    f"--{name.replace('_', '-')} {default} (the default). "
+                    f"`{name}={default}` (the default). "
                     f"Received: {name}={value!r}"
                 )
 

@@ -55,7 +55,7 @@ def report(
             "(`pooling=first_patch`)"
         )
     ambiguities += [
-        f"{name}: not stored, and taken to be {assumption} (--set {name}=...)"
+        f"{name}: not stored, and taken to be {assumption}; give `{name}` otherwise"
         for name, assumption in checkpoint.assumed(arguments).items()
     ]
     count = sum(array.size for array in arrays.values())

@@ -14,6 +14,7 @@ import pytest
 import keras_vit
 from keras_vit import exporting
 from keras_vit.layers import _kernels
+from keras_vit_programs import export as export_program
 from keras_vit_programs.building import build_model
 from tests.small import bit, hybrid, images, randomize, tiny
 
@@ -44,7 +45,7 @@ def export(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):
-        status = exporting.main([str(x) for x in arguments])
+        status = export_program.main([str(x) for x in arguments])
         captured = capsys.readouterr()
         return status, captured.out + captured.err
 
@@ -403,7 +404,7 @@ def test_wrong_targets_are_refused(case, export, model):
 )
 def test_wrong_flags_exit_with_2(flags):
     with pytest.raises(SystemExit) as stopped:
-        exporting.main(["model.keras", "a.onnx", *flags])
+        export_program.main(["model.keras", "a.onnx", *flags])
     assert stopped.value.code == 2
 
 

@@ -13,9 +13,10 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit import downloads, exporting, inspection, web
+from keras_vit import downloads, inspection, web
 from keras_vit.inspection.images import read_images
 from keras_vit.layers import ImagePreprocessing
+from keras_vit_programs import export as export_program
 from tests import server
 from tests.small import randomize, tiny
 
@@ -120,7 +121,7 @@ def test_the_program_writes_a_run_in_int8(runtime, tmp_path, monkeypatch):
     sizes = []
     for flag in ("--int8-weights", "--no-check"):
         given = ["model.keras", "page", "--to", "web", "--image-size", "8"]
-        assert exporting.main([*given, "--overwrite", flag]) == 0
+        assert export_program.main([*given, "--overwrite", flag]) == 0
         weights = pathlib.Path("page/weights.bin")
         sizes.append(weights.stat().st_size)
     # Each weight is stored once, and biases and norms stay in float32.

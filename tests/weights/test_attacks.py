@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import exporting
 from keras_vit.data.huggingface import to_pixels
 from keras_vit.data.masks import read_image
 from keras_vit.downloads import cache
@@ -29,6 +28,7 @@ from keras_vit.weights import open_checkpoint
 from keras_vit.weights.files import archives, read
 from keras_vit.weights.files import torch as torch_files
 from keras_vit_programs import convert
+from keras_vit_programs import export as export_program
 from keras_vit_programs import report as report
 from tests import attacks, server
 from tests.fuzzing.readers import tiny_model
@@ -70,7 +70,7 @@ BUILDERS = {
     "load": keras_vit.converters.load,
     "pretraining.load": keras_vit.pretraining.load,
     "classifier": lambda path: load_classifier(str(path)),
-    "export": program(exporting.main, "out.onnx"),
+    "export": program(export_program.main, "out.onnx"),
     "hub": program(convert.main, "hub", "--to", "hub"),
     "hub.save": lambda path: keras_vit.hub.save(path, "hub"),
     "report": program(report.main, "--out", "report"),
