@@ -225,7 +225,8 @@ def test_imports_follow_the_rules(rule):
     assert not list(rule())
 
 
-FLAG = re.compile(r"(^|[\s\"'`(:])--([a-z]{2}|$)")
+# Also at the end of a part of a formatted string, where its name follows.
+FLAG = re.compile(r"(^|[\s\"'`(:])--[a-z]{2}|[\s\"'`(:]--$")
 
 
 def sources(top):

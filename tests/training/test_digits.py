@@ -98,7 +98,7 @@ def test_holdout_adds_a_validation_split(data):
     [
         ("train", {"augment": "medium1"}, "use `augment=none`.*'medium1'"),
         ("train", {"erase": 0.5}, "erase"),
-        ("test", {"protocol": "vit_jax"}, "--protocol simple .*'vit_jax'"),
+        ("test", {"protocol": "vit_jax"}, "`protocol=simple` .*'vit_jax'"),
         *(
             ("train", {"image_size": size}, r"\(height, width\)")
             for size in ((8,), (8, 0), 8.0)
