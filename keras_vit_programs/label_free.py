@@ -1,8 +1,9 @@
-"""Pre-training without labels: models, initial weights, callbacks."""
+"""Pre-training without labels: models, initial weights, warnings, pictures."""
 
+import itertools
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -12,12 +13,13 @@ from keras_vit import inspection, pretraining
 from keras_vit.converters import save, write_keras
 from keras_vit.models import weights_by_path
 from keras_vit.schedules import CosineSchedule
-from keras_vit.training.callbacks import Logs, completed_steps
+from keras_vit.training.callbacks import Logs, Row
 from keras_vit.utils.files import atomic_write
 from keras_vit.utils.logging import logger
 from keras_vit.utils.types import Array
 from keras_vit_programs.building import build_model, lossless_layout
 from keras_vit_programs.curves import pixel_range, plot_grid, unit_range
+from keras_vit_programs.rows import Recorder
 from keras_vit_programs.sizes import COMPACT
 
 # Mean of the metric `teacher_diversity` over an interval, below which the
@@ -257,73 +259,57 @@ def save_momentum_model(
     save(encoder, output / "encoder.npz", layout, overwrite=True)
 
 
-class ReportCollapse(keras.callbacks.Callback):
-    """Warns once if the outputs of the teacher no longer depend on the image.
+def collapse_step(rows: Sequence[Row], after: int) -> int | None:
+    """Returns the step at which the outputs of the teacher no longer depend on
+    the image, or None.
 
-    After each interval between two evaluations it reads the metric
-    `teacher_diversity`, which is 0 if the outputs for all images are the same.
-    DINO begins with outputs that are almost the same: a model has collapsed if
-    the diversity is low in two successive intervals that end `after` this step.
-    The attribute `step` is that at which collapse was found, or None.
+    The metric `teacher_diversity` is 0 if the outputs for all images are the
+    same. DINO begins with outputs that are almost the same: a model has
+    collapsed if the diversity is low in two successive intervals between
+    evaluations that end `after` a step.
     """
+    low = [
+        row["train_teacher_diversity"] < COLLAPSED and row["step"] > after
+        for row in rows
+    ]
+    pairs = zip(rows[1:], itertools.pairwise(low), strict=True)
+    return next((row["step"] for row, both in pairs if all(both)), None)
 
-    def __init__(self, after: int = 0) -> None:
-        super().__init__()
-        self._after, self._was_low, self.step = after, False, None
 
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        diversity, step = logs["teacher_diversity"], completed_steps(self.model)
-        is_low = diversity < COLLAPSED and step > self._after
-        if is_low and self._was_low and self.step is None:
-            self.step = step
+def report_collapse(after: int) -> Callable[[Recorder, Row], None]:
+    """Returns a sink that warns once of a `collapse_step`."""
+
+    def report(recorder: Recorder, row: Row) -> None:
+        if collapse_step(recorder.rows, after) == row["step"]:
             logger.warning(
                 "collapse: the teacher has the same output for all images at "
                 "step %d (diversity %.4f of 1, less than %g). Against it help "
                 "centering, a lower --teacher-temperature, a higher "
                 "--teacher-momentum, a lower learning rate and larger batches.",
-                step,
-                diversity,
+                row["step"],
+                row["train_teacher_diversity"],
                 COLLAPSED,
             )
-        self._was_low = is_low
+
+    return report
 
 
-class Pictures(keras.callbacks.Callback):
-    """Plots rows of images by name, which a function of the model returns,
-    every few micro-batches and after the last, as `step-*.png` in a folder."""
+def draw_pictures(
+    rows: Callable[[Any], dict[str, Array]], folder: pathlib.Path, every: int
+) -> Callable[[Recorder, Logs], None]:
+    """Returns a function for `Recorder.watchers`, which plots rows of images by
+    name, as a function of the model returns them, every few steps and after the
+    last, as `step-*.png` in a folder."""
 
-    def __init__(
-        self,
-        rows: Callable[[Any], dict[str, Array]],
-        folder: pathlib.Path,
-        every: int,
-        micro_batches: int = 1,
-    ) -> None:
-        super().__init__()
-        self._rows, self._folder, self._every = rows, folder, every
-        self._micro_batches, self._count, self._last = micro_batches, 0, None
+    def draw(recorder: Recorder, logs: Logs) -> None:
+        step = recorder.step
+        if step % every == 0 or step == recorder.steps:
+            model: Any = recorder.model
+            if hasattr(model, "jax_state_sync"):
+                model.jax_state_sync()
+            plot_grid(rows(model), folder / f"step-{step:08}.png", f"step {step}")
 
-    def on_train_begin(self, logs: Logs = None) -> None:
-        # A resumed run starts at the step of its checkpoint.
-        self._count = completed_steps(self.model) * self._micro_batches
-
-    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        self._count += 1
-        if self._count % self._every == 0:
-            self._plot_once()
-
-    def on_train_end(self, logs: Logs = None) -> None:
-        self._plot_once()
-
-    def _plot_once(self) -> None:
-        if self._last == self._count:
-            return
-        self._last = self._count
-        if hasattr(self.model, "jax_state_sync"):
-            self.model.jax_state_sync()
-        step = self._count // self._micro_batches
-        path = self._folder / f"step-{step:08}.png"
-        plot_grid(self._rows(self.model), path, f"step {step}")
+    return draw
 
 
 def attention_rows(model: Any, images: Array, mode: str) -> dict[str, Array]:

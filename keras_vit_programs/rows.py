@@ -1,4 +1,8 @@
-"""Keras callbacks: metrics file, early stopping, progress, TensorBoard, EMA."""
+"""What a run does with its evaluations: metrics file, log, curves, stopping.
+
+At each evaluation, `Recorder` makes a row of metrics and calls functions with
+it, its sinks.
+"""
 
 import csv
 import datetime
@@ -7,197 +11,188 @@ import pathlib
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import keras
 
-from keras_vit.training.callbacks import Logs, selection_score
+from keras_vit.training import ResumableCheckpoint
+from keras_vit.training.callbacks import Logs, Row, selection_score
 from keras_vit.utils.files import atomic_write, log_os_errors
 from keras_vit.utils.logging import logger
-from keras_vit.utils.types import StrPath
+from keras_vit_programs.curves import plot_learning_curves
 
 # What a line shows, by the split, or "", and the title of its column.
 Cells: TypeAlias = dict[tuple[str, str], str]
 
 
-class CSVMetrics(keras.callbacks.Callback):
-    """Writes one row of `metrics.csv` at each evaluation of `model.fit`.
+class Recorder(ResumableCheckpoint):
+    """The callback of a run that counts its steps, hands the row of each
+    evaluation to `sinks`, and saves checkpoints.
 
-    A row holds the loss and every metric that the model is compiled with, as
-    means over the steps since the previous row. It is on disk before training
-    continues. The callback may be used in several calls of `fit`, over which
-    it counts steps continuously.
+    The metrics of a row are means over the steps since the previous row. It
+    also has the learning rate and the speed.
 
     Args:
-        path: Path of the file, which is replaced; None for no file.
+        folder: Path of the folder of the checkpoints.
+        every: Integer. Steps between two checkpoints.
+        fingerprint: Dict of the settings that must be equal to resume.
         batch_size: Integer. Images per step.
-        learning_rate: Function of the step, such as a Keras schedule.
-        rows: List of dicts. The rows of the run that is resumed. New rows are
-            appended to this list.
-        step: Integer. The step to resume from, counted in micro-batches.
-        micro_batches: Integer. Number of micro-batches per step: Keras calls
-            the callback once for each of them.
-        split: "test" or "validation". The split that is evaluated on.
+        **options: Further arguments of `ResumableCheckpoint`.
 
     Attributes:
-        rows: List of dicts, one per evaluation.
+        learning_rate: Function of the step, such as a Keras schedule.
+        sinks: List of functions of the recorder and a row of `metrics.csv`,
+            which are called after each evaluation.
+        watchers: List of functions of the recorder and the metrics so far,
+            which are called after each step.
     """
 
     def __init__(
         self,
-        path: StrPath | None,
+        folder: pathlib.Path,
+        every: int,
+        fingerprint: dict[str, Any],
         batch_size: int,
-        learning_rate: Callable[[int], Any],
-        rows: list[dict[str, Any]] | None = None,
-        step: int = 0,
-        micro_batches: int = 1,
-        split: str = "test",
+        **options: Any,
     ) -> None:
-        super().__init__()
-        self._micro_batches = micro_batches
-        self.rows = [] if rows is None else rows
-        self._path = None if path is None else pathlib.Path(path)
-        self._batch_size = batch_size
-        self._learning_rate = learning_rate
-        self._step = self._first_step = step
-        self._seconds = 0.0
-        self._split = split
-        self._write()
+        super().__init__(folder, every, fingerprint, **options)
+        self.batch_size = batch_size
+        self.learning_rate: Callable[[int], Any] = float
+        self.sinks: list[Callable[[Recorder, Row], None]] = []
+        self.watchers: list[Callable[[Recorder, Logs], None]] = []
+        self._is_compiled = False
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        self._timed_from, self._started = self._step, time.perf_counter()
+        super().on_epoch_begin(epoch, logs)
+        self._measure_from_here()
 
-    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        self._step += 1
-        is_only_step = self.params["steps"] == 1
-        if self._step == self._first_step + 1 and not is_only_step:
-            # The first step includes compilation, so that the speed is measured
-            # from its end.
-            self._timed_from, self._started = self._step, time.perf_counter()
+    def _measure_from_here(self) -> None:
+        self._from, self._started, self._ended = self.step, time.perf_counter(), None
+
+    def on_step_end(self, logs: Logs) -> None:
+        # The first step includes compilation: if others follow, the speed is
+        # measured from its end.
+        if not self._is_compiled and self.params["steps"] > self.accumulate:
+            self._measure_from_here()
+        self._is_compiled = True
+        for watch in self.watchers:
+            watch(self, logs)
 
     def on_test_begin(self, logs: Logs = None) -> None:
-        self._seconds = time.perf_counter() - self._started
+        self._ended = time.perf_counter()
 
-    @property
-    def fractional_step(self) -> float:
-        """Float. Completed steps, with the fraction of the current one."""
-        return self._step / self._micro_batches
-
-    def now(self, logs: Logs) -> dict[str, Any]:
-        """Returns a row for the current interval, without an evaluation."""
-        return self._row(logs, time.perf_counter() - self._started)
-
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        row = self._row(logs, self._seconds)
-        self.rows.append(row)
-        self._write()
-
-    def _write(self) -> None:
-        """Writes all rows: earlier ones may be missing if the disk was full."""
-        if self._path is None:
-            return
-        with (
-            log_os_errors(self._path.name),
-            atomic_write(self._path) as temporary,
-            open(temporary, "w", newline="") as file,
-        ):
-            if self.rows:
-                csv.writer(file).writerow(self.rows[0])
-            for row in self.rows:
-                step, *values = row.values()
-                cells = (f"{value:.6g}" for value in values)
-                csv.writer(file).writerow([step, *cells])
-
-    def _row(self, logs: Logs, seconds: float) -> dict[str, Any]:
-        images = (self._step - self._timed_from) * self._batch_size
-        step = self._step // self._micro_batches
+    def row(self, logs: Logs) -> Row:
+        """Returns the row of the current interval, of which the evaluation may
+        be missing."""
         # The last update used the learning rate at the step before it.
-        rate = self._learning_rate(max(0, step - 1))
-        # The loss is first, and what callbacks measured is last.
-        order = sorted(logs, key=lambda name: name not in ("loss", "val_loss"))
-        parts = {"train": {}, self._split: {}}
-        for name in order:
-            split = self._split if name.startswith("val_") else "train"
-            parts[split][name.removeprefix("val_")] = logs[name]
-        values = {
-            f"{split}_{name}": value
-            for split, found in parts.items()
-            for name, value in found.items()
-        }
-        values["learning_rate"] = keras.ops.convert_to_numpy(rate)
-        values["images_per_second"] = images / self._micro_batches / seconds
-        row = {name: float(value) for name, value in values.items()}
-        return {"step": step, **row}
+        rate = keras.ops.convert_to_numpy(self.learning_rate(self.step - 1))
+        images = (self.step - self._from) * self.batch_size
+        seconds = (self._ended or time.perf_counter()) - self._started
+        measured = {"learning_rate": float(rate), "images_per_second": images / seconds}
+        return super().row(logs) | measured
+
+    def record(self, row: Row) -> None:
+        super().record(row)
+        for sink in self.sinks:
+            sink(self, row)
 
 
-class StopEarly(keras.callbacks.Callback):
-    """Stops the training after `patience` successive evaluations without a
-    better `selection_score`.
+def write_rows(rows: Sequence[Row], path: pathlib.Path) -> None:
+    """Writes all rows of `metrics.csv`: earlier ones may be missing if the disk
+    was full."""
+    with (
+        log_os_errors(path.name),
+        atomic_write(path) as temporary,
+        open(temporary, "w", newline="") as file,
+    ):
+        if rows:
+            csv.writer(file).writerow(rows[0])
+        for row in rows:
+            step, *values = row.values()
+            csv.writer(file).writerow([step, *(f"{value:.6g}" for value in values)])
 
-    Unlike Keras's `EarlyStopping`, it decides by all rows of the run, so that a
-    run that resumes stops at the same step.
+
+def draw_curves(path: pathlib.Path, title: str) -> Callable[[Recorder, Row], None]:
+    """Returns a sink that draws `curves.png`, at most every 20 seconds."""
+    drawn = time.perf_counter()
+
+    def draw(recorder: Recorder, row: Row) -> None:
+        nonlocal drawn
+        if time.perf_counter() - drawn > 20:
+            drawn = time.perf_counter()
+            with log_os_errors(path.name):
+                plot_learning_curves(recorder.rows, path, title)
+
+    return draw
+
+
+def is_over(rows: Sequence[Row], patience: int | None) -> bool:
+    """Returns whether the last `patience` evaluations had no better
+    `selection_score`.
+
+    Unlike Keras's `EarlyStopping`, all rows of the run decide, so that a run
+    that resumes stops at the same step.
     """
-
-    def __init__(self, rows: list[dict[str, Any]], patience: int) -> None:
-        super().__init__()
-        self._rows, self._patience = rows, patience
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the training has to stop now."""
-        if not self._rows:
-            return False
-        scores = [selection_score(row) for row in self._rows]
-        return len(scores) - 1 - scores.index(max(scores)) >= self._patience
-
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        if self.is_due:
-            logger.info(f"stopped: {self._patience} evaluations without improvement")
-            self.model.stop_training = True
+    if patience is None or not rows:
+        return False
+    scores = [selection_score(row) for row in rows]
+    return len(scores) - 1 - scores.index(max(scores)) >= patience
 
 
-class Progress(keras.callbacks.Callback):
-    """Logs a row of a table for each evaluation; `metrics` must precede it in
-    the list of callbacks.
+def stop_early(patience: int) -> Callable[[Recorder, Row], None]:
+    """Returns a sink that ends the training when it `is_over`."""
+
+    def stop(recorder: Recorder, row: Row) -> None:
+        if is_over(recorder.rows, patience):
+            logger.info(f"stopped: {patience} evaluations without improvement")
+            recorder.model.stop_training = True
+
+    return stop
+
+
+class Progress:
+    """A sink that logs a row of a table for each evaluation.
 
     On a terminal, a further line with a bar, which fits its width, shows the
-    progress between evaluations, if the log level is INFO or lower.
+    progress between evaluations, if the log level is INFO or lower: `watch` is
+    to be one of `Recorder.watchers`.
     """
 
     # Seconds between updates of the progress line. Each reads the loss, which
     # waits for the device.
     EVERY = 0.3
 
-    def __init__(self, metrics: CSVMetrics, steps: int) -> None:
-        super().__init__()
-        self._metrics, self._steps = metrics, steps
-        self._first = self._from = -1.0  # before the first step
-        self._shown, self._titled = 0.0, False
+    def __init__(self, steps: int) -> None:
+        self._steps, self._shown, self._titled = steps, 0.0, False
+        # The time and the step from which the time that is left is estimated.
+        self._first: tuple[float, int] | None = None
 
-    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        now = time.perf_counter()
-        if self._first < 0:  # the first step includes compilation
-            self._first, self._from = now, self._metrics.fractional_step
-        if self._is_live() and now - self._shown > self.EVERY:
-            self._shown = now
-            self._rewrite(self._bar(self._cells(self._metrics.now(logs))))
-
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+    def __call__(self, recorder: Recorder, row: Row) -> None:
         if self._is_live():
             self._rewrite("")
-        cells = self._cells(self._metrics.rows[-1])
-        rows = [list(cells.values())]
+        cells = self._cells(row)
+        lines = [list(cells.values())]
         if not self._titled:
             splits = [split for split, _ in cells]
             first = [s * (s not in splits[:i]) for i, s in enumerate(splits)]
-            rows = [first, [name for _, name in cells], *rows]
+            lines = [first, [name for _, name in cells], *lines]
         self._titled = True
         widths = [max(len(n), len(x), 7) for (_, n), x in cells.items()]
-        for row in rows:
-            texts = zip(row, widths, strict=True)
-            line = "  ".join(f"{text:>{width}}" for text, width in texts)
-            logger.info(line.rstrip())
+        for line in lines:
+            texts = zip(line, widths, strict=True)
+            text = "  ".join(f"{text:>{width}}" for text, width in texts)
+            logger.info(text.rstrip())
+
+    def watch(self, recorder: Recorder, logs: Logs) -> None:
+        """Shows the line with the bar."""
+        now = time.perf_counter()
+        if self._first is None:  # the first step includes compilation
+            self._first = now, recorder.step
+        if self._is_live() and now - self._shown > self.EVERY:
+            self._shown = now
+            row = recorder.row(logs)
+            self._rewrite(self._bar(self._cells(row), row["step"]))
 
     def _is_live(self) -> bool:
         return sys.stdout.isatty() and logger.isEnabledFor(logging.INFO)
@@ -206,20 +201,20 @@ class Progress(keras.callbacks.Callback):
         sys.stdout.write(f"\r\033[K{text}")
         sys.stdout.flush()
 
-    def _bar(self, cells: Cells) -> str:
+    def _bar(self, cells: Cells, done: int) -> str:
         """Returns a line that is narrower than the terminal: a longer one would
         wrap, and only its last row would be erased."""
         (_, step), *values = cells.items()
         text = "  ".join(f"{name} {x}" for (_, name), x in values if x)
         width = shutil.get_terminal_size().columns - 1
         room = max(0, min(30, width - len(f"{step}  {text}") - 2))
-        done = round(room * self._metrics.fractional_step / self._steps)
-        return f"{step}  {'#' * done}{'.' * (room - done)}  {text}"[:width]
+        full = round(room * done / self._steps)
+        return f"{step}  {'#' * full}{'.' * (room - full)}  {text}"[:width]
 
-    def _cells(self, row: dict[str, Any]) -> Cells:
+    def _cells(self, row: Row) -> Cells:
         """Returns the values to show of a row of `metrics.csv`."""
-        width = len(str(self._steps))
-        cells = {("", "step"): f"{row['step']:{width}}/{self._steps}"}
+        step, width = row["step"], len(str(self._steps))
+        cells = {("", "step"): f"{step:{width}}/{self._steps}"}
         for column, value in row.items():
             split, _, name = column.partition("_")
             if split in ("train", "validation", "test"):
@@ -227,9 +222,8 @@ class Progress(keras.callbacks.Callback):
                 cells[split, name.replace("_", " ")] = f"{value:.4f}"
         cells["", "images/s"] = f"{row['images_per_second']:.0f}"
         cells["", "left"] = ""
-        if done := self._metrics.fractional_step - self._from:
-            spent = time.perf_counter() - self._first
-            left = self._steps - self._metrics.fractional_step
-            left = datetime.timedelta(seconds=round(spent / done * left))
-            cells["", "left"] = str(left)
+        if self._first and step > self._first[1]:
+            spent, done = time.perf_counter() - self._first[0], step - self._first[1]
+            left = round(spent / done * (self._steps - step))
+            cells["", "left"] = str(datetime.timedelta(seconds=left))
         return cells

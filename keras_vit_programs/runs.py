@@ -21,7 +21,7 @@ from keras_vit.models import load_keras_file, mixed_sizes, one_size
 from keras_vit.training.callbacks import EvaluateAverages, score_name
 from keras_vit.training.checkpoint import ResumableCheckpoint
 from keras_vit.utils import checks
-from keras_vit.utils.files import atomic_write, log_os_errors
+from keras_vit.utils.files import atomic_write
 from keras_vit.utils.logging import log_file, logger
 from keras_vit.utils.types import StrPath
 from keras_vit.utils.warnings import warn
@@ -32,7 +32,14 @@ from keras_vit_programs.curves import (
     plot_predictions,
     sample_evenly,
 )
-from keras_vit_programs.rows import CSVMetrics, Progress, StopEarly
+from keras_vit_programs.rows import (
+    Progress,
+    Recorder,
+    draw_curves,
+    is_over,
+    stop_early,
+    write_rows,
+)
 from keras_vit_programs.run_folder import (
     CHECKPOINTS,
     DONE,
@@ -109,7 +116,7 @@ def run_summary(run: Any, model: keras.Model, row: dict[str, Any]) -> dict[str, 
 
 def describe_run(run: Any, model: keras.Model, done: int) -> str:
     """Returns the summary, of several lines, that is logged before training
-    from micro-batch `done` on."""
+    from step `done` on."""
     config, data = run.config, run.data
     if not run.strategy.is_main:
         return f"strategy  {run.strategy.describe()}"
@@ -118,8 +125,7 @@ def describe_run(run: Any, model: keras.Model, done: int) -> str:
         rows, columns = height_and_width(config.image_size)
     patch = config.patch_size
     patches = f", patches {patch} x {patch}" if patch else ""
-    step = done // config.accumulate
-    resuming = f"\nresuming  from step {step}" if done else ""
+    resuming = f"\nresuming  from step {done}" if done else ""
     epochs = round(config.steps * config.batch_size / data.num_train)
     unverified = ""
     if data.num_unverified:
@@ -231,21 +237,6 @@ def print_results(summary: dict[str, Any], output: pathlib.Path) -> None:
     )
 
 
-class Curves(keras.callbacks.Callback):
-    """Draws `curves.png` while a run trains, at most every 20 seconds."""
-
-    def __init__(self, run: Any, rows: list[dict[str, Any]]) -> None:
-        super().__init__()
-        self._run, self._rows, self._drawn = run, rows, time.perf_counter()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if time.perf_counter() - self._drawn > 20:
-            self._drawn, path = time.perf_counter(), "curves.png"
-            with log_os_errors(path):
-                path = self._run.output / path
-                plot_learning_curves(self._rows, path, self._run.data.name)
-
-
 # Settings that may differ when a run resumes.
 _MAY_CHANGE = (
     *("output", "overwrite", "checkpoint_every", "tensorboard"),
@@ -294,9 +285,11 @@ class Run:
         summary: String. How the model is trained, in a few words.
 
     Attributes:
-        callbacks: List of Keras callbacks. `resume` adds those that write
-            `metrics.csv`, report progress and save checkpoints, after others
-            that were appended before.
+        callbacks: List of Keras callbacks. `resume` adds those of the run, of
+            which the last writes `metrics.csv`, reports progress and saves
+            checkpoints, after others that were appended before.
+        checkpoints: `rows.Recorder`, to whose `sinks` and `watchers` functions
+            of the run's evaluations and steps can be appended.
     """
 
     def __init__(
@@ -310,15 +303,16 @@ class Run:
         self.config, self.data, self.strategy = config, data, strategy
         self.output, self.summary = output, summary
         self.callbacks = []
-        self.checkpoints = ResumableCheckpoint(
+        self.checkpoints = Recorder(
             output / CHECKPOINTS,
-            config.accumulate * (config.checkpoint_every or config.evaluate_every),
+            config.checkpoint_every or config.evaluate_every,
             fingerprint(config),
+            config.batch_size,
             seed=config.seed,
-            micro_batches=config.accumulate,
             strategy=strategy,
             keep_best=config.keep == "best",
-            steps=config.steps * config.accumulate,
+            steps=config.steps,
+            split=data.evaluation_split,
         )
         self._training = self._saving = False
 
@@ -405,9 +399,6 @@ class Run:
         def batches(start: int) -> Any:
             return self.distribute(train_batches(start))
 
-        def is_over() -> bool:  # by `--patience`
-            return any(isinstance(x, StopEarly) and x.is_due for x in self.callbacks)
-
         validation_data = self.distribute(validation_data)
         # Wrong options raise before the folder is opened.
         checks.averages_fit_norms(model)
@@ -417,18 +408,19 @@ class Run:
             self.checkpoints.fingerprint["teacher_digest"] = digest
         done = self._restore(model)
         logger.info(describe_run(self, one_size(_trained(model)), done))
-        self.callbacks += self._make_callbacks(schedule, done)
+        self.checkpoints.learning_rate = schedule
+        self._add_callbacks()
         self._training = True
-        interval = config.evaluate_every * config.accumulate
-        first = epochs = -(-config.steps // config.evaluate_every)
-        if not is_over():
+        rows, interval = self.checkpoints.rows, config.evaluate_every
+        first = epochs = -(-config.steps // interval)
+        if not is_over(rows, config.patience):
             first = self.checkpoints.finish_interval(
                 model, batches, interval, validation_data, self.callbacks
             )
         return {
-            "x": batches(self.checkpoints.done),
-            "steps_per_epoch": interval,
-            "initial_epoch": epochs if is_over() else first,
+            "x": batches(self.checkpoints.step),
+            "steps_per_epoch": interval * config.accumulate,
+            "initial_epoch": epochs if is_over(rows, config.patience) else first,
             "epochs": epochs,
             "validation_data": validation_data,
             "callbacks": self.callbacks,
@@ -460,31 +452,25 @@ class Run:
             self._stack.enter_context(log_file(self.output / LOG))
         return done
 
-    def _make_callbacks(
-        self, schedule: Callable[[int], Any], done: int
-    ) -> list[keras.callbacks.Callback]:
-        first, config = self.strategy.is_main, self.config
-        metrics = CSVMetrics(
-            self.output / "metrics.csv" if first else None,
-            config.batch_size,
-            schedule,
-            self.checkpoints.rows,
-            done,
-            config.accumulate,
-            self.data.evaluation_split,
-        )
-        callbacks = [metrics]
+    def _add_callbacks(self) -> None:
+        config, sinks = self.config, self.checkpoints.sinks
         if config.patience:
-            callbacks.append(StopEarly(self.checkpoints.rows, config.patience))
-        if first:
-            callbacks.append(Progress(metrics, config.steps))
-            callbacks.append(Curves(self, metrics.rows))
-        if first and config.tensorboard:
-            folder = self.output / TENSORBOARD
-            callbacks.append(keras.callbacks.TensorBoard(folder, write_graph=False))
+            sinks.append(stop_early(config.patience))
         if config.uses_averages:
-            callbacks.insert(0, EvaluateAverages())
-        return [*callbacks, self.checkpoints]
+            self.callbacks.append(EvaluateAverages())
+        if self.strategy.is_main:
+            path = self.output / "metrics.csv"
+            write_rows(self.checkpoints.rows, path)
+            sinks.insert(0, lambda recorder, _: write_rows(recorder.rows, path))
+            progress = Progress(config.steps)
+            self.checkpoints.watchers.append(progress.watch)
+            curves = draw_curves(self.output / "curves.png", self.data.name)
+            sinks += [progress, curves]
+            if config.tensorboard:
+                folder = self.output / TENSORBOARD
+                tensorboard = keras.callbacks.TensorBoard(folder, write_graph=False)
+                self.callbacks.append(tensorboard)
+        self.callbacks.append(self.checkpoints)
 
     def save(
         self,
@@ -579,7 +565,7 @@ def explain_error(
     None for any other error."""
     # Each backend wraps TensorFlow's error in one of its own.
     if found := find_data_error(error):
-        return f"{found} This was after step {checkpoints.done}. {checkpoints.last}"
+        return f"{found} This was after step {checkpoints.step}. {checkpoints.last}"
     count = strategy.process[1]
     if count > 1 and any(word in str(error) for word in _LOST):
         return (

@@ -153,9 +153,11 @@ def train(config, data, strategy, output):
         )
 
         # 4. Training, from the last checkpoint if there is one.
-        run.callbacks.append(label_free.ReportCollapse(config.warmup_steps))
+        collapse = label_free.report_collapse(config.warmup_steps)
+        run.checkpoints.sinks.append(collapse)
         if alone:
-            run.callbacks.append(attention_pictures(config, data, output))
+            pictures = attention_pictures(config, data, output)
+            run.checkpoints.watchers.append(pictures)
         if has_knn:
             options = {**config.batches(), "batch_size": config.batch_size}
             run.callbacks.append(evaluation.NearestNeighbours(data, options))
@@ -166,9 +168,9 @@ def train(config, data, strategy, output):
 
 
 def attention_pictures(config, data, output):
-    """Returns the callback that plots the attention of the class token."""
+    """Returns the function that plots the attention of the class token."""
     images = curves.some_test_images(config, data)
-    return label_free.Pictures(
+    return label_free.draw_pictures(
         lambda model: label_free.attention_rows(model, images, config.mode),
         output / "attention",
         config.picture_every or config.evaluate_every,

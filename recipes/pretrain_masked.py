@@ -113,7 +113,8 @@ def train(config, data, strategy, output):
         # 4. Training, from the last checkpoint if there is one.
         if strategy.is_main and strategy.num_devices == 1:
             # A sharded model computes only if all processes call it.
-            run.callbacks.append(reconstructions(config, data, output))
+            pictures = reconstructions(config, data, output)
+            run.checkpoints.watchers.append(pictures)
         model.fit(**run.resume(model, schedule, train_batches, test))
 
         # 5. Results: encoder and whole model, metrics, plots and settings.
@@ -121,13 +122,12 @@ def train(config, data, strategy, output):
 
 
 def reconstructions(config, data, output):
-    """Returns the callback that plots reconstructions."""
+    """Returns the function that plots reconstructions."""
     images, mode = curves.some_test_images(config, data), config.mode
-    return label_free.Pictures(
+    return label_free.draw_pictures(
         lambda model: label_free.reconstruction_rows(model, images, mode),
         output / "reconstructions",
-        (config.picture_every or config.evaluate_every) * config.accumulate,
-        config.accumulate,
+        config.picture_every or config.evaluate_every,
     )
 
 

@@ -4,7 +4,6 @@ import logging
 
 import pytest
 
-from keras_vit import training
 from keras_vit.utils.logging import log_file, show
 from keras_vit.utils.logging import logger as package_logger
 from keras_vit_programs import rows
@@ -28,16 +27,17 @@ def logger(monkeypatch):
 
 def train(folder):
     folder.mkdir()
-    model, schedule = run_small.build()
-    metrics = rows.CSVMetrics(folder / "metrics.csv", 4, schedule)
+    model, _ = run_small.build()
+    recorder = rows.Recorder(folder / "checkpoints", 100, {}, batch_size=4)
+    recorder.sinks.append(rows.Progress(2))
     fit(
         model,
         run_small.Stream,
         run_small.Stream(100, count=1),
         steps=2,
         interval=1,
-        callbacks=[metrics, rows.Progress(metrics, 2)],
-        checkpoints=training.ResumableCheckpoint(folder / "checkpoints", 100),
+        callbacks=[],
+        checkpoints=recorder,
     )
 
 

@@ -10,6 +10,8 @@ from keras_vit.utils import checks
 
 # The metrics by name, in all calls by `model.fit`: Keras's default is None.
 Logs: TypeAlias = Any
+# The step of an evaluation and its metrics, such as "test_accuracy", by name.
+Row: TypeAlias = dict[str, Any]
 # What a model is selected by: the first of these that is measured. The sign is
 # that of a higher score for a better model.
 SCORES = {
@@ -22,9 +24,9 @@ SCORES = {
 }
 
 
-def score_name(row: dict[str, Any]) -> str:
-    """Returns the name of the score in a row of `metrics.csv`, such as
-    "test_accuracy": the first of `SCORES` that was measured."""
+def score_name(row: Row) -> str:
+    """Returns the name of the score in a row, such as "test_accuracy": the first
+    of `SCORES` that was measured."""
     return next(
         f"{split}_{name}"
         for name in SCORES
@@ -33,14 +35,14 @@ def score_name(row: dict[str, Any]) -> str:
     )
 
 
-def selection_score(row: dict[str, Any]) -> float:
-    """Returns the model selection score of a row of `metrics.csv`, of which a
-    higher one is better."""
+def selection_score(row: Row) -> float:
+    """Returns the model selection score of a row, of which a higher one is
+    better."""
     name = score_name(row)
     return SCORES[name.partition("_")[2]] * row[name]
 
 
-def best_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def best_row(rows: list[Row]) -> Row:
     """Returns the row with the highest `selection_score`, or the last such."""
     return max(reversed(rows), key=selection_score)
 

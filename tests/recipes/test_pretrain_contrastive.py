@@ -62,22 +62,22 @@ def test_defaults_match_the_publications(method):
 
 @ON_TORCH
 def test_collapse_is_reported_once(caplog):
-    report = momentum.ReportCollapse(after=10)
-    optimizer = types.SimpleNamespace()
-    report.set_model(types.SimpleNamespace(optimizer=optimizer))
+    report = momentum.report_collapse(after=10)
+    recorder = types.SimpleNamespace(rows=[])
     # The first is within the warm-up.
-    for step, diversity, found in (
-        (10, 0.0, None),
-        (20, 0.0, None),
-        (30, 0.3, None),
-        (40, 0.001, None),
-        (50, 0.001, 50),
-        (60, 0.0, 50),
+    for step, diversity, warnings in (
+        (10, 0.0, 0),
+        (20, 0.0, 0),
+        (30, 0.3, 0),
+        (40, 0.001, 0),
+        (50, 0.001, 1),
+        (60, 0.0, 1),
     ):
-        optimizer.iterations = np.int64(step)
+        recorder.rows.append({"step": step, "train_teacher_diversity": diversity})
         with caplog.at_level(logging.WARNING, logger="keras_vit"):
-            report.on_epoch_end(0, {"teacher_diversity": diversity})
-        assert report.step == found
+            report(recorder, recorder.rows[-1])
+        assert len(caplog.records) == warnings
+    assert "at step 50 " in caplog.text
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit import training
 from keras_vit_programs import rows, run_folder
 from tests.training.fitting import fit
 
@@ -31,7 +30,7 @@ class Stream(keras.utils.PyDataset):
         return images.astype("float32"), labels
 
 
-def build(average_from=None):
+def build(average_from=None, accumulate=None):
     rate = 0.05
     keras.utils.set_random_seed(0)
     layers = [
@@ -48,6 +47,7 @@ def build(average_from=None):
         use_ema=True,
         average_from=average_from,
         momentum_dtype="bfloat16",
+        gradient_accumulation_steps=accumulate,
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
@@ -58,21 +58,22 @@ def main(folder, callbacks=(), stream=Stream, keep_best=False, average_from=None
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     model, schedule = build(average_from)
-    checkpoints = training.ResumableCheckpoint(
-        folder / "checkpoints", EVERY, {"seed": 0}, keep_best=keep_best
+    checkpoints = rows.Recorder(
+        folder / "checkpoints", EVERY, {"seed": 0}, BATCH, keep_best=keep_best
     )
+    checkpoints.learning_rate = schedule
+    path, kept = folder / "metrics.csv", checkpoints.rows
+    checkpoints.sinks.append(lambda recorder, row: rows.write_rows(kept, path))
     done = checkpoints.restore(model)
     run_folder.prepare_output(folder, ())
     print(f"from {done}", flush=True)
-    path, kept = folder / "metrics.csv", checkpoints.rows
-    metrics = rows.CSVMetrics(path, BATCH, schedule, kept, done)
     fit(
         model,
         stream,
         Stream(10**7, count=3),
         steps=STEPS,
         interval=INTERVAL,
-        callbacks=[metrics, *callbacks],
+        callbacks=list(callbacks),
         checkpoints=checkpoints,
     )
     for row in kept:

@@ -184,7 +184,7 @@ def test_error_in_a_batch_names_the_damaged_image(photos, name, protocol):
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         for batches in both:
             list(batches)
-    checkpoints = types.SimpleNamespace(done=7, last="Go on.")
+    checkpoints = types.SimpleNamespace(step=7, last="Go on.")
     text = explain_error(error.value, None, checkpoints)
     shown = str(photos / "cat" / name.replace("\udce9", "\ufffd"))
     assert f"cannot be read: {shown!r}" in text

@@ -27,8 +27,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def trained(checkpoints, callbacks=(), steps=40, interval=40):
-    model, _ = run_small.build()
+def trained(checkpoints, callbacks=(), steps=40, interval=40, accumulate=None):
+    model, _ = run_small.build(accumulate=accumulate)
     fit(
         model,
         run_small.Stream,
@@ -42,12 +42,12 @@ def trained(checkpoints, callbacks=(), steps=40, interval=40):
 
 def rows_of_run(folder, shown_steps=5):
     """Trains with progress, and returns the rows."""
-    _, schedule = run_small.build()
-    metrics = rows.CSVMetrics(folder / "metrics.csv", 4, schedule)
-    progress = rows.Progress(metrics, shown_steps)
-    checkpoints = training.ResumableCheckpoint(folder / "checkpoints", 100)
-    trained(checkpoints, [metrics, progress], steps=5, interval=2)
-    return metrics.rows
+    progress = rows.Progress(shown_steps)
+    recorder = rows.Recorder(folder / "checkpoints", 100, {}, batch_size=4)
+    recorder.sinks.append(progress)
+    recorder.watchers.append(progress.watch)
+    trained(recorder, steps=5, interval=2)
+    return recorder.rows
 
 
 def test_log_has_each_evaluation(tmp_path, capsys):
@@ -105,17 +105,17 @@ def test_a_run_is_judged_by_what_it_measures(names, score):
 def test_sigterm_is_handled_after_the_last_micro_batch(tmp_path):
     """SIGTERM within a step takes effect at its end, and is counted in
     steps."""
-    checkpoints = training.ResumableCheckpoint(tmp_path, 100, micro_batches=4)
+    checkpoints = training.ResumableCheckpoint(tmp_path, 100)
 
     class Terminate(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            checkpoints._signalled = checkpoints.step >= 5
+            checkpoints._signalled = batch >= 5
 
     with pytest.raises(training.Preempted, match="Saved step 2 in"):
-        trained(checkpoints, [Terminate()])
+        trained(checkpoints, [Terminate()], accumulate=4)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000002.npz"]
-    again = training.ResumableCheckpoint(tmp_path, 100, micro_batches=4)
-    assert again.restore(run_small.build()[0]) == 8
+    again = training.ResumableCheckpoint(tmp_path, 100)
+    assert again.restore(run_small.build(accumulate=4)[0]) == 2
 
 
 def test_processes_stop_at_the_same_step(tmp_path):

@@ -232,7 +232,7 @@ def test_labels_of_minus_one_raise():
     assert "\n" not in str(error.value)
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         list(data.test(**options))
-    checkpoints = types.SimpleNamespace(done=7, last="Go on.")
+    checkpoints = types.SimpleNamespace(step=7, last="Go on.")
     text = explain_error(error.value, None, checkpoints)
     assert re.search(named + remedy, text)
     labelled = keras_vit.data.load_dataset(
