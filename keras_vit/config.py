@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypedDict, TypeVar
 
 from keras_vit.utils import checks
+from keras_vit.utils.scaling import ModeLike
 from keras_vit.utils.types import Config
 
 POOLINGS = ("token", "gap", "token_gap", "first_patch", "map", None)
@@ -255,7 +256,7 @@ class Architecture(TypedDict, total=False):
     on: `VisionTransformer`, `HybridVisionTransformer` and `BiT` describe them.
     """
 
-    preprocessing: bool | str
+    preprocessing: bool | ModeLike
     patch_size: int | tuple[int, int] | None
     hidden_size: int | None
     num_layers: int | None

@@ -136,6 +136,9 @@ def save(
     activation = built.get("classifier_activation")
     if activation:
         arguments["classifier_activation"] = activation
+    names = getattr(model, "class_names", None) or ()
+    if len(names) == arguments["classes"]:
+        arguments["class_names"] = list(names)
     if mode:
         warn(
             f"{str(path)!r} does not contain the preprocessing inside the "
@@ -149,7 +152,7 @@ def save(
             path,
             layout,
             overwrite=overwrite,
-            preprocess_mode=mode,
+            preprocess_mode=mode or getattr(model, "preprocess_mode", None),
         )
     except ValueError as error:
         raise ValueError(

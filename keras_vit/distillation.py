@@ -12,11 +12,11 @@ from keras_vit import losses
 from keras_vit.data import ImageDataset
 from keras_vit.evaluation import feature_model, load_classifier, match_class_names
 from keras_vit.layers import ImagePreprocessing
-from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
 from keras_vit.models import Model, preprocessing_of
 from keras_vit.models.graph import Graph, heads_of, output_activation
 from keras_vit.training.freezing import HEADS
 from keras_vit.utils import checks, replicas
+from keras_vit.utils.scaling import ModeLike, as_mode, scale_and_shift
 from keras_vit.utils.types import Tensor
 
 # What a student learns from: the losses of `--distill-loss`, the default first.
@@ -181,8 +181,8 @@ def load_teacher(
     features: bool = False,
     model: str | None = None,
     image_size: int | tuple[int, int] | str | None = None,
-    mode: str | None = None,
-    student_mode: str = "tf",
+    mode: ModeLike | None = None,
+    student_mode: ModeLike = "tf",
     channels: int = 3,
     data: ImageDataset | None = None,
 ) -> keras.Model:
@@ -200,9 +200,9 @@ def load_teacher(
         model: String. Name of a model function, for released weights.
         image_size: Integer or `(height, width)`. Size of the images that the
             teacher sees. Defaults to its own.
-        mode: String. The `mode` of `preprocess_input` of the teacher. Defaults
+        mode: The `mode` of `preprocess_input` of the teacher. Defaults
             to its own, or "tf" if its file does not tell.
-        student_mode: String. That of the student's images.
+        student_mode: That of the student's images.
         channels: Integer. Channels of these images: those of the teacher, or 1,
             which is repeated.
         data: `keras_vit.data.ImageDataset`, in the order of whose class names
@@ -217,7 +217,7 @@ def load_teacher(
         ValueError: if they cannot be read, have not the classes of `data`, or
             take another number of channels.
     """
-    checks.one_of("student_mode", student_mode, tuple(SCALE_AND_SHIFT))
+    scale, shift = scale_and_shift(as_mode(student_mode, name="student_mode"))
     trained = load_classifier(weights, model, image_size, mode)
     # It may have been trained with `--max-tokens`.
     trained = dataclasses.replace(trained, budget=None)
@@ -233,7 +233,6 @@ def load_teacher(
         for head in heads_of(teacher):
             head.activation = keras.activations.linear
     images = keras.Input((None, None, channels), name="images")
-    scale, shift = SCALE_AND_SHIFT[student_mode]
     # This restores values from 0 to 255.
     x = keras.layers.Rescaling(scale, scale * shift, dtype="float32")(images)
     if channels == 1:

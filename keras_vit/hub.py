@@ -20,7 +20,7 @@ from keras_vit import converters, verification
 from keras_vit.config import ModelArguments
 from keras_vit.models import load_keras_file, without_preprocessing
 from keras_vit.models.graph import heads_of
-from keras_vit.utils.published import PREPROCESSING
+from keras_vit.utils.scaling import Mode, mean_and_std
 from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array, Config, StrPath, Tensor
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
@@ -129,7 +129,7 @@ def _write(
         (TRANSFORMERS, _write_transformers),
     ):
         try:
-            config |= write_part(weights, arguments, mode, folder)
+            config |= write_part(weights, arguments, mode, folder, checkpoint)
             missing[library] = None
         except (ValueError, ReferenceUnavailable) as error:
             missing[library] = str(error)
@@ -152,12 +152,17 @@ def _write(
 def _write_timm(
     weights: dict[str, Array],
     arguments: Config,
-    mode: str,
+    mode: Mode,
     folder: pathlib.Path,
+    source: Checkpoint,
 ) -> Config:
     """Writes the weights for timm and returns its entries of config.json."""
     name = _WEIGHTS[TIMM]
-    config = timm.hub_config(arguments, *PREPROCESSING[mode], name)
+    config = timm.hub_config(arguments, mode, name)
+    theirs = read_config(source.path).get("pretrained_cfg")
+    if isinstance(theirs, dict):
+        kept = ("interpolation", "crop_pct", "crop_mode")
+        config["pretrained_cfg"] |= {x: theirs[x] for x in kept if x in theirs}
     check_representable(arguments, TIMM)
     weights, weight_map = FORMATS[TIMM].map_to_write("", weights)
     heads = (arguments["num_heads"], None)
@@ -168,15 +173,20 @@ def _write_timm(
 def _write_transformers(
     weights: dict[str, Array],
     arguments: Config,
-    mode: str,
+    mode: Mode,
     folder: pathlib.Path,
+    source: Checkpoint,
 ) -> Config:
     """Writes the weights for transformers and returns its entries."""
     import safetensors
 
     with tempfile.TemporaryDirectory(dir=folder) as part:
         part = pathlib.Path(part) / "model"
-        write_checkpoint(weights, arguments, part, "huggingface", preprocess_mode=mode)
+        write_checkpoint(
+            *(weights, arguments, part, "huggingface"),
+            source=source,
+            preprocess_mode=mode,
+        )
         config, preprocessor = (
             json.loads((part / name).read_text()) for name in huggingface.JSON_FILES
         )
@@ -279,7 +289,7 @@ def _card(
     title: str,
     model: keras.Model,
     arguments: Config,
-    mode: str,
+    mode: Mode,
     run: Config,
     class_names: list[str] | None,
     license: str | None,
@@ -316,7 +326,7 @@ def _card(
         eval_results=results,
     )
     height, width, channels = (n or "any" for n in model.input_shape[1:])
-    mean, std = PREPROCESSING[mode]
+    mean, std = mean_and_std(mode)
     lines = [
         "---",
         data.to_yaml().strip(),

@@ -6,6 +6,7 @@ import keras
 
 from keras_vit import converters, detection, models, pretraining, segmentation
 from keras_vit.config import known
+from keras_vit.utils.scaling import ModeLike
 from keras_vit.utils.types import StrPath
 from keras_vit.weights.files import locate, read_config
 from keras_vit.weights.released import ALIASES, RELEASED
@@ -21,7 +22,7 @@ def load(
     input_shape: tuple[int | None, ...] | None = None,
     classes: int | None = None,
     pooling: str | None = None,
-    preprocessing: bool | str | None = None,
+    preprocessing: bool | ModeLike | None = None,
     dropout: float | None = None,
     drop_path: float | None = None,
 ) -> keras.Model:
@@ -44,7 +45,8 @@ def load(
             another number.
         pooling: As in `keras_vit.VisionTransformer`, as are the others; other
             options of a model are arguments of `keras_vit.converters.load`.
-        preprocessing: Boolean, or a mode of `keras_vit.preprocess_input`.
+        preprocessing: Boolean, or a mode of `keras_vit.preprocess_input`, which
+            may be a pair `(mean, std)`.
         dropout: Float in [0, 1).
         drop_path: Float in [0, 1).
 

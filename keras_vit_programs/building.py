@@ -194,6 +194,8 @@ def zero_init_head(model: keras.Model) -> None:
     for layer in model.layers:
         if layer.name in HEADS:
             layer.set_weights([array * 0 for array in layer.get_weights()])
+    described: Any = model
+    described.class_names = None  # those of the weights
 
 
 def init_head_bias(model: keras.Model, bias: float) -> None:

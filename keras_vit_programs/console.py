@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 from keras_vit.utils import logging
 from keras_vit.utils.logging import logger
+from keras_vit.utils.scaling import MODES, Mode, as_mode
 from keras_vit.utils.text import printable_lines
 
 Arguments = TypeVar("Arguments")
@@ -163,6 +164,28 @@ def add_model_arguments(parser: argparse.ArgumentParser, more: str = "") -> None
         help="an argument of VisionTransformer that cannot be inferred from "
         "MODEL, such as num_heads=6 or grid_size=(2,8); may be repeated",
     )
+
+
+MODE_HELP = (
+    "pixel values: tf for [-1, 1], torch for normalization by ImageNet's mean and "
+    "standard deviation, clip for CLIP's, or MEAN/STD of pixels in [0, 1], such as "
+    "0.43,0.41,0.3/0.21,0.16,0.14"
+)
+
+
+def parse_mode(value: Any, name: str = "--mode") -> Mode | None:
+    """Returns the value of `--mode`, such as "torch", "0.45/0.23" or the pair of a
+    run's config, as a mode of `preprocess_input`; None for None."""
+    try:
+        if isinstance(value, str) and value not in MODES:
+            parts = [part.split(",") for part in value.split("/")]
+            return as_mode([[float(x) for x in part] for part in parts])
+        return None if value is None else as_mode(value)
+    except ValueError:
+        raise ValueError(
+            f"{name} must be {', '.join(MODES)}, or the MEAN/STD of pixels in [0, 1], "
+            f"with a value for each channel or one for all. Received: {value}"
+        ) from None
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

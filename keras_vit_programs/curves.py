@@ -15,6 +15,7 @@ from keras_vit.preprocessing import preprocess_input
 from keras_vit.training.callbacks import SCORES
 from keras_vit.utils.files import atomic_write, log_os_errors
 from keras_vit.utils.optional import require
+from keras_vit.utils.scaling import Mode
 from keras_vit.utils.text import plot_label
 from keras_vit.utils.types import Array, ArrayLike, StrPath
 
@@ -25,7 +26,7 @@ _LONGEST_LIST = 22
 
 
 def pixel_range(
-    mode: str, channels: int
+    mode: Mode, channels: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns the lowest and the highest value of preprocessed pixels, one per
     channel."""
@@ -36,7 +37,7 @@ def pixel_range(
     return low, high
 
 
-def unit_range(images: Array, mode: str) -> Array:
+def unit_range(images: Array, mode: Mode) -> Array:
     """Inverts `preprocess_input` to values in [0, 1]."""
     low, high = pixel_range(mode, images.shape[-1])
     return np.clip((images - low) / np.subtract(high, low), 0, 1)
@@ -164,7 +165,7 @@ def plot_predictions(
     class_names: Sequence[str],
     path: StrPath,
     title: str = "",
-    mode: str = "tf",
+    mode: Mode = "tf",
 ) -> Array:
     """Plots images with their predicted and true labels, errors in red."""
     logits = keras.ops.convert_to_numpy(model.predict(images, verbose=0))

@@ -11,7 +11,9 @@ from keras_vit.data.protocols import (
 )
 from keras_vit.data.sources import load_dataset
 from keras_vit.evaluation.classifiers import LoadedClassifier, fitted, load_classifier
+from keras_vit.utils.scaling import Mode
 from keras_vit.utils.text import printable
+from keras_vit_programs import console
 from keras_vit_programs.console import fill
 from keras_vit_programs.flags import check_flags, flag
 
@@ -48,9 +50,8 @@ class EvaluationFlags:
         "patch embedding is resized (FlexiViT); default: that of the model",
         minimum=1,
     )
-    mode: str | None = flag(
-        "pixel values: tf for [-1, 1], torch for normalization by ImageNet's "
-        "mean and standard deviation; default: as in training"
+    mode: Mode | None = flag(
+        f"{console.MODE_HELP}; default: as in training", metavar="MODE"
     )
     protocol: str | None = flag(
         f"how images are resized: {', '.join(PROTOCOLS)}; default: as in "
@@ -68,6 +69,7 @@ class EvaluationFlags:
         check_flags(self)
         image_size = parse_image_size(self.image_size, "--image-size")
         object.__setattr__(self, "image_size", image_size)
+        object.__setattr__(self, "mode", console.parse_mode(self.mode))
         if self.weights is None:
             raise ValueError("Give --weights: the model to use, such as runs/digits.")
 

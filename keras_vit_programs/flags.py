@@ -25,6 +25,7 @@ from keras_vit.training.checkpoint import Diverged, Preempted
 from keras_vit.utils.logging import logger
 from keras_vit.utils.logging import show as show_log
 from keras_vit.utils.optional import require as require
+from keras_vit.utils.scaling import Mode, scaled_channels
 from keras_vit.utils.text import printable as printable
 from keras_vit_programs import console
 from keras_vit_programs.console import UserError as UserError
@@ -223,11 +224,10 @@ class ProgramFlags:
     image_size: int | None = flag(
         "images are resized to N x N; default: that of the model or of the dataset"
     )
-    mode: str | None = flag(
-        "pixel values: tf for [-1, 1], torch for normalization by ImageNet's "
-        "mean and standard deviation, clip for CLIP's; default: that of "
-        "--weights or of published settings, else tf",
-        choices=("tf", "torch", "clip"),
+    mode: Mode | None = flag(
+        f"{console.MODE_HELP}; default: that of --weights or of published "
+        "settings, else tf",
+        metavar="MODE",
     )
     remat: bool = flag(
         "recompute the encoder blocks in the backward pass instead of storing "
@@ -254,11 +254,15 @@ class ProgramFlags:
         check_flags(self)
         image_size = parse_image_size(self.image_size, "--image-size")
         object.__setattr__(self, "image_size", image_size)
+        object.__setattr__(self, "mode", console.parse_mode(self.mode))
 
     def input_shape(self, channels: int) -> tuple[int, int, int]:
-        """Returns the shape of the images of a model."""
+        """Returns the shape of the images of a model, of a dataset of images of
+        this number of channels."""
         image_size: Any = self.image_size  # filled in by now
-        return (*height_and_width(image_size), channels)
+        size = height_and_width(image_size)
+        scaled: Any = scaled_channels(self.mode or "tf", (*size, channels))
+        return (*size, scaled)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -587,9 +591,9 @@ class SupervisedFlags(PresetFlags):
         "images are resized to this size for the teacher; default: its own",
         metavar="N|HxW",
     )
-    teacher_mode: str | None = flag(
+    teacher_mode: Mode | None = flag(
         "the --mode of the teacher; default: its own, or tf if its file does not tell",
-        choices=("tf", "torch", "clip"),
+        metavar="MODE",
     )
     distill: str | None = flag(
         "what learns from the teacher: logits, those of the model; token, "
@@ -614,6 +618,8 @@ class SupervisedFlags(PresetFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        teacher_mode = console.parse_mode(self.teacher_mode, "--teacher-mode")
+        object.__setattr__(self, "teacher_mode", teacher_mode)
         if self.teacher is None:
             names = [f"teacher_{x}" for x in ("model", "size", "mode")]
             if self.distill != self.published.settings.get("distill"):

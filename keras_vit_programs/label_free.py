@@ -16,6 +16,7 @@ from keras_vit.schedules import CosineSchedule
 from keras_vit.training.callbacks import Logs, Row
 from keras_vit.utils.files import atomic_write
 from keras_vit.utils.logging import logger
+from keras_vit.utils.scaling import Mode
 from keras_vit.utils.types import Array
 from keras_vit_programs.building import build_model, lossless_layout
 from keras_vit_programs.curves import pixel_range, plot_grid, unit_range
@@ -312,7 +313,7 @@ def draw_pictures(
     return draw
 
 
-def attention_rows(model: Any, images: Array, mode: str) -> dict[str, Array]:
+def attention_rows(model: Any, images: Array, mode: Mode) -> dict[str, Array]:
     """Returns images and the attention of the class token, or of the mean
     patch, in the last block of their pre-trained encoder, head by head.
 
@@ -331,7 +332,7 @@ def attention_rows(model: Any, images: Array, mode: str) -> dict[str, Array]:
     return {"image": unit_range(images, mode), **named}
 
 
-def reconstruction_rows(model: Any, images: Array, mode: str) -> dict[str, Array]:
+def reconstruction_rows(model: Any, images: Array, mode: Mode) -> dict[str, Array]:
     """Returns images, the masked images and their reconstructions, always with
     the same mask."""
     count, patches = len(images), model.stages.num_patches

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import keras
     from matplotlib.figure import Figure
 
+    from keras_vit.utils.scaling import Mode
     from keras_vit.utils.types import Array
 
 DEFAULT_SIZE = 224  # pixels, if it cannot be inferred
@@ -62,6 +63,7 @@ def _run(a: argparse.Namespace) -> int:
             f"The output folder {str(output)!r} is not empty. Choose another "
             "--out, or replace an earlier report with --overwrite."
         )
+    given_mode = console.parse_mode(a.mode)
     paths = image_files.image_paths(a.images)
     settings = dict(map(console.parse_setting, a.set))
     logger.info(f"reading  {a.model}")
@@ -80,14 +82,14 @@ def _run(a: argparse.Namespace) -> int:
                 f"leave them out. Received: {a.labels}, {a.set}, "
                 f"{a.keep_aspect}"
             )
-        model, size, mode, objects = draw_boxes(a.model, images, a.mode)
+        model, size, mode, objects = draw_boxes(a.model, images, given_mode)
         size = (size, size) if isinstance(size, int) else size
     else:
         # The report scales the images itself.
         model = models.without_preprocessing(
             converters.load(checkpoint, a.layout, **settings)
         )
-        mode = checkpoint.preprocess_mode if channels == 3 else None
+        mode = checkpoint.preprocess_mode
     classes = model.outputs[0].shape[-1]
     logger.info(
         f"model    {report_page.format_name(checkpoint)}: "
@@ -99,7 +101,7 @@ def _run(a: argparse.Namespace) -> int:
         images,
         [printable(path.name) for path in paths],
         size=size or tokens.image_size(model) or (DEFAULT_SIZE, DEFAULT_SIZE),
-        mode=a.mode or mode or "tf",
+        mode=given_mode or mode or "tf",
         keep_aspect=a.keep_aspect,
         labels=a.labels or class_names(checkpoint, classes),
         objects=objects,
@@ -120,23 +122,23 @@ def _run(a: argparse.Namespace) -> int:
 
 
 def draw_boxes(
-    weights: str, images: "list[Array]", mode: str | None = None
-) -> "tuple[keras.Model, int | tuple[int, int], str, Figure | None]":
+    weights: str, images: "list[Array]", mode: "Mode | None" = None
+) -> "tuple[keras.Model, int | tuple[int, int], Mode, Figure | None]":
     """Returns a detector, the size of its images and their `mode`, and a figure
     of the objects that it finds in images."""
     from keras_vit import detection
     from keras_vit.evaluation import find_boxes, load_classifier, plot_boxes
 
     trained = load_classifier(weights, mode=mode)
-    model, size, mode = trained.model, trained.image_size, trained.mode
+    model, size = trained.model, trained.image_size
     images = images[:8]
-    found = find_boxes(model, images, size, mode, least_score=0.4)
+    found = find_boxes(model, images, size, trained.mode, least_score=0.4)
     names = trained.class_names or detection.class_names(model)
     count = model.output["classes"].shape[-1]
     names = names or [f"class {i}" for i in range(count)]
     pictures = [image / 255 for image in images]
     figure = plot_boxes(pictures, None, found, names) if images else None
-    return model, size, mode, figure
+    return model, size, trained.mode, figure
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -180,9 +182,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--mode",
-        choices=("tf", "torch", "clip"),
-        help="preprocessing: tf for [-1, 1], torch for ImageNet's mean and "
-        "standard deviation, clip for CLIP's (default: inferred from the "
-        "config next to MODEL or its format, else tf)",
+        help=f"{console.MODE_HELP} (default: inferred from the config next to MODEL "
+        "or its format, else tf)",
     )
     return parser

@@ -22,6 +22,7 @@ from keras_vit.models.graph import Graph, output_activation
 from keras_vit.preprocessing import decode_predictions
 from keras_vit.preprocessing.labels import default_names
 from keras_vit.utils.logging import logger
+from keras_vit.utils.scaling import Mode
 from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array, StrPath
 from keras_vit.weights.checkpoint import Checkpoint
@@ -61,7 +62,7 @@ class Report:
         images: Sequence[Array],
         names: Sequence[str],
         size: tuple[int, int],
-        mode: str,
+        mode: Mode,
         keep_aspect: bool = False,
         labels: StrPath | Sequence[str] | None = None,
         objects: "Figure | None" = None,

@@ -17,7 +17,7 @@ from keras_vit.data import find_data_error
 from keras_vit.data.protocols import height_and_width
 from keras_vit.distribution.sharding import to_tf_dataset
 from keras_vit.distribution.strategy import Strategy
-from keras_vit.models import load_keras_file, mixed_sizes, one_size
+from keras_vit.models import copy_labels, load_keras_file, mixed_sizes, one_size
 from keras_vit.training.callbacks import EvaluateAverages, score_name
 from keras_vit.training.checkpoint import ResumableCheckpoint
 from keras_vit.utils import checks
@@ -88,7 +88,7 @@ def write_model(model: keras.Model, path: StrPath) -> None:
     """
     with atomic_write(path) as temporary:
         alone = type(model)(model.input, model.output, name=model.name)
-        alone.class_names = getattr(model, "class_names", None)
+        copy_labels(model, alone)
         write_keras(alone, temporary)
 
 
@@ -208,11 +208,9 @@ def print_results(summary: dict[str, Any], output: pathlib.Path) -> None:
             logger.info(f"  {output / name}")
     config, data = summary["config"], summary["data"]
     height, width = height_and_width(config["image_size"])
-    scale = f"keras_vit.preprocess_input(images, mode={config['mode']!r})"
-    values = "0 to 255"
-    # Earlier runs have not stored it.
-    if (most := data.get("max_value", 255)) != 255:
-        scale, values = f"images / {most / 2:g} - 1", f"0 to {most}"
+    most = data["max_value"]
+    factor = "" if most == 255 else f" * {255 / most:g}"
+    scale = f"keras_vit.preprocess_input(images{factor}, mode={config['mode']!r})"
     call = "logits = model.predict(images)"
     if score.endswith("_AP"):
         call = "boxes = keras_vit.detection.decode(model.predict(images), "
@@ -228,7 +226,7 @@ def print_results(summary: dict[str, Any], output: pathlib.Path) -> None:
     has_softmax &= summary["config"].get("loss") != "sigmoid"
     logger.info(
         f"To use it in Python on images of {height} x {width} x "
-        f"{data['channels']} with values from {values}:\n"
+        f"{data['channels']} with values from 0 to {most}:\n"
         "  import keras, keras_vit\n"
         f"  model = keras.models.load_model({str(output / 'model.keras')!r})\n"
         f"  images = {scale}"
@@ -504,6 +502,7 @@ class Run:
         if strategy.is_main and keep:
             saved = one_size(model)
             saved.class_names = self.data.class_names
+            saved.preprocess_mode = self.config.mode
             (write or save_model)(saved, output)
         # What follows needs no other process: one that waits in vain for the
         # first would not end.

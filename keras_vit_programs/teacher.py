@@ -40,7 +40,7 @@ def distill(student: keras.Model, config: Any, data: ImageDataset) -> Any:
         config.teacher_size,
         config.teacher_mode,
         config.mode,
-        data.channels,
+        config.input_shape(data.channels)[-1],
         data,
     )
     loss = losses.DistillationLoss(kind, config.temperature or 1.0)

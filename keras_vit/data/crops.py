@@ -7,6 +7,7 @@ from typing import Any
 from keras_vit.data._decode import decode, tf
 from keras_vit.data.protocols import height_and_width, random_resized_crop
 from keras_vit.preprocessing import preprocess_input
+from keras_vit.utils.scaling import Mode
 from keras_vit.utils.types import Tensor
 
 # Weights of red, green and blue in Pillow's conversion to gray.
@@ -75,7 +76,7 @@ class MultiCrop:
         seed: Tensor,
         size: int | tuple[int, int],
         channels: int,
-        mode: str,
+        mode: Mode,
         flip: bool = True,
     ) -> dict[str, Tensor]:
         """Returns the crops of an image, in a function that `tf.data` maps."""

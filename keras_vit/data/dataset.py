@@ -12,10 +12,9 @@ from keras_vit.data.erasing import RandomErasing
 from keras_vit.data.protocols import PROTOCOLS, height_and_width
 from keras_vit.data.randaugment import AUGREG
 from keras_vit.data.token_budget import TokenBudget
+from keras_vit.utils.scaling import ModeLike, as_mode
 from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array, ArrayLike
-
-MODES = ("tf", "torch", "clip")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +25,7 @@ class PipelineOptions:
     image_size: Any
     batch_size: int
     protocol: str = "simple"
-    mode: str = "tf"
+    mode: Any = "tf"  # a `ModeLike`, which becomes a `Mode`
     one_hot: bool = False
     shard: tuple = (0, 1)
     # Whether the last batch of an evaluation is as large as the others.
@@ -58,13 +57,13 @@ class PipelineOptions:
         for name, known in (
             ("protocol", PROTOCOLS),
             ("augment", AUGREG),
-            ("mode", MODES),
         ):
             value = getattr(self, name)
             if value not in known:
                 raise ValueError(
                     f"There is no {name} {value!r}. `{name}` takes: {', '.join(known)}."
                 )
+        object.__setattr__(self, "mode", as_mode(self.mode))
         for name, least, most in (
             ("mixup", 0, 1),
             ("cutmix", 0, 1),
@@ -283,8 +282,9 @@ class ImageDataset:
                 batch. The rows of all processes together do not depend on
                 `count`, except that the partners of mixup and cutmix come
                 from the same process.
-            mode: "tf" for values in [-1, 1] or "torch" for ImageNet's mean
-                and standard deviation; see `preprocess_input`.
+            mode: "tf" for values in [-1, 1], "torch" for ImageNet's mean and
+                standard deviation, or others as `(mean, std)`; see
+                `preprocess_input`, which repeats the channel of gray images.
             one_hot: Boolean. Whether labels are floats of shape
                 `(batch, classes)`. With mixup or cutmix, and for a multi-label
                 dataset, they always are.
@@ -408,7 +408,7 @@ class ImageDataset:
         image_size: int | tuple[int, int],
         batch_size: int,
         protocol: str = "simple",
-        mode: str = "tf",
+        mode: ModeLike = "tf",
         one_hot: bool = False,
         shard: tuple[int, int] = (0, 1),
         pad: bool = False,

@@ -10,6 +10,7 @@ from keras_vit.data.dataset import ImageDataset, PipelineOptions
 from keras_vit.data.protocols import height_and_width
 from keras_vit.data.splits import stratified_split
 from keras_vit.layers.resampling import resampling_matrix
+from keras_vit.preprocessing import preprocess_input
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import Array
 
@@ -47,7 +48,11 @@ def digits(holdout: float = 0.0) -> ImageDataset:
         if options.one_hot or options.uses_mixing:
             classes = np.eye(10, dtype="float32")[classes]
         pair = resized(split, options.image_size)[rows], classes
-        return pair if rng is None else _distorted(pair, options, rng)
+        found = pair if rng is None else _distorted(pair, options, rng)
+        if options.mode == "tf":
+            return found
+        pixels = np.clip((found[0] + 1) * 127.5, 0, 255)
+        return preprocess_input(pixels, options.mode), found[1]
 
     def crops() -> ImageDataset:
         # A crop begins and ends with whole pixels: of 8 x 8 there are few.
@@ -72,7 +77,7 @@ def digits(holdout: float = 0.0) -> ImageDataset:
                 labels[splits[split][i]],
             ),
             batch=batch,
-            refuses=("protocol", "mode", "augment", "erase", "scale"),
+            refuses=("protocol", "augment", "erase", "scale"),
             labels=labels[train],
             crops=crops,
         ),

@@ -27,11 +27,12 @@ from keras_vit.models.graph import Graph, output_activation
 from keras_vit.preprocessing import labels as imagenet
 from keras_vit.training.compiling import jit_compile
 from keras_vit.utils import checks
+from keras_vit.utils.scaling import Mode, ModeLike, as_mode
 from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array, ArrayLike, Config
 from keras_vit.utils.warnings import warn
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.files import read_config
+from keras_vit.weights.files import read_config, stored_mode
 from keras_vit.weights.formats.huggingface import MULTI_LABEL
 
 _SHOWN = 5
@@ -46,7 +47,7 @@ class LoadedClassifier:
         image_size: Integer, or `(height, width)`. Size of the images, in
             pixels.
         channels: Integer. Number of channels of the images.
-        mode: String. The `mode` of `preprocess_input`.
+        mode: String, or `(mean, std)`. The `mode` of `preprocess_input`.
         protocol: String. Name of the preprocessing protocol; None if unknown.
         class_names: Tuple of strings, one per class; None if unknown.
         dataset: String. The dataset of the training, as `load_dataset` takes
@@ -66,7 +67,7 @@ class LoadedClassifier:
     model: keras.Model
     image_size: int | tuple[int, int]
     channels: int
-    mode: str
+    mode: Mode
     protocol: str | None = None
     class_names: tuple[str, ...] | None = None
     dataset: str | None = None
@@ -105,7 +106,7 @@ def load_classifier(
     weights: str,
     model: str | None = None,
     image_size: int | tuple[int, int] | str | None = None,
-    mode: str | None = None,
+    mode: ModeLike | None = None,
     protocol: str | None = None,
     patch_size: int | None = None,
     max_tokens: int | None = None,
@@ -123,8 +124,8 @@ def load_classifier(
         model: String. Name of a model function, or None.
         image_size: Integer, or `(height, width)`. Size of the images, in
             pixels. Defaults to the size of the training.
-        mode: String. The `mode` of `preprocess_input`. Defaults to that of
-            the training.
+        mode: String, or `(mean, std)`. The `mode` of `preprocess_input`.
+            Defaults to that of the training.
         protocol: String. Name of the preprocessing protocol. Defaults to that
             of the training.
         patch_size: Integer. Height and width of a patch of a Vision
@@ -148,7 +149,7 @@ def load_classifier(
             image_size=parse_image_size(image_size)
             or min(height_and_width(folder.get("image_size", 512))),
             channels=detector.input_shape[-1],
-            mode=mode or "torch",
+            mode=as_mode(mode or stored_mode(path) or "torch"),
             class_names=detection.class_names(detector),
         )
     if (path / "model.keras").is_file():
@@ -186,7 +187,7 @@ def load_classifier(
         or parse_image_size(None if None in size else size)
         or 224,
         channels=channels,
-        mode=mode or config.get("mode") or checkpoint.preprocess_mode or "tf",
+        mode=as_mode(mode or checkpoint.preprocess_mode or "tf"),
         protocol=protocol or config.get("protocol"),
         class_names=(
             tuple(map(printable, data["class_names"]))

@@ -15,6 +15,7 @@ from keras_vit.inspection.plots import new_figure
 from keras_vit.models import preprocessing_of
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.utils.optional import require
+from keras_vit.utils.scaling import ModeLike
 from keras_vit.utils.text import plot_label
 from keras_vit.utils.types import Array, ArrayLike
 
@@ -182,7 +183,7 @@ def find_boxes(
     model: keras.Model,
     images: Sequence[Array],
     image_size: int | tuple[int, int],
-    mode: str = "tf",
+    mode: ModeLike = "tf",
     least_score: float = 0.0,
 ) -> list[dict[str, Array]]:
     """Finds objects in images of any sizes.

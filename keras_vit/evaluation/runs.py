@@ -14,7 +14,8 @@ _RUN_CONFIG_TYPES = {
     "multi_label": bool,
     "skip_bad_images": bool,
     "max_tokens": int,
-    **dict.fromkeys(("dataset", "loss", "mode", "protocol", "test_split"), str),
+    "mode": (str, list),
+    **dict.fromkeys(("dataset", "loss", "protocol", "test_split"), str),
 }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.utils.checks import check_image_mode
 from keras_vit.utils.images import open_image
+from keras_vit.utils.scaling import Mode
 from keras_vit.utils.types import Array, StrPath
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -111,7 +112,7 @@ def make_batches(
     images: Sequence[Array],
     size: Sequence[int],
     patch_size: Sequence[int],
-    mode: str,
+    mode: Mode,
     keep_aspect: bool,
 ) -> list[Array]:
     """Resizes and preprocesses images: one batch of all, or one per image if

@@ -3,28 +3,14 @@
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_vit.layers._utils import axis_sizes
 from keras_vit.layers.composite import Layer
 from keras_vit.layers.resampling import resampling_matrix
 from keras_vit.utils import checks
-from keras_vit.utils.published import PREPROCESSING
-from keras_vit.utils.types import Shape, Tensor
-
-# `images / scale - shift` for each mode.
-SCALE_AND_SHIFT = {
-    "tf": (127.5, 1.0),
-    **{
-        mode: (
-            (255 * np.array(std)).astype("float32"),
-            (np.array(mean) / np.array(std)).astype("float32"),
-        )
-        for mode, (mean, std) in PREPROCESSING.items()
-        if mode != "tf"
-    },
-}
+from keras_vit.utils.scaling import ModeLike, as_mode, scale_and_shift, scaled_channels
+from keras_vit.utils.types import ArrayLike, Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -42,20 +28,24 @@ class ImagePreprocessing(Layer):
     Args:
         image_size: `(height, width)` of the output, or an integer for both.
             None keeps the size of the images.
-        mode: String. The `mode` of `keras_vit.preprocess_input`: "tf" for
-            [-1, 1] or, for images of three channels, "torch" for ImageNet's
-            mean and standard deviation, or "clip" for CLIP's.
+        mode: String, or `(mean, std)`. The `mode` of
+            `keras_vit.preprocess_input`: "tf" for [-1, 1], "torch" for
+            ImageNet's mean and standard deviation, "clip" for CLIP's, or others.
+        mean: As `std`, an argument of `keras_vit.preprocess_input`, which
+            replaces `mode`.
+        std: See `mean`.
 
     Call arguments:
         inputs: Images of shape `(batch, height, width, channels)`, integers or
             floats in [0, 255]. They are not checked.
 
     Output shape:
-        `(batch, *image_size, channels)`
+        `(batch, *image_size, channels)`; the channels of a mode that has a value
+        for each if those of the images are one, which is repeated.
 
     Raises:
-        ValueError: if `mode` is unknown, or is not "tf" for images that do not
-            have three channels.
+        ValueError: if `mode` is unknown or wrong, or is for another number of
+            channels.
 
     Example:
 
@@ -67,16 +57,22 @@ class ImagePreprocessing(Layer):
     def __init__(
         self,
         image_size: int | tuple[int, int] | None = None,
-        mode: str = "tf",
+        mode: ModeLike = "tf",
+        mean: ArrayLike | None = None,
+        std: ArrayLike | None = None,
         **kwargs: Any,
     ) -> None:
         # Without autocast, so that pixels are not rounded to half precision.
         super().__init__(autocast=False, **kwargs)
-        checks.one_of("mode", mode, tuple(SCALE_AND_SHIFT))
         if image_size is not None:
             image_size = checks.positive_pair("image_size", image_size)
         self.image_size = image_size
-        self.mode = mode
+        self.mode = as_mode(mode, mean, std)
+
+    def get_config(self) -> Config:
+        # `mode` has the mean and the standard deviation.
+        config = {"image_size": self.image_size, "mode": self.mode}
+        return {**keras.layers.Layer.get_config(self), **config}
 
     def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)
@@ -94,18 +90,14 @@ class ImagePreprocessing(Layer):
                 matrix = ops.cast(matrix, "float32")  # (new, old)
                 output = "bhwc".replace(letter, "n")
                 images = ops.einsum(f"n{letter},bhwc->{output}", matrix, images)
-        scale, shift = SCALE_AND_SHIFT[self.mode]
+        scale, shift = scale_and_shift(self.mode)
         images = images / ops.cast(scale, "float32")
         return ops.cast(images - ops.cast(shift, "float32"), self.compute_dtype)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         checks.check_rank(self, input_shape, "(batch, height, width, channels)")
-        batch, *image_size, channels = input_shape
-        if self.mode != "tf" and channels not in (None, 3):
-            raise ValueError(
-                f"`mode={self.mode!r}` is for images of three channels, "
-                f"channels last. Received: images of shape {tuple(input_shape)}"
-            )
+        batch, *image_size, _ = input_shape
+        channels = scaled_channels(self.mode, input_shape)
         return (batch, *(self.image_size or image_size), channels)
 
     def compute_output_spec(self, inputs: Tensor) -> keras.KerasTensor:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 from keras_vit.config import ResNetConfig, ViTConfig, field_names, known, resolve
-from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
 from keras_vit.utils import checks
+from keras_vit.utils.scaling import Mode, ModeLike, as_mode
 from keras_vit.utils.types import Config, Tensor
 from keras_vit.weights import Checkpoint
 
@@ -91,10 +91,10 @@ def resolve_input_shape(
 
 
 def resolve_preprocessing(
-    preprocessing: bool | str | None,
+    preprocessing: bool | ModeLike | None,
     input_tensor: Tensor | None,
     checkpoint: Checkpoint | None,
-) -> str | None:
+) -> Mode | None:
     """Returns the mode of a model's `ImagePreprocessing`; None for no layer.
 
     True is the mode of the checkpoint, if it contains one.
@@ -102,7 +102,7 @@ def resolve_preprocessing(
     if preprocessing is None or preprocessing is False:
         return None
     if preprocessing is not True:
-        checks.one_of("preprocessing", preprocessing, SCALE_AND_SHIFT)
+        preprocessing = as_mode(preprocessing, name="preprocessing")
     if input_tensor is not None:
         raise ValueError(
             "`preprocessing` adds a layer after the model's own input and "
@@ -117,10 +117,12 @@ def resolve_preprocessing(
     mode = checkpoint.preprocess_mode
     if mode is None:
         raise ValueError(
-            f"{checkpoint.path!r} does not store how images are scaled. Give "
-            'the mode of `preprocess_input`: `preprocessing="tf"` for [-1, 1] '
-            'or `preprocessing="torch"` for ImageNet\'s mean and standard '
-            'deviation, or "clip" for CLIP\'s. Received: preprocessing=True'
+            f"{checkpoint.path!r} does not store how images of "
+            f"{checkpoint.channels} channels are scaled. Give the mode of "
+            '`preprocess_input`: `preprocessing="tf"` for [-1, 1], '
+            '`preprocessing="torch"` for ImageNet\'s mean and standard deviation, '
+            '"clip" for CLIP\'s, or others as `preprocessing=(mean, std)`. '
+            "Received: preprocessing=True"
         )
     return mode
 

@@ -7,10 +7,11 @@ import keras
 import numpy as np
 
 from keras_vit.layers.resampling import resample_patch_kernel
+from keras_vit.utils.scaling import fits
 from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
 from keras_vit.weights import Checkpoint, open_checkpoint, resolve_weights
-from keras_vit.weights.infer import is_position_layer
+from keras_vit.weights.infer import channels, is_position_layer
 from keras_vit.weights.weight_map import assign_all
 
 _PATCH_KERNEL = "patch_embedding/kernel"
@@ -54,7 +55,8 @@ def load_weights(
 
     `grid` is that of the checkpoint's position embeddings, or None if unknown.
     If a weight is missing, unknown or of the wrong shape, a `ValueError` lists
-    all of them, and the model is unchanged.
+    all of them, and the model is unchanged. It gets the class names of a head
+    that it keeps, and the mode of pixels.
     """
     variables = weights_by_path(model)
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
@@ -79,6 +81,12 @@ def load_weights(
         reinitialized,
         unresampled,
     )
+    labelled: Any = model
+    if "head/kernel" in shapes.keys() - reinitialized:
+        labelled.class_names = checkpoint.class_names(checkpoint.classes)
+    mode = checkpoint.preprocess_mode
+    if mode is not None and fits(mode, channels(shapes)):
+        labelled.preprocess_mode = mode
 
 
 def warn_of_other_options(
@@ -197,7 +205,7 @@ def adapt(
         )
     for name, layer in positions.items() if grid is not None else ():
         paths = {key: f"{name}/{key}" for key in layer.embedding_variables()}
-        if not weights.keys() >= set(paths.values()):
+        if not paths or not weights.keys() >= set(paths.values()):
             continue
         stored = {key: weights[path] for key, path in paths.items()}
         try:

@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_vit.layers import ImagePreprocessing, PatchEmbedding, initializers
 from keras_vit.utils import checks, replicas
+from keras_vit.utils.scaling import Mode, as_mode
 from keras_vit.utils.types import Config, Tensor
 
 
@@ -28,7 +29,12 @@ class Model(keras.Model):
 
     Attributes:
         class_names: Sequence of strings, the names of the classes, or None.
-            They are saved in a `.keras` file with the model.
+            They are saved in a `.keras` file with the model, as is
+            `preprocess_mode`. Weights of a file with names bring them along, if
+            the model keeps their head.
+        preprocess_mode: The `mode` of `keras_vit.preprocess_input` that the
+            weights were trained with, which the model's own `preprocessing`
+            has; None if it is unknown.
 
     Example:
 
@@ -37,6 +43,7 @@ class Model(keras.Model):
     """
 
     class_names: Sequence[str] | None = None
+    preprocess_mode: Mode | None = None
     # Returns the model that `mixed_sizes` made this one of; no other has it.
     one_size: Callable[[], keras.Model]
 
@@ -44,14 +51,17 @@ class Model(keras.Model):
         config = super().get_config()
         if self.class_names is not None:
             config["class_names"] = list(self.class_names)
+        if self.preprocess_mode is not None:
+            config["preprocess_mode"] = self.preprocess_mode
         return config
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: Any = None) -> Self:
-        names = config.get("class_names")
-        config = {k: v for k, v in config.items() if k != "class_names"}
+        config = dict(config)
+        names = config.pop("class_names", None)
+        mode = config.pop("preprocess_mode", None)
         model = super().from_config(config, custom_objects)
-        model.class_names = names
+        model.class_names, model.preprocess_mode = names, mode and as_mode(mode)
         return model
 
     @functools.wraps(keras.Model.fit)
@@ -135,7 +145,7 @@ def build_model(
     input_shape: tuple[int | None, ...],
     name: str,
     load: Callable[[keras.Model], None] | None = None,
-    preprocessing: str | None = None,
+    preprocessing: Mode | None = None,
 ) -> Model:
     """Builds a functional model, whose weights `load` sets, if there is one.
 
@@ -164,8 +174,16 @@ def build_model(
         # before `images`.
         inputs = keras.utils.get_source_inputs(images)
         inputs = inputs[0] if len(inputs) == 1 else inputs
-        model = Model(inputs, outputs, name=name)
+        inner, model = model, Model(inputs, outputs, name=name)
+        copy_labels(inner, model)
+    model.preprocess_mode = preprocessing or model.preprocess_mode
     return model
+
+
+def copy_labels(model: keras.Model, to: Any) -> None:
+    """Gives a model the class names and the mode of pixels of another."""
+    to.class_names = getattr(model, "class_names", None)
+    to.preprocess_mode = getattr(model, "preprocess_mode", None)
 
 
 def unique_name(name: str) -> str:

@@ -18,6 +18,7 @@ from keras_vit.models.arguments import (
 from keras_vit.models.assigning import load_weights, open_for
 from keras_vit.models.model import Model, build_model, classification_head, unique_name
 from keras_vit.utils import checks
+from keras_vit.utils.scaling import ModeLike
 from keras_vit.utils.types import StrPath, Tensor
 from keras_vit.weights import Checkpoint
 
@@ -73,7 +74,7 @@ def BiT(
     pooling: str | None = None,
     classes: int | None = None,
     classifier_activation: str | Callable[[Tensor], Tensor] | None = None,
-    preprocessing: bool | str = False,
+    preprocessing: bool | ModeLike = False,
     preactivation: bool | None = None,
     name: str | None = None,
     resnet_layers: tuple[int, ...] | None = None,

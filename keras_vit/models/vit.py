@@ -35,6 +35,7 @@ from keras_vit.models.model import Model, build_model, classification_head, uniq
 from keras_vit.models.resnet import resnet
 from keras_vit.utils import checks
 from keras_vit.utils.published import rotary_periods
+from keras_vit.utils.scaling import ModeLike
 from keras_vit.utils.types import Config, StrPath, Tensor
 from keras_vit.utils.warnings import warn
 from keras_vit.weights import Checkpoint
@@ -53,7 +54,7 @@ def VisionTransformer(
     input_shape: tuple[int | None, ...] | None = None,
     classes: int | None = None,
     classifier_activation: str | Callable[[Tensor], Tensor] | None = None,
-    preprocessing: bool | str = False,
+    preprocessing: bool | ModeLike = False,
     name: str | None = None,
     patch_size: int | tuple[int, int] | None = None,
     hidden_size: int | None = None,
@@ -128,12 +129,12 @@ def VisionTransformer(
         classifier_activation: Activation of the head; None for logits, also
             of `weights` of a model that ends in an activation, which
             `converters.load` keeps, as it keeps `preprocessing`.
-        preprocessing: Boolean or string. Whether the first layer is an
-            `ImagePreprocessing`: the model then takes images of any size with
-            values in [0, 255], resizes them to the height and width of
+        preprocessing: Boolean, string or `(mean, std)`. Whether the first layer
+            is an `ImagePreprocessing`: the model then takes images of any size
+            with values in [0, 255], resizes them to the height and width of
             `input_shape` and scales them. True for the mode that `weights`
-            require, or "tf" without weights; or a mode: "tf", "torch" or
-            "clip".
+            require, or "tf" without weights; or a mode of `preprocess_input`.
+            Images of one channel get those of a mode that has a value for each.
         name: String. Name of the model. None for "vision_transformer", with a
             number from the second such model of a program on.
         patch_size: Integer or `(rows, columns)`, in pixels, or positions
@@ -313,7 +314,7 @@ def HybridVisionTransformer(
     input_shape: tuple[int | None, ...] | None = None,
     classes: int | None = None,
     classifier_activation: str | Callable[[Tensor], Tensor] | None = None,
-    preprocessing: bool | str = False,
+    preprocessing: bool | ModeLike = False,
     move_stage_4: bool = False,
     name: str | None = None,
     resnet_layers: tuple[int, ...] | None = None,
@@ -644,7 +645,7 @@ def _build(
     input_shape: tuple[int | None, ...] | None,
     classes: int | None,
     classifier_activation: str | Callable[[Tensor], Tensor] | None,
-    preprocessing: bool | str,
+    preprocessing: bool | ModeLike,
     name: str,
 ) -> Model:
     """Resolves the arguments of `VisionTransformer` or

@@ -6,16 +6,20 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.preprocessing import SCALE_AND_SHIFT
-from keras_vit.utils import checks
-from keras_vit.utils.types import Array, Tensor
+from keras_vit.utils.scaling import ModeLike, as_mode, scale_and_shift, scaled_channels
+from keras_vit.utils.types import Array, ArrayLike, Tensor
 from keras_vit.utils.warnings import warn
 
 # Resizing float images in [0, 255] can return 255.00003.
 _TOLERANCE = 1e-3
 
 
-def preprocess_input(images: Tensor, mode: str = "tf") -> Tensor:
+def preprocess_input(
+    images: Tensor,
+    mode: ModeLike = "tf",
+    mean: ArrayLike | None = None,
+    std: ArrayLike | None = None,
+) -> Tensor:
     """Scales images with values in [0, 255] for pretrained models.
 
     - `mode="tf"` scales to [-1, 1]: `images / 127.5 - 1`. All weights by
@@ -26,6 +30,9 @@ def preprocess_input(images: Tensor, mode: str = "tf") -> Tensor:
       0.456, 0.406) and divides by its standard deviation (0.229, 0.224,
       0.225). The weights by Meta (DeiT, DINOv2 and MAE) require it.
     - `mode="clip"` does the same with CLIP's mean and standard deviation.
+    - `mean=, std=` does the same with others: `(images / 255 - mean) / std`.
+
+    Gray images, of one channel, get the three of ImageNet's or CLIP's mean.
 
     `keras_vit.list_weights()` lists the mode of each released checkpoint.
     With the wrong mode, or with images in [0, 1], a pretrained model raises
@@ -38,21 +45,25 @@ def preprocess_input(images: Tensor, mode: str = "tf") -> Tensor:
         images: NumPy array, tensor of any backend or `KerasTensor`, of any
             shape, channels last: integers or floats in [0, 255]. It is not
             modified.
-        mode: "tf" for [-1, 1] or, for images of three channels, "torch" for
-            ImageNet's mean and standard deviation, or "clip" for CLIP's.
+        mode: "tf" for [-1, 1], "torch" for ImageNet's mean and standard
+            deviation, "clip" for CLIP's, or a pair of others, `(mean, std)`.
+        mean: Mean of pixels in [0, 1]: a number, or one for each of up to 16
+            channels. With `std`, it replaces `mode`.
+        std: Standard deviation of pixels in [0, 1], above 0, as `mean`.
 
     Returns:
         The images in float32, of the same shape: a NumPy array for a NumPy
-        array, otherwise a tensor of the same library. Values are in [-1, 1]
-        for "tf" (in compiled code, 255 may become 1.0000001), and in [-3, 3]
-        for the others.
+        array, otherwise a tensor of the same library. Images of one channel get
+        those of a mode that has a value for each. Values are in [-1, 1] for "tf"
+        (in compiled code, 255 may become 1.0000001), and in [-3, 3] for "torch"
+        and "clip".
 
     Raises:
         ValueError: if `images` is not an array or tensor of real numbers, or
-            `mode` is unknown. Also if a value is NaN, below 0 or above 255:
-            this is checked for NumPy arrays and for tensors in CPU memory,
-            but not for symbolic tensors, as in `tf.data.Dataset.map`, or for
-            tensors on another device.
+            `mode` is wrong or for another number of channels. Also if a value is
+            NaN, below 0 or above 255: this is checked for NumPy arrays and for
+            tensors in CPU memory, but not for symbolic tensors, as in
+            `tf.data.Dataset.map`, or for tensors on another device.
 
     Warns:
         UserWarning: if checked floats seem to be in [0, 1]: no value is above
@@ -64,7 +75,7 @@ def preprocess_input(images: Tensor, mode: str = "tf") -> Tensor:
     >>> keras_vit.preprocessing.preprocess_input(image)
     array([[[-1. , -0.6,  1. ]]], dtype=float32)
     """
-    checks.one_of("mode", mode, tuple(SCALE_AND_SHIFT))
+    mode = as_mode(mode, mean, std)
     try:
         dtype = keras.backend.standardize_dtype(images.dtype)
     except (AttributeError, ValueError):
@@ -75,24 +86,20 @@ def preprocess_input(images: Tensor, mode: str = "tf") -> Tensor:
             "in [0, 255]; read files with `keras.utils.load_img`. Received: "
             f"{type(images).__name__} of type {dtype}"
         )
-    if mode != "tf" and tuple(images.shape)[-1:] != (3,):
-        raise ValueError(
-            f"`mode={mode!r}` is for images of three channels, channels last. "
-            f"Received: images of shape {tuple(images.shape)}"
-        )
-    scale, shift = SCALE_AND_SHIFT[mode]
+    scale, shift = scale_and_shift(mode)
+    if isinstance(scale, np.ndarray):
+        scaled_channels(mode, images.shape)
     if isinstance(images, (np.ndarray, np.generic)):
         images = np.asarray(images)
         _check_values(images)
-        scaled = images.astype("float32")
-        scaled /= scale
+        scaled = np.asarray(images.astype("float32") / scale)
         scaled -= shift
         return scaled
     values = _as_numpy_view(images)
     if values is not None:
         _check_values(values)
     images = _to_float32(images)
-    if mode != "tf" and hasattr(images, "new_tensor"):
+    if isinstance(scale, np.ndarray) and hasattr(images, "new_tensor"):
         # PyTorch does not combine NumPy arrays with tensors on a GPU.
         scale, shift = images.new_tensor(scale), images.new_tensor(shift)
     return images / scale - shift

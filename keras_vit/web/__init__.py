@@ -61,18 +61,14 @@ def model_of_pixels(
     checkpoint = converters.open_checkpoint(path, layout, heads)
     shape = (*(size or (None, None)), checkpoint.channels)
     implied: Config = {"preprocessing": True, "input_shape": shape}
-    names = None
     if checkpoint.classes:
-        names = checkpoint.class_names(checkpoint.classes)
         config = read_config(checkpoint.path)
         several = (
             config.get("config", {}).get("loss") == "sigmoid"
             or config.get("problem_type") == MULTI_LABEL
         )
         implied["classifier_activation"] = "sigmoid" if several else "softmax"
-    model = converters.load(checkpoint, layout, **{**implied, **settings})
-    model.class_names = names
-    return model
+    return converters.load(checkpoint, layout, **{**implied, **settings})
 
 
 class Page:

@@ -1,12 +1,11 @@
 """The `Checkpoint` class and `open_checkpoint`, which reads one."""
 
 import functools
+import pathlib
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from keras_vit.config import ResNetConfig, ViTConfig, config_from, stride
-from keras_vit.utils.published import PREPROCESSING
+from keras_vit.utils.scaling import Mode, as_mode, fits
 from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
 from keras_vit.weights import formats, infer
@@ -16,14 +15,17 @@ from keras_vit.weights.files import (
     locate,
     read,
     read_config,
+    stored_mode,
 )
 from keras_vit.weights.files.keras import is_keras, read_keras
-from keras_vit.weights.formats.keras_hub import mean_and_std
 from keras_vit.weights.weight_map import WeightMap, from_checkpoint
 
 # All models of these families were released with ImageNet's mean and standard
 # deviation; these are the names of their variants in several layouts.
 _NORMALIZED_FAMILIES = ("deit", "dinov2", "dinov3", "mae")
+# DINOv3 of satellite images, as the names of its files say.
+_SATELLITE = "sat493m"
+_SATELLITE_MODE = ((0.430, 0.411, 0.296), (0.213, 0.156, 0.143))
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Checkpoint:
     stored: Config
     build_arguments: Config = field(default_factory=dict)
     file_keys: dict[str, str] = field(default_factory=dict)
-    released_mode: str | None = None
+    released_mode: Mode | None = None
     saved: Config = field(default_factory=dict)
     layers: dict[str, Config] = field(default_factory=dict)
 
@@ -79,28 +81,36 @@ class Checkpoint:
         """Whether it is a model of `keras_vit.detection`."""
         return bool({"detection_tokens", "point_boxes"} & self.layers.keys())
 
-    def class_names(self, classes: int) -> list[str] | None:
+    def class_names(self, classes: int | None) -> list[str] | None:
         """Returns the names of the classes in the file, else in the config.json
         next to it; None if there are none or another number of them."""
         own = self.saved.get("config", {}).get("class_names")
         config = {"label_names": own} if own else read_config(self.path)
         return class_names_of(config, classes)
 
-    @property
-    def preprocess_mode(self) -> str | None:
+    @functools.cached_property
+    def preprocess_mode(self) -> Mode | None:
         """The `mode` of `preprocess_input` that the weights require.
 
         None if it is neither stored nor the same for all models of the layout,
-        or of a family that has its own names in it, such as DINOv2.
+        or of a family that has its own names in it, such as DINOv2; or if it is
+        one of other channels than those of the weights.
         """
-        variant = self.weight_map.variant
-        return (
-            self.build_arguments.get("preprocessing")
-            or self.released_mode
-            or _stored_mode(self.path)
-            or self.code_base.preprocess_mode
-            or ("torch" if variant.startswith(_NORMALIZED_FAMILIES) else None)
+        own = self.build_arguments.get("preprocessing") or (
+            self.saved.get("config", {}).get("preprocess_mode")
         )
+        implied = self.code_base.preprocess_mode
+        if self.weight_map.variant.startswith(_NORMALIZED_FAMILIES):
+            implied = "torch"
+        if implied == "torch" and _SATELLITE in pathlib.Path(self.path).name:
+            implied = _SATELLITE_MODE
+        mode = (
+            (own and as_mode(own))
+            or self.released_mode
+            or stored_mode(self.path)
+            or implied
+        )
+        return mode if mode and fits(mode, self.channels) else None
 
     @property
     def code_base(self) -> formats.Format:
@@ -141,9 +151,7 @@ class Checkpoint:
     @property
     def channels(self) -> int:
         """Number of channels of the images."""
-        kernels = ("root_conv/kernel", "patch_embedding/kernel")
-        path = next(path for path in kernels if path in self.weights)
-        return self.weights[path].shape[2]
+        return infer.channels(self.shapes)
 
     @property
     def classes(self) -> int | None:
@@ -201,6 +209,10 @@ class Checkpoint:
             arguments.setdefault("pooling", pooling)
         elif has_head or arguments.get("pooling") is None:
             arguments.pop("pooling", None)  # inferred with the architecture
+        if "input_shape" in arguments and not overrides.get("preprocessing", True):
+            # The preprocessing may have repeated the channel of gray images.
+            shape = (*arguments["input_shape"][:2], self.channels)
+            arguments["input_shape"] = shape
         arguments = {"include_top": top, **arguments, **overrides}
         if "pre_logits/bias" in weights and (
             arguments["include_top"] or arguments.get("pooling")
@@ -341,44 +353,6 @@ def open_checkpoint(
     return Checkpoint(
         str(path), code_base.name, weight_map, weights, stored, built, keys
     )
-
-
-def _stored_mode(path: StrPath) -> str | None:
-    """Returns the `mode` of `preprocess_input` in JSON files next to weights.
-
-    These are the config.json of a run of this package or of timm, the
-    preprocessor_config.json of transformers, keras-hub's image_converter.json, and
-    the open_clip_config.json of open_clip.
-    """
-    names = ("config", "preprocessor_config", "image_converter", "open_clip_config")
-    try:
-        config, preprocessor, converter, clip = (
-            read_config(path, f"{name}.json") for name in names
-        )
-    except (ValueError, OSError):
-        return None
-    run, timm, clip = (
-        found if isinstance(found := entries.get(key), dict) else {}
-        for entries, key in (
-            *((config, "config"), (config, "pretrained_cfg")),
-            (clip, "preprocess_cfg"),
-        )
-    )
-    if run.get("mode") in list(PREPROCESSING):
-        return run["mode"]
-    for found in (
-        (preprocessor.get("image_mean"), preprocessor.get("image_std")),
-        mean_and_std(converter.get("config")),
-        (timm.get("mean"), timm.get("std")),
-        (clip.get("mean"), clip.get("std")),
-    ):
-        for mode, expected in PREPROCESSING.items():
-            try:
-                if np.allclose(np.array(found, "float64"), expected, atol=1e-6):
-                    return mode
-            except (TypeError, ValueError):  # values that are no numbers
-                break
-    return None
 
 
 def _open_keras(

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import TypeAlias
 
 from keras_vit.config import POSITION_PREFIXES
+from keras_vit.utils.scaling import as_mode
 from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
 from keras_vit.weights.files.keras import KerasFile
@@ -47,6 +48,11 @@ def family(paths: Collection[str]) -> str:
         return "vit"
     encoder = ("patch_embedding/", "block_")
     return "hybrid" if any(p.startswith(encoder) for p in paths) else "bit"
+
+
+def channels(shapes: Shapes) -> int:
+    """Returns the number of channels of a model's images."""
+    return shapes[_ROOT if _ROOT in shapes else "patch_embedding/kernel"][2]
 
 
 def units_per_stage(paths: Collection[str]) -> tuple[int, ...]:
@@ -159,7 +165,9 @@ def infer_architecture(
         "num_positions": None,
         "grid_size": None,
     }
-    if mode == "relative":
+    if mode == "rope":  # which a file says, as any grid would do
+        inferred["grid_size"] = grid
+    elif mode == "relative":
         count = (shapes[f"{layer}/offsets"][0] + 1) // 2
         grid = _grid(count, grid, image_grid)
         inferred |= {"num_positions": count, "grid_size": grid}
@@ -538,7 +546,7 @@ def arguments_from_layer_configs(
         *size, channels = configs["images"]["batch_shape"][1:]
         preprocessing = configs.get("preprocessing")
         if preprocessing is not None:
-            built["preprocessing"] = preprocessing["mode"]
+            built["preprocessing"] = as_mode(preprocessing["mode"])
             size = preprocessing["image_size"] or (None, None)
         built["input_shape"] = (*size, channels)
     activation = configs.get("head", {}).get("activation")
@@ -578,6 +586,10 @@ def arguments_from_layer_configs(
     if embedding == "rope":
         for name in ("base", "shift", "jitter", "rescale"):
             arguments[f"rope_{name}"] = positions[name]
+        size = built.get("input_shape", (None, None))[:2]
+        if None not in size:
+            patch = arguments["patch_size"]
+            arguments["grid_size"] = (size[0] // patch[0], size[1] // patch[1])
     learned = ("learned", "learned_2d", "factorized")
     if embedding in ("relative", *learned):
         arguments["grid_size"] = grid

@@ -6,6 +6,7 @@ import pathlib
 import ml_dtypes
 import numpy as np
 
+from keras_vit.utils.scaling import Mode
 from keras_vit.utils.types import Array, Config
 from keras_vit.utils.warnings import warn
 from keras_vit.weights.files import SUFFIXES, write
@@ -29,7 +30,7 @@ def write_checkpoint(
     dtype: str | None = None,
     overwrite: bool = False,
     source: Checkpoint | None = None,
-    preprocess_mode: str | None = None,
+    preprocess_mode: Mode | None = None,
 ) -> WeightMap:
     """Writes weights in a layout to a file, or to a folder if the target has no
     suffix, and returns the map that was used.

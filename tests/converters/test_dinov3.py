@@ -1,6 +1,8 @@
 """DINOv3 under Meta's names, and its rotary positions; `test_originals.py` has
 the files of transformers and timm."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -29,9 +31,52 @@ def save(name, folder, **options):
 
 
 @pytest.mark.backends("torch")
-def test_patches_need_not_divide_the_default_size(tmp_path):
-    path = save("transformers-dinov3", tmp_path, patch_size=6)
-    assert load(path).input_shape == (None, 222, 222, 3)
+@pytest.mark.parametrize(
+    "image_size, patch_size, expected, written",
+    [
+        (48, 8, (48, 48), 48),
+        ((32, 48), 8, (32, 48), [32, 48]),
+        # Patches need not divide the size of a file, or the default.
+        (32, 6, (30, 30), 30),
+        (None, 6, (222, 222), 222),
+    ],
+)
+def test_image_size_of_a_config(image_size, patch_size, expected, written, tmp_path):
+    size = {} if image_size is None else {"image_size": image_size}
+    path = save("transformers-dinov3", tmp_path, patch_size=patch_size, **size)
+    if image_size is None:
+        config = json.loads((path / "config.json").read_text())
+        del config["image_size"]
+        (path / "config.json").write_text(json.dumps(config))
+    model = load(path)
+    assert model.input_shape == (None, *expected, 3)
+    built = keras_vit.VisionTransformer(weights=path, include_top=False)
+    assert built.input_shape == model.input_shape
+    model.save(tmp_path / "model.keras")
+    for source in (model, load(tmp_path / "model.keras")):
+        keras_vit.converters.save(source, tmp_path / "back", overwrite=True)
+        config = json.loads((tmp_path / "back/config.json").read_text())
+        assert config["image_size"] == written
+        assert load(tmp_path / "back").input_shape == model.input_shape
+    any_size = load(path, input_shape=(None, None, 3))
+    keras_vit.converters.save(any_size, tmp_path / "back", overwrite=True)
+    size = 224 if patch_size == 8 else 222
+    assert load(tmp_path / "back").input_shape == (None, size, size, 3)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "model_args, expected", [({}, (256, 256)), ({"img_size": 64}, (64, 64))]
+)
+def test_image_size_of_timm(model_args, expected, tmp_path):
+    path = save("timm-dinov3", tmp_path)
+    config = {
+        "architecture": "vit_small_patch8_dinov3",
+        "model_args": model_args,
+        "pretrained_cfg": {"input_size": [3, 256, 256]},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load(path, num_heads=2).input_shape == (None, *expected, 3)
 
 
 def to_meta(original):

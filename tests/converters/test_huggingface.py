@@ -6,9 +6,11 @@ import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.converters import load, save
 from keras_vit_programs import convert as _cli
-from tests import golden_data
+from keras_vit_programs.building import build_model as build_for_training
+from tests import golden_data, originals
 from tests.small import randomize, vit
 
 pytestmark = pytest.mark.backends("torch")
@@ -119,3 +121,47 @@ def test_preprocessing_matches_the_code_base(case, mean, tmp_path):
     assert found["image_mean"][0] == mean
     size = json.loads((folder / "config.json").read_text())["image_size"]
     assert found["size"] == {"height": size, "width": size}
+
+
+NAMES = ["ant", "bee", "cat", "dog", "emu"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"id2label": dict(enumerate(NAMES))},
+        {"label_names": NAMES},
+        {"label_names": dict(enumerate(NAMES))},
+        {"pretrained_cfg": {"label_names": NAMES}},
+        {"labels": NAMES},  # timm before 0.7
+        {"data": {"class_names": NAMES}},  # a run of a recipe
+    ],
+    ids=lambda config: next(iter(config)),
+)
+def test_class_names_come_with_the_head(config, tmp_path):
+    is_timm = "id2label" not in config
+    case = originals.CASES["timm-token" if is_timm else "transformers-vit"]
+    path, given = originals.save(case, originals.build(case), tmp_path)
+    file = tmp_path / "config.json"
+    old = {} if is_timm else json.loads(file.read_text())
+    file.write_text(json.dumps({**old, **config}))
+    build = keras_vit.VisionTransformer
+    kept = (
+        keras_vit.load(path, **given),
+        load(path, **given, dropout=0.1, classes=5, preprocessing="tf"),
+        build(weights=str(path), **given, input_shape=(16, 24, 1)),
+    )
+    new = (
+        load(path, **given, classes=4),
+        load(path, **given, include_top=False),
+    )
+    for model in kept:
+        assert model.class_names == NAMES
+        found = keras_vit.decode_predictions(np.eye(5)[:1], top=1, model=model)
+        assert found[0][0][1] == "ant"
+    for model in new:
+        assert model.class_names is None
+    save(kept[0], tmp_path / "back")
+    assert load(tmp_path / "back").class_names == NAMES
+    recipe = build_for_training(None, str(tmp_path / "back"), None, classes=5)
+    assert recipe.class_names is None  # its head is new

@@ -2,6 +2,7 @@
 
 import functools
 import io
+import json
 
 import keras
 import numpy as np
@@ -13,12 +14,14 @@ from keras_vit import (
     detection,
     distillation,
     evaluation,
+    hub,
     segmentation,
     web,
 )
 from keras_vit.models import preprocessing_of
 from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit_programs import building, convert, report
+from tests import originals
 from tests.small import randomize, tiny
 
 rng = np.random.default_rng(0)
@@ -268,3 +271,183 @@ def test_student_and_teacher_must_scale_images_alike(pair):
     for student, teacher in (pair, pair[::-1]):
         with pytest.raises(ValueError, match="one of them with `preprocessing`"):
             distillation.Distillation(student, teacher)
+
+
+SATELLITE = {"image_mean": [0.430, 0.411, 0.296], "image_std": [0.213, 0.156, 0.143]}
+SATELLITE_MODE = tuple(map(tuple, SATELLITE.values()))
+EQUAL = {"image_mean": [0.2] * 3, "image_std": [0.3] * 3}
+SCALED = {"do_normalize": False}
+WHOLE = {"image_mean": [120, 110, 99], "image_std": [58, 57, 56]}
+PROCESSORS = {
+    "satellite": ("DINOv3ViTImageProcessor", SATELLITE),
+    "imagenet": ("DINOv3ViTImageProcessor", {}),
+    "clip": ("CLIPImageProcessor", {}),
+    "one value": ("ViTImageProcessor", EQUAL),
+    "scaled alone": ("ViTImageProcessor", SCALED),
+    "a factor": ("ViTImageProcessor", {**SCALED, "rescale_factor": 1 / 100}),
+    "both": ("DeiTImageProcessor", {"rescale_factor": 1 / 127.5, **SATELLITE}),
+    "not scaled": ("ViTImageProcessor", {"do_rescale": False, **WHOLE}),
+    "nothing": ("ViTImageProcessor", {"do_rescale": False, **SCALED}),
+}
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_scaling_of_transformers(name, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    kind, options = PROCESSORS[name]
+    processor = getattr(transformers, kind)(**options)
+    source = tmp_path / "source"
+    originals.build(originals.CASES["transformers-vit"]).save_pretrained(source)
+    processor.save_pretrained(source)
+    whole = {"do_resize": False, "do_center_crop": False, "return_tensors": "np"}
+    expected = processor(list(PIXELS), **whole)["pixel_values"].transpose(0, 2, 3, 1)
+
+    def check(mode):
+        np.testing.assert_allclose(
+            preprocess(PIXELS, None, mode), expected, rtol=2e-6, atol=2e-6
+        )
+
+    check(open_checkpoint(source).preprocess_mode)
+    if name != "not scaled":
+        return
+    check_kept(source, tmp_path, check)
+    kept = json.loads((tmp_path / "hub/preprocessor_config.json").read_text())
+    assert kept == json.loads((source / "preprocessor_config.json").read_text())
+
+
+def check_kept(source, folder, check):
+    """Checks the mode of a checkpoint, of its models and of their files."""
+    plain, inside = (keras_vit.load(source, preprocessing=x) for x in (False, True))
+    check(plain.preprocess_mode)
+    check(inside.preprocess_mode)
+    check(inside.get_layer("preprocessing").mode)
+    check(evaluation.load_classifier(str(source)).mode)
+    plain.save(folder / "plain.keras")
+    inside.save(folder / "inside.keras")
+    keras_vit.save(inside, folder / "inside.weights.h5")
+    keras_vit.save(plain, folder / "written")
+    hub.save(source, folder / "hub")
+    convert.convert(source, folder / "converted", to="huggingface")
+    for name in (
+        *("plain.keras", "inside.keras", "inside.weights.h5"),
+        *("written", "hub", "converted"),
+    ):
+        again = folder / name
+        check(evaluation.load_classifier(str(again)).mode)
+        model = keras_vit.converters.load(again, preprocessing=True, classes=3)
+        check(model.get_layer("preprocessing").mode)
+        assert model.class_names is None
+    found = inside.predict(PIXELS, verbose=0)
+    for name in ("inside.keras", "inside.weights.h5"):
+        model = keras_vit.load(folder / name)
+        np.testing.assert_allclose(model.predict(PIXELS, verbose=0), found, atol=1e-6)
+
+
+TIMM = {
+    "satellite": {"mean": SATELLITE_MODE[0], "std": SATELLITE_MODE[1]},
+    "zero and one": {"mean": (0, 0, 0), "std": (1, 1, 1)},
+    "cropped": {"crop_pct": 0.9, "interpolation": "bicubic", "mean": (0.1, 0.2, 0.3)},
+    "defaults": {},
+}
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", TIMM)
+def test_scaling_of_timm(name, tmp_path):
+    timm = pytest.importorskip("timm")
+    sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 48, "depth": 1}
+    sizes |= {"num_heads": 3, "num_classes": 4}
+    overlay = {"input_size": (3, 16, 16), **TIMM[name]}
+    model = timm.create_model(
+        "vit_tiny_patch16_224", **sizes, pretrained_cfg_overlay=overlay
+    )
+    originals.shake(model)
+    source = tmp_path / "source"
+    timm.models.save_for_hf(model, source, model_config={"model_args": sizes})
+    data = timm.data.resolve_data_config({}, model=model)
+    mean, std = data["mean"], data["std"]
+    expected = (PIXELS / 255 - np.array(mean)) / np.array(std)
+
+    def check(mode):
+        np.testing.assert_allclose(preprocess(PIXELS, None, mode), expected, atol=2e-6)
+
+    check(open_checkpoint(source).preprocess_mode)
+    if name != "cropped":
+        return
+    check_kept(source, tmp_path, check)
+    again = timm.create_model(f"local-dir:{tmp_path / 'hub'}", pretrained=True)
+    found = timm.data.resolve_data_config({}, model=again)
+    assert json.loads(json.dumps(found)) == json.loads(json.dumps(data))
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "name, content, expected",
+    [
+        # transformers 5 writes it for models with a tokenizer.
+        ("processor_config.json", {"image_processor": SATELLITE}, SATELLITE),
+        (
+            "open_clip_config.json",
+            {"preprocess_cfg": {"mean": [0.430, 0.411, 0.296], "std": 0.2}},
+            {"image_mean": SATELLITE["image_mean"], "image_std": [0.2] * 3},
+        ),
+        # timm before 0.7
+        (
+            "config.json",
+            {"architecture": "x", "mean": [0.1] * 3, "std": [0.2] * 3},
+            {"image_mean": [0.1], "image_std": [0.2]},
+        ),
+        (
+            "config.json",
+            {"config": {"mode": [*SATELLITE.values()]}},
+            SATELLITE,
+        ),
+        ("config.json", {"config": {"mode": "train"}}, None),
+        ("preprocessor_config.json", {"image_mean": None, "size": 224}, None),
+        ("preprocessor_config.json", {**SATELLITE, "image_std": [0]}, ValueError),
+        ("preprocessor_config.json", {"image_mean": "a", "image_std": [1]}, ValueError),
+        ("preprocessor_config.json", {**SATELLITE, "rescale_factor": "x"}, ValueError),
+        ("config.json", {"pretrained_cfg": {"mean": [1, 2], "std": []}}, ValueError),
+        ("image_converter.json", {"config": [1]}, ValueError),
+    ],
+)
+def test_files_that_store_a_scaling(name, content, expected, tmp_path):
+    path = tmp_path / "model.safetensors"
+    keras_vit.converters.save(tiny(input_shape=SHAPE), path, "timm")
+    (tmp_path / name).write_text(json.dumps(content))
+    checkpoint = open_checkpoint(path, num_heads=3)
+    if expected is ValueError:
+        with pytest.raises(ValueError, match=rf"'{name}' next to .* cannot be used"):
+            keras_vit.converters.load(checkpoint)
+        return
+    mode = checkpoint.preprocess_mode
+    assert mode == (expected and tuple(map(tuple, expected.values())))
+    assert keras_vit.converters.load(checkpoint).preprocess_mode == mode
+
+
+@pytest.mark.parametrize(
+    "mode, options",
+    [("torch", {}), (SATELLITE_MODE, {"pre_norm": True, "patch_bias": False})],
+)
+def test_gray_images_equal_those_of_three_channels(mode, options, tmp_path):
+    colors = tiny(input_shape=SHAPE, preprocessing=mode, **options)
+    randomize(colors)
+    colors.save(tmp_path / "colors.keras")
+    gray = keras_vit.load(tmp_path / "colors.keras", input_shape=(16, 16, 1))
+    assert gray.input_shape == (None, None, None, 1)
+    pixels = PIXELS[..., :1]
+    expected = colors.predict(np.repeat(pixels, 3, axis=-1), verbose=0)
+    gray.save(tmp_path / "gray.keras")
+    keras_vit.save(gray, tmp_path / "gray.weights.h5")
+    for path in (tmp_path / "gray.keras", tmp_path / "gray.weights.h5"):
+        for again in (keras_vit.load(path), keras_vit.load(path, drop_path=0.1)):
+            assert again.input_shape == gray.input_shape
+            found = again.predict(pixels, verbose=0)
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+        assert keras_vit.load(path, preprocessing=False).input_shape[1:] == SHAPE
+        trained = evaluation.load_classifier(str(path))
+        assert (trained.channels, trained.mode) == (3, mode)
+        images = keras_vit.preprocess_input(pixels[:, :16, :16], trained.mode)
+        whole = keras_vit.load(path).predict(pixels[:, :16, :16], verbose=0)
+        np.testing.assert_allclose(trained.model.predict(images), whole, atol=1e-5)

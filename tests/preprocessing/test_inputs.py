@@ -1,5 +1,6 @@
 """`preprocess_input` of arrays, of tensors and in graphs."""
 
+import json
 import warnings
 
 import keras
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_vit.layers import ImagePreprocessing
 from keras_vit.preprocessing import preprocess_input
 
 ON_TORCH = pytest.mark.backends("torch")
@@ -59,26 +61,92 @@ def test_numpy_arrays_of_every_dtype_and_rank(dtype):
         np.testing.assert_array_equal(scaled, np.ones(shape))
 
 
-def test_mode_torch_uses_imagenet_mean_and_std():
-    images = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), "uint8")
-    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-    expected = (images / 255 - mean) / std
-    inputs = keras.Input((None, None, 3))
-    model = keras.Model(inputs, preprocess_input(inputs, mode="torch"))
+IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+CLIP = (
+    [0.48145466, 0.4578275, 0.40821073],
+    [0.26862954, 0.26130258, 0.27577711],
+)
+SATELLITE = [0.430, 0.411, 0.296], [0.213, 0.156, 0.143]
+MANY = np.linspace(0.1, 0.8, 16), np.linspace(0.3, 0.2, 16)
+
+
+@pytest.mark.parametrize(
+    "given, channels, mean_std, mode",
+    [
+        ({"mode": "torch"}, 3, IMAGENET, "torch"),
+        ({"mode": "clip"}, 3, CLIP, "clip"),
+        ({"mode": IMAGENET}, 3, IMAGENET, "torch"),
+        # The channel of gray images is repeated.
+        ({"mode": "torch"}, 1, IMAGENET, "torch"),
+        ({"mode": SATELLITE}, 1, SATELLITE, tuple(map(tuple, SATELLITE))),
+        ({"mean": CLIP[0], "std": CLIP[1]}, 3, CLIP, "clip"),
+        ({"mean": [0.5] * 4, "std": 0.5}, 4, (0.5, 0.5), "tf"),
+        ({"mean": 0.0, "std": 1.0}, 3, (0, 1), ((0.0,), (1.0,))),
+        ({"mean": [0.2, 0.2], "std": 0.3}, 1, (0.2, 0.3), ((0.2,), (0.3,))),
+        ({"mean": 0.1, "std": [0.2, 0.3]}, 2, (0.1, [0.2, 0.3]), None),
+        ({"mean": MANY[0], "std": MANY[1]}, 16, MANY, None),
+    ],
+)
+def test_means_and_standard_deviations(given, channels, mean_std, mode):
+    images = np.random.default_rng(0).integers(0, 256, (2, 4, 5, channels), "uint8")
+    expected = (images / 255 - mean_std[0]) / mean_std[1]
+    inputs = keras.Input((None, None, channels))
+    layer = ImagePreprocessing(**given)
+    if mode is not None:
+        assert layer.mode == mode
+    saved = json.loads(json.dumps(layer.get_config()))
+    again = ImagePreprocessing.from_config(saved)
+    assert again.mode == layer.mode
+    assert layer(inputs).shape[-1] == expected.shape[-1]
+    model = keras.Model(inputs, preprocess_input(inputs, **given))
     found = [
-        preprocess_input(images, mode="torch"),
+        preprocess_input(images, **given),
         model.predict(images.astype("float32"), verbose=0),
+        ops.convert_to_numpy(layer(images)),
+        ops.convert_to_numpy(again(images)),
     ]
     for library in LIBRARIES:
         tensor, _ = tensor_of(library, images)
-        found.append(np.asarray(preprocess_input(tensor, mode="torch")))
+        found.append(np.asarray(preprocess_input(tensor, **given)))
     for scaled in found:
         assert scaled.dtype == "float32"
-        np.testing.assert_allclose(scaled, expected, atol=1e-6)
-    with pytest.raises(ValueError, match=r"three channels.*\(2, 4, 5, 1\)"):
-        preprocess_input(images[..., :1], mode="torch")
-    with pytest.raises(ValueError, match="'caffe'"):
-        preprocess_input(images, mode="caffe")
+        np.testing.assert_allclose(scaled, expected, rtol=2e-7, atol=1e-6)
+
+
+@ON_TORCH
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"mode": "caffe"},
+        {"mode": "0.5/0.5"},
+        {"mean": 0.5},
+        {"std": 0.5},
+        {"mean": 0.5, "std": 0.0},
+        {"mean": [0.5, float("nan")], "std": 0.5},
+        {"mean": [0.5] * 17, "std": 0.5},
+        {"mean": [0.5] * 2, "std": [0.5] * 3},
+        {"mean": [[0.5]], "std": 0.5},
+        {"mean": "0.5", "std": True},
+        {"mode": ([0.5], [0.5], [0.5])},
+        {"mode": {"mean": 0.5, "std": 0.5}},
+    ],
+)
+def test_wrong_modes_raise(given):
+    images = np.zeros((2, 4, 5, 3), "uint8")
+    for call in (lambda **x: preprocess_input(images, **x), ImagePreprocessing):
+        with pytest.raises(
+            ValueError, match=r"must be one of.*\(mean, std\).*Received"
+        ):
+            call(**given)
+
+
+@ON_TORCH
+def test_other_channels_than_those_of_the_mode_raise():
+    for mode, channels in (("torch", 4), (SATELLITE, 2), ((MANY[0], 0.5), 3)):
+        images = np.zeros((2, 4, 5, channels), "uint8")
+        for call in (preprocess_input, lambda x, y: ImagePreprocessing(None, y)(x)):
+            with pytest.raises(ValueError, match=rf"channels.*\(2, 4, 5, {channels}\)"):
+                call(images, mode)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "bfloat16"])

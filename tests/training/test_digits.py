@@ -110,6 +110,16 @@ def test_unsupported_options_are_refused(data, split, options, words):
         getattr(data, split)(**{"image_size": 8, "batch_size": 8, **options})
 
 
+@pytest.mark.parametrize("mode, channels", [("torch", 3), (((0.1,), (0.2,)), 1)])
+def test_modes_scale_the_same_images(data, mode, channels):
+    for make in (data.test, functools.partial(data.train, seed=1)):
+        options = {"image_size": 12, "batch_size": 9}
+        plain, scaled = (make(mode=x, **options)[0][0] for x in ("tf", mode))
+        assert scaled.shape == (9, 12, 12, channels)
+        expected = keras_vit.preprocess_input((plain + 1) * 127.5, mode)
+        np.testing.assert_allclose(scaled, expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("size", [(12, 12), (8, 40)])
 def test_resize_matches_keras_bilinear(size):
     images = np.random.default_rng(0).normal(size=(2, 8, 8, 1))

@@ -127,3 +127,25 @@ def test_labels_are_one_hot_only_with_mixing():
     assert config.batches()["one_hot"] is False
     assert config.augmentation(3)["mixup"] == 0
     assert TrainingFlags(mixup=0.2).batches()["one_hot"] is True
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (None, None),
+        ("torch", "torch"),
+        ("0.5/0.5", "tf"),
+        ("0.1,0.2/0.3", ((0.1, 0.2), (0.3, 0.3))),
+        ([[0.1], [0.2]], ((0.1,), (0.2,))),  # of the config.json of a run
+    ],
+)
+def test_modes_of_pixels_are_parsed(text, expected):
+    assert TrainingFlags(mode=text).mode == expected
+    found = flags.SupervisedFlags(teacher="a", teacher_mode=text)
+    assert found.teacher_mode == expected
+
+
+@pytest.mark.parametrize("text", ["caffe", "0.5", "0.5/0", "0.5/x", "1/2/3", "/"])
+def test_wrong_modes_of_pixels_are_refused(text):
+    with pytest.raises(ValueError, match=f"--mode must be tf, .* MEAN/STD.*: {text}"):
+        TrainingFlags(mode=text)

@@ -83,12 +83,20 @@ def test_evaluation_counts_every_image_once(data):
     np.testing.assert_array_equal(together, x)
 
 
-def test_mode_torch_normalizes_with_mean_and_std(data):
+@pytest.mark.parametrize("channels", [1, 3])  # a gray channel is repeated
+@pytest.mark.parametrize(
+    "mode, mean, std",
+    [
+        ("torch", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        (([0.1, 0.2, 0.3], 0.3), [0.1, 0.2, 0.3], 0.3),
+    ],
+)
+def test_modes_normalize_with_mean_and_std(data, channels, mode, mean, std):
     options = dict(image_size=8, batch_size=7)
+    data = dataclasses.replace(data, channels=channels)
     tf_images, _, _ = take(data.test(**options), 1)
-    images, _, _ = take(data.test(mode="torch", **options), 1)
-    mean, std = np.array([0.485, 0.456, 0.406]), [0.229, 0.224, 0.225]
-    expected = ((tf_images + 1) / 2 - mean) / std
+    images, _, _ = take(data.test(mode=mode, **options), 1)
+    expected = ((tf_images + 1) / 2 - np.array(mean)) / np.array(std)
     np.testing.assert_allclose(images, expected, atol=1e-5)
     assert np.abs(tf_images).max() <= 1 < np.abs(images).max()
 
@@ -98,7 +106,8 @@ def test_mode_torch_normalizes_with_mean_and_std(data):
     [
         ({"protocol": "vit-jax"}, "no protocol 'vit-jax'.*vit_jax, big_vision"),
         ({"augment": "light"}, "no augment 'light'.*none, light1"),
-        ({"mode": "caffe"}, "no mode 'caffe'"),
+        ({"mode": "caffe"}, r"`mode` must be .*\(mean, std\).*'caffe'"),
+        ({"mode": (0.5, 0)}, r"`mode` must be .*\(0.5, 0\)"),
         ({"mixup": 1.5}, "`mixup` must be 0 to 1. Received: 1.5"),
         ({"cutmix": float("nan")}, "`cutmix` must be"),
         ({"start": -1}, "`start` must be 0 or more"),

@@ -28,14 +28,17 @@ def class_names_of(config: Config, classes: int | None) -> list[str] | None:
     The names that transformers gives to classes without one, such as "LABEL_0",
     are returned, too.
     """
-    data, by_index = config.get("data"), config.get("id2label")
-    names = data.get("class_names") if isinstance(data, dict) else None
-    if names is None and isinstance(by_index, dict):
+    data, timm = (
+        found if isinstance(found := config.get(key), dict) else {}
+        for key in ("data", "pretrained_cfg")
+    )
+    places = (data.get("class_names"), config.get("id2label"))
+    # timm had them in other places before.
+    places += (config.get("label_names"), timm.get("label_names"), config.get("labels"))
+    names = next(filter(None, places), None)
+    if isinstance(names, dict):
         keys = [str(index) for index in range(classes or 0)]
-        names = [by_index[key] for key in keys if key in by_index]
-        names = names if len(by_index) == len(names) else None
-    elif names is None:
-        names = config.get("label_names")
+        names = [names[x] for x in keys] if names.keys() == {*keys} else None
     if not isinstance(names, list) or not names or len(names) != classes:
         return None
     return list(map(printable, names))

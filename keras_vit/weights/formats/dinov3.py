@@ -265,6 +265,7 @@ class Dinov3(Format):
         "norm_epsilon": 1e-5,
         "rope_rescale": 2.0,
     }
+    preprocess_mode = "torch"
     marker = "rope_embed.periods"
     rotary_variants = ("", "gated")
 

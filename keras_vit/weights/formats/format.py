@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from keras_vit.downloads import fetch_if_remote
+from keras_vit.utils.scaling import Mode
 from keras_vit.utils.types import Array, Config, StrPath, Tensor
 from keras_vit.utils.warnings import warn
 from keras_vit.weights import infer
@@ -216,7 +217,7 @@ class Format:
         variant: str,
         dtype: str,
         source: Checkpoint | None = None,
-        preprocess_mode: str | None = None,
+        preprocess_mode: Mode | None = None,
     ) -> dict[str, Config]:
         """Returns the contents of a folder's JSON files."""
         raise NotImplementedError

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.utils.published import PREPROCESSING
+from keras_vit.utils.scaling import Mode, mean_and_std
 from keras_vit.utils.types import Array, Config, Tensor
-from keras_vit.weights.files import class_names_of, read, read_config
+from keras_vit.weights.files import read, read_config
 from keras_vit.weights.formats import dinov3, naflex, siglip_clip
 from keras_vit.weights.formats.format import (
     QKV,
@@ -260,18 +260,19 @@ def label_entries(class_names: list[str]) -> Config:
 def _preprocessor_config(
     arguments: Config,
     source: Checkpoint | None,
-    mode: str | None,
+    mode: Mode | None,
     size: int,
 ) -> Config:
     """Returns the contents of preprocessor_config.json.
 
-    The source's own are kept if its layout is "huggingface". Otherwise, they
-    are those of `mode`, else of the source's code base, else "tf".
+    The source's own are kept if its layout is "huggingface", unless `mode` is
+    another. Otherwise, they are those of `mode`, else of the source's code base,
+    else "tf".
     """
     timm = None
     if source and source.layout == "huggingface":
         kept = read_config(source.path, JSON_FILES[1])
-        if kept:
+        if kept and mode in (None, source.preprocess_mode):
             return kept
     if source and mode is None:
         mode = source.preprocess_mode
@@ -280,11 +281,10 @@ def _preprocessor_config(
             mode = "clip"
         elif mode is None and meta and source.layout != "keras":
             mode = "torch"
-    mean, std = PREPROCESSING[mode or "tf"]
+    mean, std = mean_and_std(mode or "tf", arguments["channels"])
     if source and source.layout == "timm":
         timm = read_config(source.path).get("pretrained_cfg")
-    timm = timm if isinstance(timm, dict) and "mean" in timm else {}
-    bicubic = timm.get("interpolation") == "bicubic"
+    bicubic = isinstance(timm, dict) and timm.get("interpolation") == "bicubic"
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
@@ -293,8 +293,8 @@ def _preprocessor_config(
         "resample": 3 if bicubic else 2,
         "do_rescale": True,
         "do_normalize": True,
-        "image_mean": timm.get("mean", mean),
-        "image_std": timm.get("std", std),
+        "image_mean": mean,
+        "image_std": std,
         "rescale_factor": 1 / 255,
         "size": {"height": size, "width": size},
     }
@@ -456,14 +456,16 @@ class HuggingFace(Format):
         variant: str,
         dtype: str,
         source: Checkpoint | None = None,
-        preprocess_mode: str | None = None,
+        preprocess_mode: Mode | None = None,
     ) -> dict[str, Config]:
         """Returns the contents of a folder's two JSON files."""
         old = {} if source is None else read_config(source.path)
         config = {**_model_config(arguments, variant), "dtype": dtype}
         projected = variant == siglip_clip.PROJECTED
         if arguments["classes"] is not None and not projected:
-            names = class_names_of(old, arguments["classes"])
+            names = arguments.get("class_names") or (
+                source and source.class_names(arguments["classes"])
+            )
             default = [f"LABEL_{i}" for i in range(arguments["classes"])]
             config |= label_entries(names or default)
             config |= problem_type(old, arguments.get("classifier_activation"))

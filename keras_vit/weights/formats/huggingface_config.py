@@ -129,10 +129,11 @@ def model_config(arguments: Config, model_type: str) -> Config:
     a, bias = arguments, arguments["qkv_bias"]
     (rows, columns), gated = a["patch_size"], a["activation"] == "swiglu"
     act, grid = hidden_act(a["activation"]), a["grid_size"] or (0, 0)
-    image_size = grid[0] * rows
-    if model_type == DINOV3:  # of images of any size
+    size = grid[0] * rows, grid[1] * columns
+    if model_type == DINOV3 and not any(size):  # of images of any size
         multiple = math.lcm(rows, columns)
-        image_size = -(-224 // multiple) * multiple
+        size = (224 // multiple * multiple or multiple,) * 2
+    image_size = size[0] if size[0] == size[1] else size
     entries = {
         "hidden_size": a["hidden_size"],
         "num_hidden_layers": a["num_layers"],
@@ -233,7 +234,7 @@ def read_arguments(config: dict) -> dict:
     image, patch = (pair(config.get(f"{x}_size")) for x in ("image", "patch"))
     if patch and kind.startswith("siglip2"):
         arguments["patch_size"] = patch
-    if image and patch and not is_dinov3:
+    if image and patch:
         arguments["grid_size"] = (image[0] // patch[0], image[1] // patch[1])
     return arguments
 

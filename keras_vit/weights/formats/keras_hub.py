@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.utils.published import PREPROCESSING
+from keras_vit.utils.scaling import Mode, mean_and_std
 from keras_vit.utils.types import Array, Config, Tensor
 from keras_vit.weights.files import PRESET_FILES
 from keras_vit.weights.formats.format import (
@@ -170,19 +170,6 @@ def _intermediate_dim(arguments: Config) -> int | None:
         if (int(candidate * 2 / 3) + 7) // 8 * 8 == width
     ]
     return min(candidates, key=lambda c: (c % hidden_size, c), default=None)
-
-
-def mean_and_std(
-    converter: Any,
-) -> tuple[list[float] | None, list[float] | None]:
-    """Returns the mean and the standard deviation of an image converter."""
-    try:
-        scale = np.broadcast_to(np.array(converter["scale"], "float64"), 3)
-        offset = converter.get("offset") or 0.0
-        offset = np.broadcast_to(np.array(offset, "float64"), 3)
-        return (-offset / scale / 255).tolist(), (1 / 255 / scale).tolist()
-    except (KeyError, TypeError, ValueError):
-        return None, None
 
 
 FOLDER_FILES = (
@@ -353,7 +340,7 @@ class KerasHub(Format):
         variant: str,
         dtype: str,
         source: Checkpoint | None = None,
-        preprocess_mode: str | None = None,
+        preprocess_mode: Mode | None = None,
     ) -> dict[str, Config]:
         """Returns the contents of a preset's JSON files."""
         a, folder = arguments, variant.removesuffix("-swiglu")
@@ -406,7 +393,7 @@ class KerasHub(Format):
         configs, preprocessor = {"config.json": backbone}, None
         mode = preprocess_mode or (source and source.preprocess_mode)
         if mode:
-            mean, std = map(np.array, PREPROCESSING[mode])
+            mean, std = map(np.array, mean_and_std(mode, a["channels"]))
             converter = serialized(
                 "ImageConverter",
                 "image_converter",

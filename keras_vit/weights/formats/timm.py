@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 from keras_vit.config import POSITION_PREFIXES, known
+from keras_vit.utils.scaling import Mode, mean_and_std
 from keras_vit.utils.types import Array, Config
 from keras_vit.weights.files import read_config
 from keras_vit.weights.formats import dinov3, naflex
@@ -230,11 +231,11 @@ _ENTRY_POINTS = {
 
 def hub_config(
     arguments: Config,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
+    mode: Mode,
     file: str,
 ) -> Config:
     """Returns the entries of config.json with which timm builds a model."""
+    mean, std = mean_and_std(mode, arguments["channels"])
     a, distilled = arguments, bool(arguments.get("distillation"))
     if "resnet_layers" in a:
         raise ReferenceUnavailable("its config.json cannot describe a ResNet")
@@ -277,7 +278,7 @@ def hub_config(
     }
 
 
-def _model_args(name: str, given: Config) -> Config:
+def _model_args(name: str, given: Config, input_size: Any = None) -> Config:
     """Returns the arguments that the `model_args` of a config.json imply: what
     a model was given that its architecture does not say."""
     only = {**_ONLY, "act_layer": (given.get("act_layer"),)}
@@ -300,7 +301,7 @@ def _model_args(name: str, given: Config) -> Config:
         arguments["position_prefix"] = prefix
     patch = re.search(r"patch(\d+)", name)
     patch = given.get("patch_size") or (patch and int(patch[1]))
-    size, patch = pair(given.get("img_size")), pair(patch)
+    size, patch = pair(given.get("img_size") or input_size), pair(patch)
     if size and patch:
         arguments["grid_size"] = (size[0] // patch[0], size[1] // patch[1])
     return arguments
@@ -361,7 +362,12 @@ class Timm(Format):
                 "config.json, although its arrays fit another model of timm's."
             )
         else:
-            arguments |= _model_args(name, stored)
+            shown = config.get("pretrained_cfg")
+            shown = shown if isinstance(shown, dict) else {}
+            # Position embeddings tell it of the others.
+            size = shown.get("input_size") if "dinov3" in name else None
+            size = size[1:] if isinstance(size, list) else None
+            arguments |= _model_args(name, stored, size)
         activation = stored.get("act_layer")
         if "quickgelu" in name:
             activation = activation or "quick_gelu"
