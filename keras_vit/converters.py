@@ -26,6 +26,7 @@ def load(
     path: StrPath | Checkpoint,
     layout: str | None = None,
     num_heads: int | None = None,
+    base: StrPath | None = None,
     **overrides: Unpack[ModelArguments],
 ) -> keras.Model:
     """Builds the model of a checkpoint and loads its weights.
@@ -51,6 +52,9 @@ def load(
             not store.
         num_heads: Integer. Number of attention heads. Required if the file does
             not store it and a head does not have 64 channels.
+        base: String or path of the weights that an adapter of PEFT changes, if
+            `path` is the folder of one, whose LoRA is merged. `None` for the
+            path in its adapter_config.json, if it is a local one.
         **overrides: Arguments of `VisionTransformer`,
             `HybridVisionTransformer` or `BiT`, depending on the file, that take
             precedence over the file, such as `classes`, `input_shape` or
@@ -73,7 +77,7 @@ def load(
     if isinstance(path, Checkpoint):
         checkpoint = path
     else:
-        checkpoint = open_checkpoint(path, layout, num_heads)
+        checkpoint = open_checkpoint(path, layout, num_heads, base=base)
     if overrides or checkpoint.is_pretraining_model or not checkpoint.saved:
         build = getattr(models, FUNCTIONS[checkpoint.family])
         given = {**overrides}

@@ -7,7 +7,7 @@ import keras
 from keras_vit import converters, detection, models, pretraining, segmentation
 from keras_vit.config import known
 from keras_vit.utils.scaling import ModeLike
-from keras_vit.utils.types import StrPath
+from keras_vit.utils.types import Config, StrPath
 from keras_vit.weights.files import locate, read_config
 from keras_vit.weights.released import ALIASES, RELEASED
 
@@ -18,6 +18,7 @@ def load(
     num_heads: int | None = None,
     decoder_num_heads: int | None = None,
     *,
+    base: StrPath | None = None,
     include_top: bool | None = None,
     input_shape: tuple[int | None, ...] | None = None,
     classes: int | None = None,
@@ -37,6 +38,7 @@ def load(
         layout: As in `keras_vit.converters.load`.
         num_heads: As in `keras_vit.converters.load`.
         decoder_num_heads: As in `keras_vit.pretraining.load`.
+        base: As in `keras_vit.converters.load`.
         include_top: Boolean. Whether to load the classification head; None if
             the file has one.
         input_shape: `(height, width, channels)` of the images; None for that of
@@ -63,7 +65,7 @@ def load(
 
     >>> model = keras_vit.load("runs/digits")
     """
-    opening = {"layout": layout, "num_heads": num_heads}
+    opening: Config = {"layout": layout, "num_heads": num_heads, "base": base}
     opening["decoder_num_heads"] = decoder_num_heads
     options = known(
         {

@@ -70,15 +70,16 @@ def verify(
 
     from keras_vit.converters import load
 
-    settings = settings or {}
+    settings = dict(settings or {})
+    base = settings.pop("base", None)
     source, target = pathlib.Path(source), pathlib.Path(target)
-    old = open_checkpoint(source, layout, settings.get("num_heads"))
+    old = open_checkpoint(source, layout, settings.get("num_heads"), base=base)
     arguments = {**old.arguments(settings), **settings}
     # Other code bases return logits.
     logits = {}
     if old.build_arguments.get("classifier_activation"):
         logits["classifier_activation"] = None
-    source_model = load(source, layout, **settings, **logits)
+    source_model = load(source, layout, base=base, **settings, **logits)
     shape = _image_shape(source_model, arguments)
     images = np.random.default_rng(SEED).uniform(-1, 1, (BATCH, *shape))
     images = images.astype("float32")
@@ -105,7 +106,8 @@ def verify(
     output = output_name(source_model)
     complete, unverified = True, []
     for checkpoint, found in ((old, before), (new, after)):
-        if checkpoint.layout == "keras":
+        # An adapter is in no file of its base's library.
+        if checkpoint.layout == "keras" or (base and checkpoint is old):
             continue
         name = pathlib.Path(checkpoint.path).name
         try:

@@ -157,7 +157,8 @@ def convert(
     target = pathlib.Path(target).expanduser()
     for name in filter(None, (layout, to)):
         split(name)
-    settings = settings or {}
+    settings = dict(settings or {})
+    base = settings.pop("base", None)
     if is_keras(target):
         if to is not None or dtype is not None:
             raise ValueError(
@@ -177,6 +178,7 @@ def convert(
         finite=is_keras(target),
         decoder=not encoder,
         decoder_num_heads=settings.get("decoder_num_heads"),
+        base=base,
     )
     if is_keras(target):
         _to_keras(checkpoint, target, layout, settings, overwrite)

@@ -13,8 +13,15 @@ _WEIGHTS = tuple(
     (f"{stem}.{suffix}", f"{stem}-*.{suffix}", f"{stem}.{suffix}.index.json")
     for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin"))
 )
-# A preset of keras-hub has these files.
-_PRESET = ("model.weights.h5", "task.*", "image_converter.json")
+# A preset of keras-hub has these files, and models of open_clip and adapters of PEFT
+# have the others.
+_OTHERS = (
+    ("model.weights.h5", "task.*", "image_converter.json"),
+    ("open_clip_model.safetensors", "open_clip_config.json"),
+    ("open_clip_pytorch_model.bin", "open_clip_config.json"),
+    ("adapter_model.safetensors", "adapter_config.json"),
+    ("adapter_model.bin", "adapter_config.json"),
+)
 
 
 def parse(address: str) -> tuple[str, str | None, str]:
@@ -57,7 +64,7 @@ def download_repository(address: str, cache: pathlib.Path) -> pathlib.Path:
 
     repository, revision, _ = parse(address)
     with _translate_errors(address):
-        for names in (*_WEIGHTS, _PRESET):
+        for names in (*_WEIGHTS, *_OTHERS):
             folder = pathlib.Path(
                 hub.snapshot_download(
                     repository,

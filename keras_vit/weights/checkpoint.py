@@ -10,14 +10,17 @@ from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
 from keras_vit.weights import formats, infer
 from keras_vit.weights.files import (
+    ADAPTER_FILES,
     check_arrays,
     class_names_of,
     locate,
     read,
     read_config,
     stored_mode,
+    weights_file,
 )
 from keras_vit.weights.files.keras import is_keras, read_keras
+from keras_vit.weights.peft import read_merged
 from keras_vit.weights.weight_map import WeightMap, from_checkpoint
 
 # All models of these families were released with ImageNet's mean and standard
@@ -283,13 +286,14 @@ def open_checkpoint(
     finite: bool = True,
     decoder: bool = False,
     decoder_num_heads: int | None = None,
+    base: StrPath | None = None,
 ) -> Checkpoint:
     """Reads a checkpoint without adapting its weights.
 
     Args:
         path: Path of a file or folder that `files.read` supports, of a .keras
-            or .weights.h5 file, or of a recipe's run folder; or a URL
-            (https://, http://, gs://, hf://).
+            or .weights.h5 file, of a recipe's run folder or of an adapter of
+            PEFT; or a URL (https://, http://, gs://, hf://).
         layout: String. Name of the layout; None detects it from the keys. For
             a .weights.h5 file, the layout of the code base that the weights
             were made for.
@@ -299,9 +303,11 @@ def open_checkpoint(
         decoder: Boolean. Whether to read the weights that a pre-training
             model has in addition to its encoder.
         decoder_num_heads: Integer. As `num_heads`, for MAE's decoder.
+        base: Path of the weights that an adapter changes; None for the local path
+            in its config.
 
     Returns:
-        A `Checkpoint`.
+        A `Checkpoint`, of the path `base` for an adapter.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -309,9 +315,18 @@ def open_checkpoint(
         ValueError: if it cannot be read, or does not have this layout.
     """
     path = locate(path)
+    is_adapter = not is_keras(path) and weights_file(path).name in ADAPTER_FILES
+    if base is not None and not is_adapter:
+        raise ValueError(
+            f"{str(path)!r} is no adapter of PEFT, which `base` is for. Leave `base` "
+            "out, or give the folder with adapter_config.json."
+        )
     if is_keras(path):
         return _open_keras(path, layout, finite, decoder)
-    arrays = read(path, finite=False)
+    if is_adapter:
+        path, arrays = read_merged(weights_file(path), base, layout)
+    else:
+        arrays = read(path, finite=False)
     try:
         code_base, weight_map, normalized, keys = formats.detect_layout(arrays, layout)
         left_out = code_base.left_out(arrays)

@@ -89,6 +89,16 @@ def test_repository_of_keras_hub(hub):
     assert names(downloads.fetch_if_remote("hf://o/n")) == sorted(wanted)
 
 
+@pytest.mark.parametrize("start", ["open_clip_", "adapter_"])
+@pytest.mark.parametrize("suffix", ["model.safetensors", "model.bin"])
+def test_repositories_of_open_clip_and_peft(start, suffix, hub):
+    if (start, suffix) == ("open_clip_", "model.bin"):
+        suffix = "pytorch_model.bin"
+    wanted = {f"{start}config.json": b"{}", f"{start}{suffix}": b"x"}
+    publish(hub, "o/n", {**wanted, "README.md": b""})
+    assert names(downloads.fetch_if_remote("hf://o/n")) == sorted(wanted)
+
+
 def test_repository_without_weights_raises(hub):
     publish(hub, "o/n", {"README.md": b""})
     with pytest.raises(OSError, match="no model.safetensors, pytorch_mod"):

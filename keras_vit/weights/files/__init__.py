@@ -1,8 +1,10 @@
 """Files of weights: reading, writing, and the guards against hostile ones."""
 
+from keras_vit.weights.files.arrays import ADAPTER_FILES as ADAPTER_FILES
 from keras_vit.weights.files.arrays import PRESET_FILES as PRESET_FILES
 from keras_vit.weights.files.arrays import check_arrays as check_arrays
 from keras_vit.weights.files.arrays import read as read
+from keras_vit.weights.files.arrays import weights_file as weights_file
 from keras_vit.weights.files.arrays import write as write
 from keras_vit.weights.files.configs import class_names_of as class_names_of
 from keras_vit.weights.files.configs import read_config as read_config

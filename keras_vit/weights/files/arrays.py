@@ -21,6 +21,8 @@ from keras_vit.weights.files.paths import SUFFIXES, atomic_write, existing_path
 
 # The weights of a preset of keras-hub: of its backbone, and of its head.
 PRESET_FILES = ("model.weights.h5", "task.weights.h5")
+# An adapter of PEFT, which is merged with the weights of another file.
+ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 # NumPy's other float types (longdouble) cannot be stored by all file types.
 FLOAT_TYPES = ("float64", "float32", "float16", "bfloat16")
 MAX_REPORTED = 20  # problems in one error
@@ -53,9 +55,7 @@ def read(
     must be finite if `finite` is True, and only the arrays whose keys are in
     `empty` may have none.
     """
-    path = existing_path(path)
-    if path.is_dir():
-        path = _weights_in_folder(path)
+    path = weights_file(path)
     if path.name.endswith(".index.json"):
         arrays, problems = _read_shards(path)
     elif path.name == PRESET_FILES[0]:
@@ -143,6 +143,12 @@ def _reader(path: pathlib.Path) -> Callable[[pathlib.Path], Read]:
     )
 
 
+def weights_file(path: StrPath) -> pathlib.Path:
+    """Returns the path of a file, or of the weights in a folder."""
+    path = existing_path(path)
+    return _weights_in_folder(path) if path.is_dir() else path
+
+
 def _weights_in_folder(folder: pathlib.Path) -> pathlib.Path:
     names = [
         name + suffix
@@ -150,7 +156,7 @@ def _weights_in_folder(folder: pathlib.Path) -> pathlib.Path:
         for name in ("model.safetensors", "pytorch_model.bin")
     ]
     names += ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
-    names.append(PRESET_FILES[0])
+    names += [PRESET_FILES[0], *ADAPTER_FILES]
     for name in names:
         if (folder / name).is_file():
             return folder / name

@@ -150,7 +150,7 @@ _MAPS = tuple(
 
 # transformers 5 has new names for modules in memory, and in files for MAE's
 # decoder. Written files have the old names, which all versions read.
-_BLOCK_V5 = re.compile(r"(vit\.|deit\.|)layers\.(\d+)\.(.*)")
+_BLOCK_V5 = re.compile(r"((?:vit|deit|ijepa)\.|)layers\.(\d+)\.(.*)")
 _NAMES_V5 = {
     ".attention.q_proj.": ".attention.attention.query.",
     ".attention.k_proj.": ".attention.attention.key.",
