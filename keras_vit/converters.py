@@ -169,6 +169,11 @@ def describe(model: keras.Model) -> tuple[dict[str, Array], Config, Config]:
     """Returns the weights of a model by path, with those of LoRA merged, the
     arguments that describe its architecture, and the others that it was built
     with."""
+    return merged_weights(model), *describe_model(model)
+
+
+def merged_weights(model: keras.Model) -> dict[str, Array]:
+    """Returns the weights of a model by path, with those of LoRA merged."""
     merged = {
         id(variable): layer.kernel
         for layer in model._flatten_layers()
@@ -176,12 +181,11 @@ def describe(model: keras.Model) -> tuple[dict[str, Array], Config, Config]:
         for variable in layer.weights
         if variable.name == "kernel"
     }
-    weights = {
+    return {
         path: keras.ops.convert_to_numpy(merged.get(id(variable), variable))
         for path, variable in variables_of(model).items()
         if not is_lora(path)
     }
-    return weights, *describe_model(model)
 
 
 def write_keras(model: keras.Model, path: StrPath) -> None:

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_vit.config import ViTConfig
+from keras_vit.converters import merged_weights
 from keras_vit.detection.yolos import YOLOS
 from keras_vit.layers.initializers import skip_init
 from keras_vit.models import VisionTransformer, config_of
@@ -127,10 +128,7 @@ def save(
         ValueError: if transformers' YOLOS cannot be this model.
     """
     config = _config(model, class_names)
-    weights = {
-        variable.path: keras.ops.convert_to_numpy(variable)
-        for variable in model.weights
-    }
+    weights = merged_weights(model)
     arrays = to_checkpoint(weights, yolos.YOLOS, config["num_attention_heads"])
     arrays = yolos.join(arrays, config["num_detection_tokens"])
     write_folder(

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_vit.config import ViTConfig, resolve
+from keras_vit.converters import merged_weights
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers.initializers import skip_init
 from keras_vit.models import VisionTransformer, config_of
@@ -119,10 +120,8 @@ def save(model: keras.Model, folder: StrPath, overwrite: bool = False) -> None:
         ValueError: if transformers' EoMT cannot be this model.
     """
     config = _config(model)
-    weights = {
-        path: keras.ops.convert_to_numpy(variable)
-        for path, variable in _variables(model).items()
-    }
+    kept = _variables(model)
+    weights = {k: x for k, x in merged_weights(model).items() if k in kept}
     weight_map = EOMT_GATED if config["use_swiglu_ffn"] else EOMT
     arrays = to_checkpoint(weights, weight_map, config["num_attention_heads"])
     width = config["hidden_size"]

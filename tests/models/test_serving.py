@@ -42,6 +42,61 @@ def test_lora_trains_and_merges(tmp_path):
         np.testing.assert_allclose(found, after, atol=2e-5)
 
 
+OF_TRANSFORMERS = {
+    "activation": "gelu",
+    "norm_epsilon": 1e-12,
+    "input_shape": (8, 8, 3),
+}
+OF_EOMT = {
+    **OF_TRANSFORMERS,
+    "layer_scale": 1.0,
+    "mlp_dim": 48,
+    "resampling": "bicubic_antialias",
+    "position_prefix": "none",
+}
+
+
+def encoder(**options):
+    return tiny(include_top=False, classes=None, pooling=None, **options)
+
+
+FOLDERS = {
+    "yolos": lambda: keras_vit.detection.YOLOS(
+        encoder(**OF_TRANSFORMERS, resampling="bicubic"), 2, queries=3
+    ),
+    "eomt": lambda: keras_vit.segmentation.EoMT(
+        encoder(**OF_EOMT), 2, queries=3, blocks=1, masked=False
+    ),
+    "classifier": lambda: tiny(**OF_TRANSFORMERS),
+    "mae": lambda: keras_vit.pretraining.MaskedAutoencoder(
+        encoder(**OF_TRANSFORMERS), decoder_hidden_size=16, decoder_num_heads=2
+    ),
+}
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", FOLDERS)
+def test_lora_is_merged_into_folders_of_transformers(name, tmp_path):
+    model = FOLDERS[name]()
+    encoder = getattr(model, "encoder", model)
+    for layer in (encoder.get_layer("block_0"), encoder.get_layer("block_1")):
+        layer.attention.query.enable_lora(2, lora_alpha=3)
+        layer.mlp.dense_1.enable_lora(2)
+    for layer in model.layers:
+        if layer.name in ("class_3", "eomt_head", "head"):
+            getattr(layer, "class_head", layer).enable_lora(2)
+    randomize(model)
+    x = images(2, 8, 8, 3)
+    expected = keras.tree.flatten(encoder.predict(x, verbose=0))
+    keras_vit.save(model, tmp_path / "folder", "huggingface")
+    loaded = keras_vit.load(tmp_path / "folder")
+    loaded = getattr(loaded, "encoder", loaded)
+    assert not [w.path for w in loaded.weights if "lora" in w.path]
+    found = keras.tree.flatten(loaded.predict(x, verbose=0))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=5e-5)
+
+
 QUANTIZATIONS = {
     "int8": lambda: {"mode": "int8"},
     "int4": lambda: {"mode": "int4"},
