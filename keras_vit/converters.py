@@ -78,19 +78,36 @@ def load(
         checkpoint = path
     else:
         checkpoint = open_checkpoint(path, layout, num_heads, base=base)
+    if checkpoint.is_dense:
+        if overrides:
+            checkpoint.raise_if_dense()
+        return models.load_keras_file(checkpoint.path)
     if overrides or checkpoint.is_pretraining_model or not checkpoint.saved:
-        build = getattr(models, FUNCTIONS[checkpoint.family])
-        given = {**overrides}
-        arguments = checkpoint.build_arguments_with(given)
-        model = build(**arguments, weights=checkpoint)
-        if "mixed_sizes" in checkpoint.layers:
-            model = models.mixed_sizes(model)
-        if checkpoint.saved and "block" not in given:
-            warn_of_other_options(model, checkpoint, given)
-        return model
+        model = _build(checkpoint, {**overrides})
+        mixed = "mixed_sizes" in checkpoint.layers
+        return models.mixed_sizes(model) if mixed else model
     model = models.load_keras_file(checkpoint.path)
     # Keras ignores arrays that belong to no layer; this raises an error.
     models.load_weights(model, checkpoint, checkpoint.stored.get("grid_size"))
+    return model
+
+
+def load_for_images(
+    checkpoint: Checkpoint, **overrides: Unpack[ModelArguments]
+) -> keras.Model:
+    """Does what `load` does, but returns the model of images of one size that
+    the file's `mixed_sizes` was made of."""
+    if "mixed_sizes" in checkpoint.layers:
+        return _build(checkpoint, {**overrides})
+    return load(checkpoint, **overrides)
+
+
+def _build(checkpoint: Checkpoint, given: Config) -> keras.Model:
+    """Builds a model of the arguments of a checkpoint, and of those given."""
+    build = getattr(models, FUNCTIONS[checkpoint.family])
+    model = build(**checkpoint.build_arguments_with(given), weights=checkpoint)
+    if checkpoint.saved and "block" not in given:
+        warn_of_other_options(model, checkpoint, given)
     return model
 
 

@@ -10,7 +10,12 @@ from keras import ops
 
 from keras_vit import losses
 from keras_vit.data import ImageDataset
-from keras_vit.evaluation import feature_model, load_classifier, match_class_names
+from keras_vit.evaluation import (
+    feature_model,
+    load_classifier,
+    match_class_names,
+    num_classes_of,
+)
 from keras_vit.layers import ImagePreprocessing
 from keras_vit.models import Model, preprocessing_of
 from keras_vit.models.graph import Graph, heads_of, output_activation
@@ -225,6 +230,7 @@ def load_teacher(
     if features:
         teacher = feature_model(trained.model)
     else:
+        num_classes_of(trained)
         if data is not None:
             classes, names = match_class_names(trained, data)
             if classes.tolist() == [*range(len(names))]:

@@ -94,7 +94,8 @@ def save(
             "another folder, or pass `overwrite=True`."
         )
     checkpoint = open_checkpoint(source, layout, num_heads)
-    model = converters.load(checkpoint, layout, **settings)
+    checkpoint.raise_if_dense()
+    model = converters.load_for_images(checkpoint, **settings)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
         dir=folder.parent, prefix=f".{folder.name}-"

@@ -93,10 +93,6 @@ def load(
             )
         return package.load(path)
     checkpoint = converters.open_checkpoint(path, **opening, decoder=True)
-    # `converters.load` knows no arrays of these heads.
-    is_dense = checkpoint.is_detector or "eomt_head" in checkpoint.layers
-    if is_dense and not options:
-        return models.load_keras_file(path)
     if checkpoint.pretraining or checkpoint.is_pretraining_model:
         return pretraining.load(checkpoint, **options)
     return converters.load(checkpoint, **options)

@@ -107,7 +107,7 @@ def build_model(
             arguments["representation_size"] = None
             if mean_pooling:
                 checkpoint = _with_mean_pooling(checkpoint)
-    built = converters.load(checkpoint, include_top=True, **arguments)
+    built = converters.load_for_images(checkpoint, include_top=True, **arguments)
     built = models.without_preprocessing(built)  # datasets scale
     # `load` keeps the head if the number of classes is that of the checkpoint.
     if not keep_head:

@@ -87,7 +87,7 @@ def _run(a: argparse.Namespace) -> int:
     else:
         # The report scales the images itself.
         model = models.without_preprocessing(
-            converters.load(checkpoint, a.layout, **settings)
+            converters.load_for_images(checkpoint, **settings)
         )
         mode = checkpoint.preprocess_mode
     classes = model.outputs[0].shape[-1]

@@ -15,10 +15,10 @@ from keras_vit.data.protocols import height_and_width, parse_image_size
 from keras_vit.data.token_budget import TokenBudget
 from keras_vit.evaluation.runs import check_model, open_weights, read_run_config
 from keras_vit.evaluation.scores import sigmoid, softmax
+from keras_vit.inspection.tokens import token_layout
 from keras_vit.models import (
     Model,
     inference_model,
-    load_keras_file,
     mixed_sizes,
     patch_pixels,
     without_preprocessing,
@@ -143,11 +143,11 @@ def load_classifier(
     path = pathlib.Path(downloads.fetch_if_remote(weights)).expanduser()
     folder = read_config(path) if path.is_dir() else {}
     if folder.get("model_type") == "yolos":
-        detector = detection.load(path)
+        detector, given = detection.load(path), parse_image_size(image_size)
+        _check_size(detector, given)
         return LoadedClassifier(
             model=detector,
-            image_size=parse_image_size(image_size)
-            or min(height_and_width(folder.get("image_size", 512))),
+            image_size=given or min(height_and_width(folder.get("image_size", 512))),
             channels=detector.input_shape[-1],
             mode=as_mode(mode or stored_mode(path) or "torch"),
             class_names=detection.class_names(detector),
@@ -237,9 +237,13 @@ def _load(
                 "Leave it out."
             )
         overrides["patch_size"] = patch_size
+    if not checkpoint.is_detector:
+        checkpoint.raise_if_dense()
+    load = converters.load_for_images
+    loaded = without_preprocessing(load(checkpoint, **overrides))
     if checkpoint.is_detector:  # it takes images of any size
-        return without_preprocessing(load_keras_file(checkpoint.path))
-    loaded = without_preprocessing(converters.load(checkpoint, **overrides))
+        _check_size(loaded, image_size)
+        return loaded
     found = loaded.input_shape[1:]
     size = height_and_width(image_size) if image_size else found[:2]
     if found[:2] not in (size, (None, None)):
@@ -249,7 +253,15 @@ def _load(
         overrides["pooling"] = "token" if "class_token" in names else "gap"
     if not overrides.keys() - {"patch_size"}:
         return loaded
-    return without_preprocessing(converters.load(checkpoint, **overrides))
+    return without_preprocessing(load(checkpoint, **overrides))
+
+
+def _check_size(
+    detector: keras.Model, image_size: int | tuple[int, int] | None
+) -> None:
+    """Raises a `ValueError` if patches do not divide images of a size."""
+    if image_size:
+        token_layout(detector, height_and_width(image_size))
 
 
 def head_of(model: keras.Model) -> keras.Layer | None:
@@ -319,10 +331,11 @@ def feature_model(model: keras.Model) -> keras.Model:
             per image.
     """
     if head_of(model) is None:
-        if model.output.ndim != 2:
+        shapes = keras.tree.map_structure(lambda x: x.shape, model.output)
+        if len(model.outputs) > 1 or model.outputs[0].ndim != 2:
             raise ValueError(
                 "A model without a head must give one vector an image. "
-                f"{model.name!r} gives the shape {model.output.shape}."
+                f"{model.name!r} gives the shape {shapes}."
             )
         return model
     graph = Graph(model)

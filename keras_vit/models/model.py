@@ -18,9 +18,9 @@ from keras_vit.utils.types import Config, Tensor
 class Model(keras.Model):
     """A functional model that checks the shape of images before it runs.
 
-    `fit`, `evaluate` and `predict` check the shape of an array or of a
-    `tf.data.Dataset` of images before they begin: with JAX, Keras's trainer
-    loses the weights of a model if an error occurs later.
+    `fit`, `evaluate`, `predict` and `predict_on_batch` check the shape of an
+    array or of a `tf.data.Dataset` of images before they begin: with JAX,
+    Keras's trainer loses the weights of a model if an error occurs later.
 
     Args:
         inputs: Inputs of a functional `keras.Model`.
@@ -80,6 +80,11 @@ class Model(keras.Model):
         self._check_images(x)
         return super().predict(x, *args, **kwargs)
 
+    @functools.wraps(keras.Model.predict_on_batch)
+    def predict_on_batch(self, x: Any) -> Any:
+        self._check_images(x)
+        return super().predict_on_batch(x)
+
     def compute_loss(
         self,
         x: Any = None,
@@ -133,10 +138,11 @@ class Model(keras.Model):
                 "and leave out an alpha channel; a model with "
                 "`input_shape=(None, None, 3)` takes any size."
             )
-        for layer in self.layers:
+        for layer in self.layers[1:]:
             if isinstance(layer, PatchEmbedding):
-                if layer.input is self.inputs[0]:
-                    layer.compute_output_shape(shape)
+                layer.compute_output_shape(shape)
+            if not isinstance(layer, ImagePreprocessing) or layer.image_size:
+                return  # it changes the size
 
 
 def build_model(

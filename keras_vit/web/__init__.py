@@ -68,7 +68,7 @@ def model_of_pixels(
             or config.get("problem_type") == MULTI_LABEL
         )
         implied["classifier_activation"] = "sigmoid" if several else "softmax"
-    return converters.load(checkpoint, layout, **{**implied, **settings})
+    return converters.load_for_images(checkpoint, **{**implied, **settings})
 
 
 class Page:

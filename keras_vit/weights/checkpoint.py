@@ -84,6 +84,20 @@ class Checkpoint:
         """Whether it is a model of `keras_vit.detection`."""
         return bool({"detection_tokens", "point_boxes"} & self.layers.keys())
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether it is a detector or an EoMT, which only Keras can load."""
+        return self.is_detector or "eomt_head" in self.layers
+
+    def raise_if_dense(self) -> None:
+        """Raises a `ValueError` if it is neither a classifier nor an encoder."""
+        if self.is_dense:
+            raise ValueError(
+                f"{self.path!r} holds a detector or a segmenter, and neither a "
+                "classifier nor an encoder. `keras_vit.load` loads it as it was "
+                "saved, without other arguments."
+            )
+
     def class_names(self, classes: int | None) -> list[str] | None:
         """Returns the names of the classes in the file, else in the config.json
         next to it; None if there are none or another number of them."""

@@ -6,6 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit.detection import FCOS, YOLOS, decode, fcos_loss, set_loss
+from keras_vit_programs import building
 from tests.markers import on_all
 from tests.small import tiny
 
@@ -74,6 +75,50 @@ def test_it_learns_is_saved_and_trains_on(head, tmp_path):
     else:
         expected = set_loss(found, y, no_object_weight=0.2)
     assert loss == pytest.approx(float(expected), rel=1e-3)
+
+
+DOORS = {
+    "load": lambda path: keras_vit.load(path, dropout=0.1),
+    "converters": lambda path: keras_vit.converters.load(path, input_shape=(8, 8, 3)),
+    "encoder": lambda path: keras_vit.VisionTransformer(weights=path),
+    "hub": lambda path: keras_vit.hub.save(path, path.with_name("hub")),
+    "page": lambda path: keras_vit.web.model_of_pixels(path, None, {}, (8, 8)),
+    "train": lambda path: building.build_model(
+        None, str(path), None, input_shape=(8, 8, 3), classes=2
+    ),
+}
+
+
+@ON_TORCH
+@pytest.mark.parametrize("head", [*HEADS, "eomt"])
+def test_files_are_those_of_whole_models(head, tmp_path):
+    path = tmp_path / "model.keras"
+    if head == "eomt":
+        encoder = tiny(pooling=None, include_top=False, classes=None)
+        model = keras_vit.segmentation.EoMT(encoder, 2, queries=3, blocks=1)
+    else:
+        model = small(head)
+    model.save(path)
+    load = keras_vit.evaluation.load_classifier
+    doors = DOORS if head != "eomt" else {**DOORS, "any": lambda path: load(str(path))}
+    for door in doors.values():
+        with pytest.raises(ValueError, match="holds a detector or a segmenter, and"):
+            door(path)
+    assert [x.name for x in tmp_path.iterdir()] == ["model.keras"]
+    assert type(keras_vit.converters.load(path)) is type(model)
+    if head == "eomt":
+        return
+    with pytest.raises(ValueError, match="detector.*without other arguments"):
+        load(str(path), patch_size=2)
+    for trained in (model, load(str(path), image_size=8).model):
+        image = np.zeros((8, 8, 3), "uint8")
+        with pytest.raises(ValueError, match="^A patch of 4 x 4 .* 10 x 12: 10 is"):
+            keras_vit.evaluation.find_boxes(trained, [image], (10, 12))
+    with pytest.raises(ValueError, match="^A patch of 4 x 4 .* 10 x 10: 10 is"):
+        load(str(path), image_size=10)
+    for features in (False, True):
+        with pytest.raises(ValueError, match="no classification head|without a head"):
+            keras_vit.distillation.load_teacher(str(path), features)
 
 
 @ON_TORCH

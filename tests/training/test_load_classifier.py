@@ -10,7 +10,7 @@ import pytest
 import keras_vit
 from keras_vit.evaluation import classifiers
 from keras_vit_programs.evaluation_flags import describe_classifier
-from tests.small import bit, vit
+from tests.small import bit, randomize, vit
 from tests.small import images as small_images
 
 pytestmark = pytest.mark.backends("torch")
@@ -220,6 +220,27 @@ def test_models_without_a_config_of_a_run(tmp_path):
     run = write(tmp_path / "run", vit(input_shape=(8, 16, 3)))
     assert load(run).image_size == (8, 16)
     assert "images 8 x 16 x 3" in describe_classifier(load(run))
+
+
+def test_a_model_of_several_sizes_is_that_of_one(tmp_path):
+    """Which it was made of; with `max_tokens` it is made again."""
+    model = vit()
+    randomize(model)
+    path = tmp_path / "mixed.keras"
+    keras_vit.mixed_sizes(model).save(path)
+    x, found = small_images(2, 8, 8, 3), load(str(path))
+    expected = model.predict(x, verbose=0)
+    np.testing.assert_allclose(found.model.predict(x, verbose=0), expected, atol=1e-5)
+    assert found.image_size == 8 and found.budget is None
+    assert load(str(path), image_size=12).model.input_shape == (None, 12, 12, 3)
+    found = load(str(path), max_tokens=4)
+    packed = keras_vit.data.pack_images(x, 4)
+    outputs = found.predictor.predict(packed, verbose=0)
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+    teacher = keras_vit.distillation.load_teacher(str(path))
+    np.testing.assert_allclose(teacher.predict(x, verbose=0), expected, atol=1e-5)
+    missing = keras_vit.hub.save(path, tmp_path / "hub")
+    assert missing["keras"] is None and missing["timm"] is None
 
 
 @pytest.mark.parametrize(
