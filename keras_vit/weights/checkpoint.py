@@ -20,6 +20,7 @@ from keras_vit.weights.files import (
     weights_file,
 )
 from keras_vit.weights.files.keras import is_keras, read_keras
+from keras_vit.weights.formats import unsupported
 from keras_vit.weights.peft import read_merged
 from keras_vit.weights.weight_map import WeightMap, from_checkpoint
 
@@ -342,7 +343,12 @@ def open_checkpoint(
     else:
         arrays = read(path, finite=False)
     try:
-        code_base, weight_map, normalized, keys = formats.detect_layout(arrays, layout)
+        try:
+            found = formats.detect_layout(arrays, layout)
+        except ValueError as error:
+            name = unsupported.family(arrays, read_config(path))
+            raise ValueError(unsupported.refusal(name) if name else error) from error
+        code_base, weight_map, normalized, keys = found
         left_out = code_base.left_out(arrays)
         config = formats.find_config(code_base, path)
         stored = code_base.read_keys(arrays)

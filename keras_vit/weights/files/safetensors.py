@@ -12,7 +12,7 @@ from keras_vit.weights.files.archives import NamedArrays, Read
 # sizes of OpenAI's CLIP, of which one is kept, as these models are known by it.
 INTEGERS = (
     *(".position_ids", ".num_batches_tracked", "n_averaged"),
-    *("context_length", "vocab_size"),
+    *("context_length", "vocab_size", "relative_position_index"),
 )
 OPENAI_SIZE = "input_resolution"
 

@@ -4,6 +4,7 @@ import math
 
 from keras_vit.utils.types import Config
 from keras_vit.weights.formats.format import pair
+from keras_vit.weights.formats.unsupported import family, refusal
 
 # `hidden_act` of transformers and the activation here that computes the same.
 # Others are refused, such as "leaky_relu", whose slope is another in Keras.
@@ -189,6 +190,8 @@ def vision_config(config: dict) -> dict:
 
 def read_arguments(config: dict) -> dict:
     """Returns the arguments that transformers' config.json implies."""
+    if name := family((), config):
+        raise ValueError(refusal(name))
     config = vision_config(config)
     kind = str(config.get("model_type"))
     is_dinov3, validators = kind == DINOV3, dict(_VALIDATORS)

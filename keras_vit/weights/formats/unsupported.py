@@ -1,0 +1,59 @@
+"""Names of models that this package does not have, for messages."""
+
+import re
+from collections.abc import Collection
+
+from keras_vit.utils.types import Config
+
+# The model types of transformers that are read. Others may have the same arrays and
+# compute something else.
+MODEL_TYPES = (
+    *("vit", "vit_mae", "vit_msn", "ijepa", "deit", "dinov2", "dinov2_with_registers"),
+    *("dinov3_vit", "clip", "clip_vision_model", "siglip", "siglip_vision_model"),
+    *("siglip2", "siglip2_vision_model", "chinese_clip_vision_model"),
+)
+# Models, and what a key of their files has: the first that fits is named.
+_FAMILIES = {
+    "DPT": r"reassemble_stage|scratch\.refinenet",
+    "Mask2Former or MaskFormer": r"pixel_level_module|transformer_module\.",
+    "SAM": r"prompt_encoder\.|mask_decoder\.|(^|(vision|image)_encoder\.)neck\.",
+    "Swin": r"layers\.\d+\.blocks\.\d+\.att|patch_merging|cpb_mlp",
+    "CoAtNet or MaxViT": r"attn_(block|grid)\.|stages\..*attn\.rel_pos\.",
+    "PVT": r"\.sr\.weight|sequence_reduction",
+    "MViT": r"attn\.pool_[qkv]",
+    "CaiT": r"blocks_token_only|proj_l\.",
+    "XCiT": r"cls_attn_blocks|local_mp\.",
+    "ViTDet, or SAM's encoder": r"rel_pos_h$",
+    "ViT with relative positions": r"attn\.rel_pos\.",
+    "BEiT or Data2Vec": r"relative_position_bias|\.lambda_1$|^(beit|data2vec_vision)\.",
+    "EVA": r"blocks\.\d+\.(attn\.([qv]_bias|q_proj|norm)|mlp\.(w1|fc1_g|norm))\.?",
+    "Hiera": r"^hiera\.|blocks\.\d+\.proj\.weight|pos_embed_(win|spatial)",
+    "PiT": r"^transformers\.\d+\.blocks",
+    "CoCa": r"attn_pool\.ln_k\.",
+    "CLIP's ResNet": r"visual\.attnpool\.",
+    "DETR or YOLOS": r"bbox_(predictor|embed)|class_labels_classifier",
+    "ConvNeXt or another convolutional network": r"(conv_dw|dwconv|depthwise_conv)\.",
+    "ResNet": r"layer[1-4]\.\d+\.(conv|bn)\d\.",
+    "a model of text": r"word_embeddings\.weight|^token_embedding\.weight",
+}
+
+
+def family(arrays: Collection[str], config: Config) -> str | None:
+    """Returns the name of a model that this package does not have, by the config.json
+    or the keys of its file; None if it is not known."""
+    kind = config.get("model_type")
+    others = ("yolos", "eomt")  # of `keras_vit.detection` and `keras_vit.segmentation`
+    if isinstance(kind, str) and kind not in (*MODEL_TYPES, *others):
+        return f"{kind!r:.60} of transformers"
+    for name, pattern in _FAMILIES.items():
+        if any(re.search(pattern, key) for key in arrays):
+            return name
+    return None
+
+
+def refusal(name: str) -> str:
+    """Returns the sentences that refuse a model."""
+    return (
+        f"It is {name}, which this package does not have. Use the library that wrote "
+        "it; docs/convert.md lists the models that are read."
+    )
