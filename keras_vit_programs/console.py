@@ -5,6 +5,7 @@ import ast
 import contextlib
 import difflib
 import io
+import logging
 import re
 import sys
 import textwrap
@@ -12,12 +13,10 @@ import warnings
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NoReturn, TypeVar
 
-from keras_vit.utils import logging
-from keras_vit.utils.logging import logger
-from keras_vit.utils.scaling import MODES, Mode, as_mode
-from keras_vit.utils.text import printable_lines
-
+logger = logging.getLogger("keras_vit")
 Arguments = TypeVar("Arguments")
+# As that of `keras_vit.preprocess_input`: a name, or means and deviations.
+Mode = str | tuple[tuple[float, ...], tuple[float, ...]]
 
 
 class UserError(ValueError):
@@ -38,6 +37,20 @@ def user_errors() -> Iterator[None]:
         raise UserError(str(error) or "out of memory") from error
 
 
+def require(module: str) -> Any:
+    """Imports a module of an optional dependency, or says how to install it."""
+    from keras_vit.utils import optional
+
+    return optional.require(module)
+
+
+def printable_lines(text: object) -> str:
+    """Returns a message, in which unprintable characters are escaped."""
+    from keras_vit.utils import text as texts
+
+    return texts.printable_lines(text)
+
+
 def nearest_flag(parser: argparse.ArgumentParser, message: str) -> str:
     """Returns a hint at the flag of an unknown argument, or ""."""
     given = message.partition("unrecognized arguments: ")[2]
@@ -47,6 +60,8 @@ def nearest_flag(parser: argparse.ArgumentParser, message: str) -> str:
     if not given.startswith("--"):
         return ""
     given = given.split()[0].partition("=")[0].replace("_", "-")
+    if given in getattr(parser, "others", ()):
+        return f". {given} is for other programs, and has no use here: leave it out"
     flags = re.findall(r"--[\w-]+", text)
     close = difflib.get_close_matches(given, flags, 1)
     return f". Did you mean {close[0]}?" if close else ""
@@ -54,6 +69,8 @@ def nearest_flag(parser: argparse.ArgumentParser, message: str) -> str:
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, and suggest flags."""
+
+    others: Collection[str] = ()  # flags of other programs
 
     def error(self, message: str) -> NoReturn:
         message += nearest_flag(self, message)
@@ -86,14 +103,16 @@ def run_program(run: Callable[[Arguments], int], arguments: Arguments) -> int:
 
     Warnings, and errors that users can cause, are printed as one line each.
     """
-    logging.show()
+    from keras_vit.utils.logging import show
+
+    show()
     escape_unprintable_output()
     names = vars(arguments)
 
-    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+    def warn(message: Warning | str, category: type[Warning], *where: Any) -> None:
         logger.warning("warning: %s", printable_lines(with_flags(message, names)))
 
-    warnings.showwarning = show
+    warnings.showwarning = warn
     try:
         return run(arguments)
     except (ValueError, OSError, ImportError) as error:
@@ -176,6 +195,8 @@ MODE_HELP = (
 def parse_mode(value: Any, name: str = "--mode") -> Mode | None:
     """Returns the value of `--mode`, such as "torch", "0.45/0.23" or the pair of a
     run's config, as a mode of `preprocess_input`; None for None."""
+    from keras_vit.utils.scaling import MODES, as_mode
+
     try:
         if isinstance(value, str) and value not in MODES:
             parts = [part.split(",") for part in value.split("/")]

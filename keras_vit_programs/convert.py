@@ -20,8 +20,8 @@ keras-hub, or the URL of one: https://..., hf://owner/name,
 hf://owner/name/FILE. TARGET's suffix chooses the file type; without one it is a
 folder. A layout is the way in which a code base names its arrays: vit_jax,
 big_vision, timm, huggingface, torchvision, dinov2, dinov3, mae, bit, keras_hub
-or open_clip; a variant of a layout follows a colon, such as vit_jax:current. --to
-huggingface and --to keras_hub choose the model class that fits: ViT, DeiT,
+or open_clip; a variant of a layout follows a colon, such as vit_jax:current.
+--to huggingface and --to keras_hub choose the model class that fits: ViT, DeiT,
 DINOv2, DINOv3, or the image tower of SigLIP or CLIP. Converting between files
 does not import Keras; writing .keras or .weights.h5, and --verify, do.
 

@@ -1,8 +1,16 @@
-"""Command lines of the recipes: flags, generated from dataclasses."""
+"""Settings of programs: groups of flags, and tables of their defaults.
+
+The settings of a program are a dataclass `Config`, whose bases are the groups
+here that it uses and whose fields are its own flags. `Config.defaults` is the
+table of the defaults that depend on something, which `fill` applies. This module
+does not import Keras, which takes seconds, so that `--help` does not wait for it.
+"""
 
 import argparse
+import copy
 import dataclasses
 import inspect
+import logging
 import math
 import operator
 import signal
@@ -10,32 +18,33 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.protocols import (
-    PROTOCOLS,
-    height_and_width,
-    parse_image_size,
-)
-from keras_vit.data.randaugment import AUGREG
-from keras_vit.data.splits import parse_holdout
-from keras_vit.data.token_budget import TokenBudget
-from keras_vit.training.checkpoint import Diverged, Preempted
-from keras_vit.utils.logging import logger
-from keras_vit.utils.logging import show as show_log
-from keras_vit.utils.optional import require as require
-from keras_vit.utils.scaling import Mode, scaled_channels
-from keras_vit.utils.text import printable as printable
 from keras_vit_programs import console
 from keras_vit_programs.console import UserError as UserError
+from keras_vit_programs.console import require as require
 from keras_vit_programs.console import user_errors as user_errors
-from keras_vit_programs.presets import Published
-from keras_vit_programs.sizes import (
-    MODEL_NAMES,
-    check_patch_size,
-    choose_patch_size,
-    resolve_model_spec,
+from keras_vit_programs.presets import COMPACT_NAMES, Published
+
+logger = logging.getLogger("keras_vit")
+
+# Names that the library knows, which a test compares with it.
+MODEL_NAMES = (
+    *COMPACT_NAMES,
+    *("ViTTi16", "ViTS16", "ViTS32", "ViTB8", "ViTB16", "ViTB32", "ViTL16"),
+    *("ViTL32", "ViTH14", "ViTS14", "ViTB14", "ViTL14", "ViTg14", "ViTG14"),
+    *("R_ViTTi16", "R26ViTS32", "R26ViTB32", "R50ViTB16", "R50ViTL32"),
+    *("BiT_R50x1", "BiT_R50x3", "BiT_R101x1", "BiT_R101x3"),
+    *("BiT_R152x2", "BiT_R152x4"),
+)
+PROTOCOLS = (
+    *("simple", "whole", "vit_jax", "big_vision", "pretrain", "few-shot"),
+    *("bit-hyperrule", "mae", "mae-finetune", "simmim"),
+)
+AUGREG = (
+    *("none", "light1", "light2", "medium1", "medium2", "strong1", "strong2"),
+    *("light2-scaled", "medium1-scaled", "medium2-scaled"),
+    *("strong1-scaled", "strong2-scaled"),
 )
 
 # What `--help` shows for a value, unless its flag says otherwise.
@@ -48,6 +57,20 @@ _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "maximum": ("{} or less", operator.le),
     "below": ("below {}", operator.lt),
 }
+
+
+class Rule(NamedTuple):
+    """A row of the table of a program's defaults.
+
+    A name that is no setting is a value that later rows read. Without a
+    function, the setting stays None, which `why` explains.
+    """
+
+    name: str
+    why: str  # one line for --help and --show-settings
+    value: Callable[[Any, Any], Any] | None = None  # of the settings and the data
+    # What it replaces, besides None: a "published" value, or also a "given" one.
+    over: str = ""
 
 
 def flag(text: str, default: Any = None, metavar: str = "", **limits: Any) -> Any:
@@ -80,20 +103,13 @@ def check_flags(config: Any) -> None:
                 if one is None or fits(one, limit) and one != math.inf:
                     continue
                 raise ValueError(
-                    f"--{field.name.replace('_', '-')} must be "
+                    f"{_flag_of(field.name)} must be "
                     f"{text.format(limit)}. Received: {one}"
                 )
 
 
-def refuse(config: Any, *names: str, reason: str, instead: str = "") -> None:
-    """Raises a `ValueError` if a config has one of these flags."""
-    for name in names:
-        value = getattr(config, name)
-        if value not in (None, False, "none", getattr(type(config), name)):
-            raise ValueError(
-                f"--{name.replace('_', '-')} {reason}: leave it out{instead}. "
-                f"Received: {value}"
-            )
+def _flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def parse_args(
@@ -112,6 +128,12 @@ def parse_args(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.others = {
+        _flag_of(field.name)
+        for group in vars(sys.modules[__name__]).values()
+        if dataclasses.is_dataclass(group)
+        for field in dataclasses.fields(group)
+    }
     hints = typing.get_type_hints(config_class)
     # `--help` lists a recipe's own flags before those of its base classes.
     names = [
@@ -122,12 +144,8 @@ def parse_args(
         if "help" not in field.metadata:  # a setting that is no flag
             continue
         kind = _plain(hints[field.name])
-        text = field.metadata["help"].replace("%", "%%")
-        if field.default not in (None, False, ()):
-            shown = field.default
-            if isinstance(shown, tuple):
-                shown = " ".join(map(str, shown))
-            text += f" (default: {shown})"
+        text = field.metadata["help"] + _default_text(config_class, field)
+        text = text.replace("%", "%%")
         options = {"help": text, "dest": field.name, "default": field.default}
         if kind is bool:
             options["action"] = "store_true"
@@ -139,7 +157,7 @@ def parse_args(
             name = "|".join(map(str, choices)) if len(choices) < 4 else ""
             name = name or _METAVARS[kind]
             options["metavar"] = field.metadata["metavar"] or name
-        parser.add_argument("--" + field.name.replace("_", "-"), **options)
+        parser.add_argument(_flag_of(field.name), **options)
     values = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in vars(parser.parse_args(argv)).items()
@@ -148,6 +166,28 @@ def parse_args(
         return config_class(**values)
     except ValueError as error:
         parser.error(console.with_flags(error, values))
+
+
+def _default_text(config_class: Any, field: dataclasses.Field) -> str:
+    """Returns what `--help` says about the default of a flag, unless its help
+    says it: its value, or those of presets and of the program's table."""
+    if field.default not in (None, False, ()):
+        shown = field.default
+        shown = " ".join(map(str, shown)) if isinstance(shown, tuple) else shown
+        return f" (default: {shown})"
+    presets = getattr(config_class, "presets", {})
+    found, changes = [], []
+    if any(name and published.has(field.name) for name, published in presets.items()):
+        is_preset = "preset" in config_class.__dataclass_fields__
+        found.append("that of --preset" if is_preset else "as published")
+    if None in presets and presets[None].has(field.name):
+        found.append(str(presets[None].settings[field.name]))
+    for rule in getattr(config_class, "defaults", ()):
+        if rule.name == field.name and rule.why:
+            (changes if rule.over else found).append(rule.why)
+    text = "; ".join(filter(None, [", else ".join(found), *changes]))
+    is_said = not text or "default:" in field.metadata["help"]
+    return "" if is_said else f"; default: {text}"
 
 
 def run(
@@ -163,11 +203,15 @@ def run(
     number of the signal, from which schedulers such as SLURM and Kubernetes
     infer that the run should be restarted.
     """
-    show_log()
     console.escape_unprintable_output()
     config = parse_args(config_class, description, argv)
     names = vars(config)
     console.format_warnings(names)
+    # After `--help`, which does not wait for Keras.
+    from keras_vit.training import Diverged, Preempted
+    from keras_vit.utils.logging import show
+
+    show()
     try:
         main(config)
     except UserError as error:
@@ -182,7 +226,7 @@ def run(
         sys.exit(1)
     except KeyboardInterrupt:
         hint = ""
-        if isinstance(config, TrainingFlags):
+        if isinstance(config, Training):
             hint = (
                 "; the same command resumes from the last checkpoint, or "
                 "starts again if there is none"
@@ -200,14 +244,95 @@ def _plain(hint: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelFlags:
-    """Flags of programs that begin with a model or with weights."""
+class Settings:
+    """What the settings of every program have; each group of flags is a
+    subclass."""
 
-    model: str | None = flag(
-        f"one of {', '.join(MODEL_NAMES)}; default: the architecture of "
-        "--weights, or without them a small one, compact-vit or compact-hybrid "
-        "(docs/finetune.md, From scratch)"
+    show_settings: bool = flag(
+        "print each setting with what set it, a flag, a preset or a rule, and exit",
+        False,
     )
+
+    # The table of the program's defaults, in the order in which they are set.
+    defaults: ClassVar[Sequence[Rule]] = ()
+    # Published settings by the value of the field `preset`.
+    presets: ClassVar[Mapping[str | None, Published]] = {}
+    preset: ClassVar[str | None] = None
+
+    def __post_init__(self) -> None:
+        check_flags(self)
+
+    @property
+    def published(self) -> Published:
+        """Published settings, which flags that are None have."""
+        return self.presets.get(self.preset, Published("", {}))
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def fill(given: S, data: Any = None) -> S:
+    """Returns the settings of a program with its defaults: flags that are given
+    stay, others are as published, and else as in the table of its defaults, of
+    which each row reads the settings so far and the data.
+
+    With `--show-settings`, they are printed, and the program ends.
+    """
+    settings = copy.copy(given)
+    values = vars(settings)  # which rows see, although the fields are frozen
+    values["given"] = given
+    fields = {f.name: f for f in dataclasses.fields(given)}
+    rules = {
+        name: "default" if values[name] == field.default else "given"
+        for name, field in fields.items()
+        if values[name] is not None
+    }
+    published = given.published.values(values)
+    name = f"published: {given.preset}" if given.preset else given.published.source
+    rules |= dict.fromkeys(published, name)
+    values.update(published)
+    for rule in given.defaults:
+        old = values.get(rule.name)
+        is_free = old is None or rule.over == "given"
+        is_free |= rule.over == "published" and rule.name in published
+        if rule.name in fields and not is_free:
+            continue
+        if rule.value:
+            values[rule.name] = rule.value(settings, data)
+        if old is None or values[rule.name] != old:
+            rules[rule.name] = rule.why
+    filled = dataclasses.replace(given, **{name: values[name] for name in fields})
+    if given.show_settings:
+        for name in sorted(fields):
+            row = f"{name:20} {values[name]!s:20} {rules.get(name, '')}"
+            logger.info(row.rstrip())
+        sys.exit(0)
+    return filled
+
+
+@dataclasses.dataclass(frozen=True)
+class Output(Settings):
+    """The output folder."""
+
+    output: str | None = flag(
+        "output folder, which all processes must share; default: in runs/, the "
+        "name of the dataset, after that of a study or an evaluation",
+        metavar="DIR",
+    )
+    overwrite: bool = flag("replace the files of an earlier run in --output", False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Model(Settings):
+    """A model."""
+
+    model: str | None = flag(f"architecture, one of {', '.join(MODEL_NAMES)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights(Model):
+    """A model and the weights that it begins with."""
+
     weights: str | None = flag(
         "weights to begin with: the path or URL of a checkpoint of Google, "
         "timm or another library, the folder of a run, or, with --model, the "
@@ -218,17 +343,46 @@ class ModelFlags:
 
 
 @dataclasses.dataclass(frozen=True)
-class ProgramFlags:
-    """Flags of all programs that train."""
+class Pixels(Settings):
+    """What a model sees of an image."""
 
-    image_size: int | None = flag(
-        "images are resized to N x N; default: that of the model or of the dataset"
+    image_size: int | str | None = flag(
+        "images are resized to N x N, or to height x width, such as 64x48",
+        metavar="N|HxW",
     )
-    mode: Mode | None = flag(
-        f"{console.MODE_HELP}; default: that of --weights or of published "
-        "settings, else tf",
+    mode: console.Mode | None = flag(
+        console.MODE_HELP,
         metavar="MODE",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse_pixels(self)
+
+    def input_shape(self, channels: int) -> tuple[int, int, int]:
+        """Returns the shape of the images of a model, of a dataset of images of
+        this number of channels."""
+        from keras_vit.utils.scaling import scaled_channels
+
+        size: Any = self.image_size  # filled in by now, and parsed
+        size = size if isinstance(size, tuple) else (size, size)
+        scaled: Any = scaled_channels(self.mode or "tf", (*size, channels))
+        return (*size, scaled)
+
+
+def parse_pixels(config: "Pixels | Trained") -> None:
+    """Parses the fields `image_size` and `mode`, which may be text."""
+    from keras_vit.data.protocols import parse_image_size
+
+    size = parse_image_size(config.image_size, "--image-size")
+    object.__setattr__(config, "image_size", size)
+    object.__setattr__(config, "mode", console.parse_mode(config.mode))
+
+
+@dataclasses.dataclass(frozen=True)
+class Compute(Settings):
+    """How a model is computed."""
+
     remat: bool = flag(
         "recompute the encoder blocks in the backward pass instead of storing "
         "their activations, to use less memory",
@@ -243,142 +397,54 @@ class ProgramFlags:
         minimum=0,
         below=2**32,
     )
-    output: str | None = flag(
-        "output folder, which all processes must share; default: runs/ "
-        "followed by the name of the dataset",
-        metavar="DIR",
-    )
-    overwrite: bool = flag("replace the files of an earlier run in --output", False)
-
-    def __post_init__(self) -> None:
-        check_flags(self)
-        image_size = parse_image_size(self.image_size, "--image-size")
-        object.__setattr__(self, "image_size", image_size)
-        object.__setattr__(self, "mode", console.parse_mode(self.mode))
-
-    def input_shape(self, channels: int) -> tuple[int, int, int]:
-        """Returns the shape of the images of a model, of a dataset of images of
-        this number of channels."""
-        image_size: Any = self.image_size  # filled in by now
-        size = height_and_width(image_size)
-        scaled: Any = scaled_channels(self.mode or "tf", (*size, channels))
-        return (*size, scaled)
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingFlags(ProgramFlags):
-    """Flags that all training recipes share.
+class Steps(Settings):
+    """Steps of an optimizer."""
 
-    A recipe adds flags in a subclass, and may override the default and the
-    help text of a shared flag. None stands for a value that the recipe chooses
-    once it has loaded the dataset.
-    """
-
-    dataset: str = flag(
-        "'digits', the handwritten digits of scikit-learn; a name in TFDS, "
-        "such as cifar10 or cifar100; a folder of images, "
-        "FOLDER/train/CLASS/* and FOLDER/test/CLASS/*, or FOLDER/CLASS/*, of "
-        "which 20% is the test set; or a CSV file with the columns image and "
-        "label, and optionally split",
-        "digits",
-        "NAME|FOLDER|CSV",
-    )
-    patch_size: int | None = flag(
-        "height and width of a patch, in pixels; default: that of the model, "
-        "or the one that gives about 8 x 8 patches",
-        minimum=1,
-    )
-    batch_size: int = flag("images per step", 64, minimum=1)
+    batch_size: int | None = flag("images per step", minimum=1)
     steps: int | None = flag("training steps", minimum=1)
+    learning_rate: float | None = flag("peak learning rate, after the warm-up", above=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Epochs(Steps):
+    """Steps that may be given as epochs."""
+
     epochs: int | None = flag(
         "passes over the training images, instead of --steps", minimum=1
     )
-    learning_rate: float | None = flag(
-        "peak learning rate, after the warm-up; default: chosen by the recipe, "
-        "or as published for the batch size",
-        above=0,
-    )
-    accumulate: int = flag(
-        "number of micro-batches into which each batch is split, with "
-        "gradient accumulation, to use less memory",
-        1,
-        minimum=1,
-    )
-    average: float = flag(
-        "decay of a moving average of the weights; if above 0, the average is "
-        "evaluated and saved instead of the weights; the paper's Table 2 uses "
-        "0.9999",
-        0.0,
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        give_one(self, "steps", "epochs")
+
+
+def give_one(config: Settings, one: str, other: str) -> None:
+    """Raises a `ValueError` if a config has both of two flags."""
+    if getattr(config, one) and getattr(config, other) is not None:
+        raise ValueError(f"Give {_flag_of(one)} or {_flag_of(other)}, not both.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Training(Output, Pixels, Compute, Steps):
+    """What all trainings have that write checkpoints."""
+
+    weight_decay: float | None = flag(
+        "weight decay: each step multiplies kernels by 1 minus this times the "
+        "learning rate",
         minimum=0,
-        below=1,
-    )
-    average_from: float | None = flag(
-        "instead of --average, average the weights of all steps after this "
-        "fraction of the steps, such as 0.75, with equal weights",
-        minimum=0,
-        below=1,
-    )
-    keep: str = flag(
-        "which weights to save: last, those of the last step, or best, those "
-        "of the evaluation with the highest accuracy, or mean average "
-        "precision; with --holdout, this is that on the validation split; "
-        "without it, that on the test images, which is then an optimistic "
-        "estimate",
-        "last",
-        choices=("last", "best"),
-    )
-    patience: int | None = flag(
-        "stop after this many successive evaluations without a higher "
-        "accuracy, or mean average precision; default: no early stopping",
-        minimum=1,
-    )
-    protocol: str = flag(
-        f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
-        "simple randomly shifts whole images, vit_jax is that of the paper's "
-        "code",
-        "simple",
-    )
-    augment: str | None = flag(
-        "level of RandAugment as in 'How to train your ViT?': "
-        f"{', '.join(AUGREG)}; default: none"
-    )
-    mixup: float | None = flag(
-        "mixup with lambda sampled from Beta(P, P), such as 0.2; default: no mixup",
-        metavar="P",
-        minimum=0,
-    )
-    cutmix: float | None = flag(
-        "cutmix with lambda sampled from Beta(P, P), such as 1; default: no "
-        "cutmix; with --mixup too, one of the two is sampled for each batch",
-        metavar="P",
-        minimum=0,
-    )
-    erase: float | None = flag(
-        "probability of random erasing: a rectangle of the image becomes "
-        "noise; 0.25 in DeiT; default: 0",
-        minimum=0,
-    )
-    holdout: float | str | None = flag(
-        "fraction of the training images, such as 0.1, to hold out and to "
-        "evaluate on instead of the test set; 'paper' for 1% of ImageNet, 2% "
-        "of CIFAR and 10% of other datasets; 0 trains on all images, even if "
-        "--preset leaves some out, and evaluates on the test set",
-        metavar="X|paper",
-    )
-    test_split: str | None = flag(
-        "for a dataset of TFDS, the split to evaluate on; default: test, or "
-        "validation if test has no labels"
     )
     no_flip: bool = flag(
         "do not flip images horizontally, for example if they show text or "
         "left and right hands",
         False,
     )
-    skip_bad_images: bool = flag(
-        "decode every image of a folder before training, and leave out those "
-        "that cannot be decoded, with a warning; without it, such an image is "
-        "an error",
-        False,
+    patience: int | None = flag(
+        "stop after this many successive evaluations without a higher "
+        "accuracy, or mean average precision; default: no early stopping",
+        minimum=1,
     )
     strategy: str = flag(
         "how to use several devices: mirrored or tpu (TensorFlow), "
@@ -386,10 +452,7 @@ class TrainingFlags(ProgramFlags):
         "which chooses one of them and prints its choice",
         "auto",
     )
-    evaluate_every: int | None = flag(
-        "steps between two evaluations; default: depends on the number of steps",
-        minimum=1,
-    )
+    evaluate_every: int | None = flag("steps between two evaluations", minimum=1)
     checkpoint_every: int | None = flag(
         "steps between two checkpoints; default: --evaluate-every", minimum=1
     )
@@ -397,86 +460,28 @@ class TrainingFlags(ProgramFlags):
         "add keras.callbacks.TensorBoard, with --output/tensorboard", False
     )
 
-    # Published settings by `preset`. It and what `build_optimizer` reads are
-    # fields of the programs that have a flag or a setting for them.
-    presets: ClassVar[Mapping[str | None, Published]] = {None: Published("none", {})}
-    preset = layer_decay = momentum_dtype = None
-    optimizer, weight_decay, clip = "adamw", 0.0, 1.0
-
-    # The batch size that a published learning rate is for, and to which it is
-    # proportional; None if it is for any. It is no flag.
-    rate_images: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        parse_holdout("", self.holdout)
-        if self.holdout not in (None, "paper"):
-            object.__setattr__(self, "holdout", float(self.holdout))
-        for one, other in (("steps", "epochs"), ("average", "average_from")):
-            if getattr(self, one) and getattr(self, other) is not None:
-                one, other = (x.replace("_", "-") for x in (one, other))
-                raise ValueError(f"Give --{one} or --{other}, not both.")
-        # None is a batch size that the recipe chooses later.
-        if self.batch_size and self.batch_size % self.accumulate:
-            raise ValueError(
-                f"--accumulate {self.accumulate} must divide --batch-size "
-                f"{self.batch_size}."
-            )
-
-    def with_defaults(self, **defaults: Any) -> Self:
-        """Returns a config in which fields that are None have other values."""
-        missing = {
-            name: value
-            for name, value in defaults.items()
-            if getattr(self, name) is None
-        }
-        return dataclasses.replace(self, **missing)
-
-    def with_sizes(self, spec: dict[str, Any], *image_sizes: Any) -> Self:
-        """Returns a config with an image size, by default the first of
-        `image_sizes` that is not None, and a patch size that divides it, for
-        the `resolve_model_spec` of the model."""
-        image_size = next(x for x in (self.image_size, *image_sizes) if x)
-        patch_size = spec["patch_size"]
-        if spec["stride"]:  # not of a ResNet, which has no patches
-            patch_size = patch_size or choose_patch_size(image_size)
-            check_patch_size(image_size, patch_size * spec["stride"])
-        return dataclasses.replace(self, image_size=image_size, patch_size=patch_size)
-
-    def encoder_arguments(self) -> dict[str, Any]:
-        """Returns the arguments of encoders among the flags that are not 0."""
-        names = ("remat", "dropout", "drop_path")
-        values = {name: getattr(self, name, None) for name in names}
-        return {name: value for name, value in values.items() if value}
-
-    def scaled_rate(self, rate: float, batch_size: int) -> float:
-        """Returns a published learning rate for a batch size."""
-        return rate * (batch_size / self.rate_images) if self.rate_images else rate
+    # What `Run` and `build_optimizer` read, of programs without a flag for it.
+    keep, accumulate, average = "last", 1, 0.0
+    average_from = holdout = patch_size = rate_images = layer_decay = None
+    augment = mixup = cutmix = erase = momentum_dtype = protocol = None
+    label_smoothing = loss = None
+    optimizer, clip = "adamw", 1.0
 
     @property
-    def published(self) -> Published:
-        """Published settings, which flags that are None have."""
-        return self.presets[self.preset]
+    def one_hot(self) -> bool:
+        """Boolean. Whether labels are one-hot, as mixtures of them are."""
+        is_mixed = self.mixup or self.cutmix or self.label_smoothing
+        return bool(is_mixed) or self.loss == "sigmoid"
 
     @property
     def uses_averages(self) -> bool:
         """Boolean. Whether averages of the weights are evaluated and saved."""
         return self.average > 0 or self.average_from is not None
 
-    @property
-    def one_hot(self) -> bool:
-        """Boolean. Whether labels are one-hot, as mixup and cutmix need."""
-        return bool(self.mixup or self.cutmix)
-
     def batches(self) -> dict[str, Any]:
         """Returns the arguments that all methods of `ImageDataset` share."""
-        size: Any = self.image_size
-        most = getattr(self, "max_tokens", None)
-        patch_size: Any = self.patch_size  # filled in by now
-        if most:
-            size = TokenBudget(most, patch_size)
         return {
-            "image_size": size,
+            "image_size": self.image_size,
             "protocol": self.protocol,
             "mode": self.mode,
             "one_hot": self.one_hot,
@@ -494,93 +499,231 @@ class TrainingFlags(ProgramFlags):
             "flip": channels == 3 and not self.no_flip,
         }
 
-    def whole_batch(self, wanted: int, count: int) -> int:
-        """Returns the largest multiple of `--accumulate` up to the `wanted`
-        batch size and the number of training images; raises a `ValueError` if
-        there is none."""
-        images = min(wanted, count)
-        if images < self.accumulate:
-            raise ValueError(
-                f"--accumulate {self.accumulate} divides each batch, and a "
-                f"batch has {images} images: give a lower --accumulate."
-            )
-        return images // self.accumulate * self.accumulate
+
+@dataclasses.dataclass(frozen=True)
+class Patches(Settings):
+    """Patches of an encoder."""
+
+    patch_size: int | None = flag("height and width of a patch, in pixels", minimum=1)
 
 
 @dataclasses.dataclass(frozen=True)
-class PresetFlags(TrainingFlags):
-    """Flags of which those that are None have published values."""
+class Accumulate(Steps):
+    """Gradient accumulation."""
 
-    model: str | None = flag(
-        "a Vision Transformer such as ViTB16, with the published settings of "
-        "the method; default: compact-vit, of 4 layers of width 64"
-    )
-    batch_size: int | None = flag(
-        "images per step; default: that of --preset or --method, else 64; in "
-        "pre-training at most a 20th of the dataset (a 10th with --method dino "
-        "or mocov3)",
+    accumulate: int = flag(
+        "number of micro-batches into which each batch is split, with "
+        "gradient accumulation, to use less memory",
+        1,
         minimum=1,
     )
-    weight_decay: float | None = flag(
-        "weight decay: each step multiplies kernels by 1 minus this times the "
-        "learning rate; default: that of --preset or --method, else 0.05 "
-        "(with sgd in fine-tuning none)",
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # None is a batch size that is chosen later.
+        if self.batch_size and self.batch_size % self.accumulate:
+            raise ValueError(
+                f"--accumulate {self.accumulate} must divide --batch-size "
+                f"{self.batch_size}."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Average(Settings):
+    """Averages of the weights."""
+
+    average: float = flag(
+        "decay of a moving average of the weights; if above 0, the average is "
+        "evaluated and saved instead of the weights; the paper's Table 2 uses "
+        "0.9999",
+        0.0,
+        minimum=0,
+        below=1,
+    )
+    average_from: float | None = flag(
+        "instead of --average, average the weights of all steps after this "
+        "fraction of the steps, such as 0.75, with equal weights",
+        minimum=0,
+        below=1,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        give_one(self, "average", "average_from")
+
+
+@dataclasses.dataclass(frozen=True)
+class Keep(Settings):
+    """Which weights are saved."""
+
+    keep: str | None = flag(
+        "which weights to save: last, those of the last step, or best, those "
+        "of the evaluation with the highest accuracy, or mean average "
+        "precision; with --holdout, this is that on the validation split; "
+        "without it, that on the test images, which is then an optimistic "
+        "estimate",
+        choices=("last", "best"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Warmup(Settings):
+    """A warm-up of the learning rate."""
+
+    warmup: float | None = flag(
+        "fraction of the steps in which the learning rate is warmed up",
+        minimum=0,
+        below=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset(Training):
+    """A dataset of images, and how they are read."""
+
+    dataset: str = flag(
+        "'digits', the handwritten digits of scikit-learn; a name in TFDS, "
+        "such as cifar10 or cifar100; a folder of images, "
+        "FOLDER/train/CLASS/* and FOLDER/test/CLASS/*, or FOLDER/CLASS/*, of "
+        "which 20% is the test set; or a CSV file with the columns image and "
+        "label, and optionally split",
+        "digits",
+        "NAME|FOLDER|CSV",
+    )
+    test_split: str | None = flag(
+        "for a dataset of TFDS, the split to evaluate on; default: test, or "
+        "validation if test has no labels"
+    )
+    skip_bad_images: bool = flag(
+        "decode every image of a folder before training, and leave out those "
+        "that cannot be decoded, with a warning; without it, such an image is "
+        "an error",
+        False,
+    )
+    protocol: str | None = flag(
+        f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
+        "simple randomly shifts whole images, vit_jax is that of the paper's "
+        "code"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Holdout(Settings):
+    """A validation split."""
+
+    holdout: float | str | None = flag(
+        "fraction of the training images, such as 0.1, to hold out and to "
+        "evaluate on instead of the test set; 'paper' for 1% of ImageNet, 2% "
+        "of CIFAR and 10% of other datasets; 0 trains on all images, even if "
+        "--preset leaves some out, and evaluates on the test set",
+        metavar="X|paper",
+    )
+
+    def __post_init__(self) -> None:
+        from keras_vit.data.splits import parse_holdout
+
+        super().__post_init__()
+        parse_holdout("", self.holdout)
+        if self.holdout not in (None, "paper"):
+            object.__setattr__(self, "holdout", float(self.holdout))
+
+
+@dataclasses.dataclass(frozen=True)
+class RandAugment(Settings):
+    """Random operations on images."""
+
+    augment: str | None = flag(
+        "level of RandAugment as in 'How to train your ViT?': " + ", ".join(AUGREG)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixing(Settings):
+    """Mixtures of labeled images."""
+
+    mixup: float | None = flag(
+        "mixup with lambda sampled from Beta(P, P), such as 0.2",
+        metavar="P",
         minimum=0,
     )
-    warmup_steps: int | None = flag(
-        "number of warm-up steps; default: as published, and in pre-training "
-        "at most a fifth of the steps",
+    cutmix: float | None = flag(
+        "cutmix with lambda sampled from Beta(P, P), such as 1; with --mixup "
+        "too, one of the two is sampled for each batch",
+        metavar="P",
         minimum=0,
     )
+    erase: float | None = flag(
+        "probability of random erasing: a rectangle of the image becomes "
+        "noise; 0.25 in DeiT",
+        minimum=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Regularization(Compute):
+    """What published trainings of encoders set, besides the common flags."""
+
+    warmup_steps: int | None = flag("number of warm-up steps", minimum=0)
     clip: float | None = flag(
-        "maximum global norm of the gradients, 0 for no clipping; default: "
-        "that of --preset or --method, else 1",
+        "maximum global norm of the gradients (with --method, of the gradient "
+        "of each variable for dino and mocov3), 0 for no clipping",
         minimum=0,
     )
     drop_path: float | None = flag(
         "stochastic depth rate of the last block; it increases linearly from "
-        "0 in the first block; default: that of --preset or --method, else 0",
+        "0 in the first block",
         minimum=0,
         below=1,
     )
-    protocol: str | None = flag(
-        f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
-        "default: that of --preset or --method, else simple, which shifts "
-        "whole images; in pre-training simple for images below 96 pixels"
-    )
-    # A setting of presets.py that is no flag.
+
+    # Settings of presets.py that are no flags. A published learning rate is for
+    # batches of `rate_images`, and proportional to their size, or for any.
     warmup_epochs: int | None = None
+    rate_images: int | None = None
+
+    def encoder_arguments(self) -> dict[str, Any]:
+        """Returns the arguments of encoders among the flags that are not 0."""
+        values = {"remat": self.remat, "drop_path": self.drop_path}
+        return {name: value for name, value in values.items() if value}
 
 
 @dataclasses.dataclass(frozen=True)
-class SupervisedFlags(PresetFlags):
-    """Flags of training with labels."""
+class Labels(Mixing, Regularization):
+    """Training with labels."""
 
     momentum_dtype: str | None = flag(
-        "dtype of the momentum: float32, or bfloat16 to use less memory; "
-        "default: that of --preset, else float32",
+        "dtype of the momentum: float32, or bfloat16 to use less memory",
         choices=("float32", "bfloat16"),
     )
     loss: str | None = flag(
         "cross-entropy: softmax, for images of one class each; or sigmoid for "
         "each class, also for images of several classes, which are evaluated "
-        "by the mean average precision; default: that of --preset, else "
-        "softmax",
+        "by the mean average precision",
         choices=("softmax", "sigmoid"),
     )
     dropout: float | None = flag(
         "dropout rate after the position embedding and after dense layers, "
-        "except query, key and value; default: that of --preset, else 0",
+        "except query, key and value",
         minimum=0,
         below=1,
     )
     label_smoothing: float | None = flag(
         "label smoothing of --loss softmax: the fraction of the probability "
-        "that is distributed evenly over all classes; default: that of "
-        "--preset, else 0",
+        "that is distributed evenly over all classes",
         minimum=0,
         below=1,
     )
+
+    def encoder_arguments(self) -> dict[str, Any]:
+        """Returns the arguments of encoders among the flags that are not 0."""
+        dropout = {"dropout": self.dropout} if self.dropout else {}
+        return super().encoder_arguments() | dropout
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher(Pixels, Labels):
+    """Training with labels, and the outputs of another model."""
+
     teacher: str | None = flag(
         "weights of a trained model whose outputs the model learns too, as "
         "--weights; default: none",
@@ -591,7 +734,7 @@ class SupervisedFlags(PresetFlags):
         "images are resized to this size for the teacher; default: its own",
         metavar="N|HxW",
     )
-    teacher_mode: Mode | None = flag(
+    teacher_mode: console.Mode | None = flag(
         "the --mode of the teacher; default: its own, or tf if its file does not tell",
         metavar="MODE",
     )
@@ -620,18 +763,19 @@ class SupervisedFlags(PresetFlags):
         super().__post_init__()
         teacher_mode = console.parse_mode(self.teacher_mode, "--teacher-mode")
         object.__setattr__(self, "teacher_mode", teacher_mode)
-        if self.teacher is None:
-            names = [f"teacher_{x}" for x in ("model", "size", "mode")]
-            if self.distill != self.published.settings.get("distill"):
-                names.append("distill")
-            names += ["distill_loss", "alpha", "temperature"]
-            refuse(self, *names, reason="is for training with a --teacher")
-
-    @property
-    def one_hot(self) -> bool:
-        """Boolean. Whether labels are one-hot."""
-        smooth = bool(self.label_smoothing)
-        return super().one_hot or smooth or self.loss == "sigmoid"
+        if self.teacher is not None:
+            return
+        own = {
+            "alpha": Teacher.alpha,
+            "distill": self.published.settings.get("distill"),
+        }
+        names = ("distill", "distill_loss", "alpha", "temperature")
+        for name in ("teacher_model", "teacher_size", "teacher_mode", *names):
+            if getattr(self, name) not in (None, own.get(name)):
+                raise ValueError(
+                    f"{_flag_of(name)} is for training with a --teacher: leave "
+                    f"it out. Received: {getattr(self, name)}"
+                )
 
     def encoder_arguments(self) -> dict[str, Any]:
         """Returns the arguments of encoders among the flags."""
@@ -666,8 +810,8 @@ def parse_learning_rates(text: str, dataset: str = "") -> tuple[float, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class SweepFlags(SupervisedFlags):
-    """Flags of training with labels and of a sweep."""
+class Sweep(Holdout):
+    """A sweep of learning rates."""
 
     sweep: str | None = flag(
         "learning rates to compare, such as 0.003,0.01,0.03, or 'paper' for "
@@ -675,15 +819,6 @@ class SweepFlags(SupervisedFlags):
         "--holdout (default here: paper) and is evaluated on them; the best "
         "one then trains on all images",
         metavar="X,Y,...",
-    )
-    keep: str | None = flag(
-        "which weights to save: last, those of the last step, or best, those "
-        "of the evaluation with the highest accuracy, or mean average "
-        "precision; default: best with a validation split (--holdout, or that "
-        "of a CSV file), but last with --preset or --sweep and where test "
-        "images are evaluated, whose accuracy would be optimistic if it chose "
-        "the weights",
-        choices=("last", "best"),
     )
 
     def __post_init__(self) -> None:
@@ -696,32 +831,18 @@ class SweepFlags(SupervisedFlags):
                 "--sweep measures learning rates on a validation split: give "
                 "--holdout a fraction above 0, or leave it out."
             )
+        # The data set is split before the defaults are filled in.
         object.__setattr__(self, "holdout", self.holdout or "paper")
-        object.__setattr__(self, "keep", self.keep or "last")
 
 
 @dataclasses.dataclass(frozen=True)
-class StudyFlags(TrainingFlags):
-    """Flags of studies."""
+class Study(RandAugment, Mixing, Accumulate, Average, Dataset):
+    """Studies of several trainings, of which each is evaluated on the test
+    images after its last step."""
 
     shots: int = flag(
         "training images per class in the few-shot evaluation", 5, minimum=1
     )
-    weight_decay: float | None = flag("weight decay of AdamW", 0.05, minimum=0)
-    output: str | None = flag(
-        "output folder; default: runs/ followed by the name of the study and "
-        "that of the dataset",
-        metavar="DIR",
-    )
-    warmup: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.keep != "last" or self.holdout is not None:
-            raise ValueError(
-                "Models are compared on the test images after their last step: "
-                "leave out --keep best and --holdout."
-            )
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -731,82 +852,81 @@ class StudyFlags(TrainingFlags):
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelFreeFlags(PresetFlags):
-    """Flags of pre-training without labels, by a method."""
+class LabelFree(Model, Patches, Epochs, Keep, Holdout, Regularization, Dataset):
+    """Pre-training without labels, by a method."""
 
     picture_every: int | None = flag(
         "steps between two pictures; default: --evaluate-every", minimum=1
     )
-    method: str = ""  # each recipe has a flag of its own methods
+
+    # Settings of presets.py that are no flags.
     encoder: dict | None = None  # arguments of the encoder
     initialize: str | None = None  # name of its initial weights
     not_decayed: tuple | None = None  # names of variables
 
     @property
-    def published(self) -> Published:
-        """Published settings of the method."""
-        return self.presets[self.method]
+    def preset(self) -> str:
+        """String. The method, which each program has a flag for."""
+        return vars(self)["method"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained(Output):
+    """A trained model, and how images are read for it."""
+
+    weights: str | None = flag(
+        "the model: the output folder of a training recipe, its model.keras, "
+        "the path or URL of a checkpoint, or, with --model, the name of "
+        "released weights, such as imagenet21k",
+        metavar="FILE|NAME",
+    )
+    model: str | None = flag(
+        "architecture, such as ViTB16; required if --weights is a name"
+    )
+    image_size: int | str | None = flag(
+        "images are resized to N x N, or to height x width, such as 64x48; "
+        "default: as in training",
+        metavar="N|HxW",
+    )
+    max_tokens: int | None = flag(
+        "resize images to at most N patches and keep their aspect, instead of "
+        "--image-size; default: as in training, unless --image-size is given",
+        minimum=1,
+    )
+    patch_size: int | None = flag(
+        "height and width of a patch, in pixels, to which the kernel of the "
+        "patch embedding is resized (FlexiViT); default: that of the model",
+        minimum=1,
+    )
+    mode: console.Mode | None = flag(
+        f"{console.MODE_HELP}; default: as in training", metavar="MODE"
+    )
+    protocol: str | None = flag(f"how images are resized: {', '.join(PROTOCOLS)}")
+    batch_size: int | None = flag("images per batch", minimum=1)
+    skip_bad_images: bool = flag(
+        "leave out images of a folder that cannot be decoded, with a warning; "
+        "default for the dataset of a run: as in its training",
+        False,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse(
-            self,
-            *("mixup", "cutmix", "erase"),
-            reason="is for training with labels, which are not read here",
-        )
+        parse_pixels(self)
+        if self.weights is None:
+            raise ValueError("Give --weights: the model to use, such as runs/digits.")
 
 
-def check_is_vit(model: str | None) -> None:
-    """Raises a `ValueError` if a model is no Vision Transformer."""
-    if resolve_model_spec(model, None)["stride"] != 1:
-        raise ValueError(f"{model} is no Vision Transformer: give one, such as ViTB16.")
+@dataclasses.dataclass(frozen=True)
+class Evaluation(Trained):
+    """A trained model, and a dataset to evaluate it on."""
 
-
-def resolve_pretraining(
-    given: Any,
-    data: ImageDataset,
-    share: int = 20,
-    min_size: int = 0,
-    small_patch: int | None = None,
-) -> Any:
-    """Returns a config whose settings that are None have values.
-
-    Published values that are not given are reduced for small datasets: the
-    batch to a `share` of the images, and the warm-up to a fifth of the steps.
-    Small images are enlarged to `min_size`, and have patches of `small_patch`.
-    """
-    config = given.published.fill(given)
-    spec = resolve_model_spec(config.model, None, config.patch_size)
-    small = data.image_size is not None and data.image_size < 96
-    spec["patch_size"] = spec["patch_size"] or (small_patch if small else None)
-    enlarged = data.image_size and max(min_size, data.image_size)
-    config = config.with_sizes(spec, spec["image_size"], enlarged, 64)
-    batch = config.batch_size
-    if given.batch_size is None:
-        power_of_two = 2 ** max(0, (data.num_train // share).bit_length() - 1)
-        batch = max(min(batch, power_of_two), config.accumulate)
-    batch = config.whole_batch(batch, data.num_train)
-    epoch = data.num_train / batch
-    steps = config.steps or max(1, round(config.epochs * epoch))
-    warmup = given.warmup_steps
-    if warmup is None:
-        published = config.warmup_steps or round(config.warmup_epochs * epoch)
-        warmup = min(published, steps // 5)
-    protocol, mode = config.protocol, config.mode
-    if given.protocol is None and small:
-        protocol = "simple"
-    if given.mode is None and data.channels != 3:
-        mode = "tf"
-    every = given.evaluate_every or max(1, min(steps // 10, round(10 * epoch)))
-    return dataclasses.replace(
-        config,
-        steps=steps,
-        epochs=None,  # converted to steps
-        evaluate_every=every,
-        batch_size=batch,
-        learning_rate=given.learning_rate
-        or config.scaled_rate(config.learning_rate, batch),
-        warmup_steps=warmup,
-        mode=mode,
-        protocol=protocol,
+    dataset: str | None = flag(
+        "'digits', a name in TFDS, or a folder of images; default: the dataset "
+        "of the run of --weights",
+        metavar="NAME|FOLDER",
+    )
+    test_split: str | None = flag(
+        "for a dataset of TFDS, the split to evaluate on; default: that of the "
+        "run if --dataset is not given, else test, or validation if test has "
+        "no labels"
     )

@@ -1,11 +1,13 @@
-"""Published settings of training: each is one `Published`, which is data."""
+"""Published settings of training: each is one `Published`, which is data.
+
+This module does not import Keras, which flags need not wait for."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from keras_vit.data.crops import CROPS, MultiCrop
-from keras_vit_programs.sizes import COMPACT
+# The models of `sizes.COMPACT`.
+COMPACT_NAMES = ("compact-vit", "compact-hybrid", "compact-bit")
 
 # Settings of which one replaces the others.
 ALTERNATIVES = (
@@ -49,16 +51,20 @@ class Published:
     left_out: dict[str, float] = _dict()
     differs: str = ""
 
-    def fill(self, config: Any) -> Any:
-        """Returns a config whose fields that are None have these settings;
+    def has(self, name: str) -> bool:
+        """Returns whether a setting has a value in some run."""
+        tables = [self.settings, *self.by_dataset.values(), *self.by_model.values()]
+        return any(table.get(name) is not None for table in tables)
+
+    def values(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the settings that fields of a config have which are None;
         raises a `ValueError` if its model or dataset has none."""
-        dataset = config.dataset.partition(":")[0]
-        model = config.model or self.settings.get("model")
+        preset = config.get("preset")
+        dataset = str(config.get("dataset")).partition(":")[0]
+        model = config.get("model") or self.settings.get("model")
         if self.by_model and model is None and None not in self.by_model:
-            raise ValueError(
-                f"--preset {config.preset} depends on the model. Give --model."
-            )
-        given = {k: v for k, v in vars(config).items() if v is not None}
+            raise ValueError(f"--preset {preset} depends on the model. Give --model.")
+        given = {k: v for k, v in config.items() if v is not None}
         values = override(self.settings, self.by_dataset.get(dataset, {}))
         values = override(values, self.by_dataset.get((model, dataset), {}))
         values = override(values, self.by_model.get(model, {}))
@@ -70,16 +76,13 @@ class Published:
             there = with_alternatives(values)
             if missing := [name for name in needed if name not in there]:
                 raise ValueError(
-                    f"--preset {config.preset} has settings for "
+                    f"--preset {preset} has settings for "
                     f"{', '.join(x for x in table if isinstance(x, str))}. "
                     f"For {key}, give "
                     + ", ".join(f"--{x.replace('_', '-')}" for x in missing)
                     + " too."
                 )
-        if config.batch_size is None and "batch_size" in values:
-            size = max(values["batch_size"], config.accumulate)
-            values["batch_size"] = size - size % config.accumulate
-        return dataclasses.replace(config, **values)
+        return {k: v for k, v in values.items() if k not in given and v is not None}
 
 
 PAPER = "https://arxiv.org/abs/2010.11929"  # "An Image is Worth 16x16 Words"
@@ -453,7 +456,7 @@ _SMALL_MASKED = {
 
 def _small(settings: dict[str, Any]) -> dict[str | None, dict[str, Any]]:
     """Returns `by_model` with settings of the small models."""
-    return {model: settings for model in (None, *COMPACT)}
+    return {model: settings for model in (None, *COMPACT_NAMES)}
 
 
 # `learning_rate` is for `batch_size` images, and with `rate_images`
@@ -555,7 +558,7 @@ _SMALL_MOMENTUM = {
     "encoder": {},
     "initialize": None,
 }
-_SMALL_CROPS = MultiCrop(
+_SMALL_CROPS = dict(
     global_scale=(0.5, 1.0),
     num_local=2,
     local_size=12,
@@ -586,9 +589,9 @@ MOMENTUM = {
             "output_dim": 65536,
             "hidden_dim": 2048,
             "bottleneck_dim": 256,
-            "crops": CROPS["dino"],
-            "local_crops": CROPS["dino"].num_local,
-            "local_size": CROPS["dino"].local_size,
+            "crops": "dino",
+            "local_crops": 8,
+            "local_size": 96,
             "clip": 3.0,
             "drop_path": 0.1,
             "temperature": 0.1,
@@ -612,8 +615,8 @@ MOMENTUM = {
                 "center_momentum": 0.5,
                 "koleo_weight": 0.1,
                 "crops": _SMALL_CROPS,
-                "local_crops": _SMALL_CROPS.num_local,
-                "local_size": _SMALL_CROPS.local_size,
+                "local_crops": _SMALL_CROPS["num_local"],
+                "local_size": _SMALL_CROPS["local_size"],
             }
         ),
         differs="the last learning rate is 0, not 1e-6; the bias corrections "
@@ -631,7 +634,7 @@ MOMENTUM = {
             "teacher_momentum": 0.99,
             "output_dim": 256,
             "hidden_dim": 4096,
-            "crops": CROPS["mocov3"],
+            "crops": "mocov3",
             "drop_path": 0.0,
             "temperature": 0.2,
             "encoder": {"activation": "gelu"},
@@ -644,7 +647,7 @@ MOMENTUM = {
             {
                 **_SMALL_MOMENTUM,
                 "output_dim": 64,
-                "crops": dataclasses.replace(_SMALL_CROPS, num_local=0),
+                "crops": {**_SMALL_CROPS, "num_local": 0},
             }
         ),
     ),

@@ -237,7 +237,7 @@ def print_results(summary: dict[str, Any], output: pathlib.Path) -> None:
 
 # Settings that may differ when a run resumes.
 _MAY_CHANGE = (
-    *("output", "overwrite", "checkpoint_every", "tensorboard"),
+    *("output", "overwrite", "checkpoint_every", "tensorboard", "show_settings"),
     "skip_bad_images",  # which a run may need that met one
 )
 TENSORBOARD = "tensorboard"
@@ -275,7 +275,7 @@ class Run:
     further callbacks.
 
     Args:
-        config: `TrainingFlags` with every setting filled in, also `steps`,
+        config: `flags.Training` with every setting filled in, also `steps`,
             `evaluate_every` and `batch_size`.
         data: `keras_vit.data.ImageDataset`.
         strategy: `keras_vit.distribution.Strategy`.

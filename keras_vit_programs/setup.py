@@ -25,7 +25,7 @@ from keras_vit_programs.runs import print_results
 def build_optimizer(
     config: Any, schedule: Callable[..., Any], **options: Any
 ) -> PublishedSGD | PublishedAdamW:
-    """Returns the optimizer of a `TrainingFlags` whose `steps` are filled in:
+    """Returns the optimizer of a `flags.Training` whose `steps` are filled in:
     SGD with momentum 0.9, or AdamW; `options` replace arguments."""
     average_from = config.average_from
     if average_from is not None:
@@ -85,7 +85,7 @@ def begin(
     It also sets the dtype policy and shows the log. No files are written.
 
     Args:
-        config: `TrainingFlags`.
+        config: `flags.Training`.
         load: Function of a config that returns the dataset.
 
     Returns:
@@ -116,7 +116,9 @@ def begin(
             "image. Give a larger share."
         )
     output = config.output or pathlib.Path("runs") / data.name
-    return strategy, data, check_output(output, config.overwrite)
+    # `--show-settings` ends before the folder is used.
+    is_free = config.overwrite or config.show_settings
+    return strategy, data, check_output(output, is_free)
 
 
 def launch(

@@ -168,6 +168,12 @@ def resolve_model_spec(
     }
 
 
+def check_is_vit(model: str | None) -> None:
+    """Raises a `ValueError` if a model is no Vision Transformer."""
+    if resolve_model_spec(model, None)["stride"] != 1:
+        raise ValueError(f"{model} is no Vision Transformer: give one, such as ViTB16.")
+
+
 def _sizes(model: str | None) -> dict[str, Any]:
     """Returns the arguments of the model function that a name implies."""
     if model in VARIANTS or model in BIT_VARIANTS:

@@ -54,7 +54,7 @@ def sweep(
         resolve_config: Function of a config and data that fills in all
             settings.
         load: Function of a config that returns the data.
-        config: `TrainingFlags` with a field `sweep`.
+        config: `flags.Training` with a field `sweep`.
         data: `ImageDataset` with a validation split.
         strategy: `keras_vit.distribution.Strategy`.
         output: Path of the output folder.
@@ -66,9 +66,9 @@ def sweep(
     config = dataclasses.replace(config, output=str(output))
     with user_errors():
         configs = {
-            rate: resolve_config(
-                dataclasses.replace(config, learning_rate=rate, sweep=None),
-                data,
+            rate: dataclasses.replace(
+                resolve_config(dataclasses.replace(config, learning_rate=rate), data),
+                sweep=None,
             )
             for rate in parse_learning_rates(config.sweep, config.dataset)
         }
@@ -96,8 +96,10 @@ def sweep(
                     save_json(results[rate], folder / DONE)
     best = _summarize(results, data, config, output, strategy)
     # 0, so that a preset holds out no images either.
+    # These defaults depend on --sweep.
+    own = {name: getattr(configs[best], name) for name in ("optimizer", "keep")}
     config = dataclasses.replace(
-        config, holdout=0.0, sweep=None, overwrite=False, learning_rate=best
+        config, holdout=0.0, sweep=None, overwrite=False, learning_rate=best, **own
     )
     with user_errors():
         return config, load(config)

@@ -1,23 +1,24 @@
 """The teacher of the flag `--teacher`."""
 
-from typing import Any
-
 import keras
 
 from keras_vit import losses
 from keras_vit.data import ImageDataset
 from keras_vit.distillation import TARGETS, Distillation, load_teacher
+from keras_vit_programs import flags
 
 
-def distill(student: keras.Model, config: Any, data: ImageDataset) -> Any:
+def distill(
+    student: keras.Model, config: flags.Teacher, data: ImageDataset
+) -> keras.Model:
     """Returns the model that a recipe trains: the student, or with `--teacher`
-    a `Distillation`, by the flags of `SupervisedFlags`."""
+    a `Distillation`."""
     if config.teacher is None:
         return student
-    if getattr(config, "max_tokens", None):
+    if most := getattr(config, "max_tokens", None):
         raise ValueError(
             "--teacher sees images of one size: leave out --max-tokens. "
-            f"Received: --max-tokens {config.max_tokens}"
+            f"Received: --max-tokens {most}"
         )
     target = config.distill or "logits"
     kinds = TARGETS[target]
@@ -39,7 +40,7 @@ def distill(student: keras.Model, config: Any, data: ImageDataset) -> Any:
         config.teacher_model,
         config.teacher_size,
         config.teacher_mode,
-        config.mode,
+        config.mode or "tf",
         config.input_shape(data.channels)[-1],
         data,
     )

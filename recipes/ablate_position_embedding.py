@@ -41,8 +41,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
-from keras_vit import evaluation
-from keras_vit_programs import building, flags, run_folder, studies
+from keras_vit_programs import building, defaults, flags, run_folder, studies
 
 PLACEMENTS = {
     "stem": "stem",
@@ -65,8 +64,30 @@ RATES = {"gap": 0.003, "token": 0.008}
 FILES = ("table.txt", "results.json", "table.png")
 
 
+# The defaults, in the order in which they are set.
+DEFAULTS = (
+    flags.Rule("spec", "", lambda s, data: {"patch_size": s.patch_size, "stride": 1}),
+    flags.Rule(
+        "image_size",
+        "that of the dataset, else 64",
+        lambda s, data: data.image_size or 64,
+    ),
+    defaults.PATCH_SIZE,
+    *defaults.batch_size(64),
+    defaults.constant("steps", 400),
+    defaults.evaluate_every(4),
+    flags.Rule(
+        "learning_rate",
+        f"{RATES['gap']} for gap, {RATES['token']} for token",
+        lambda s, data: RATES[s.pooling],
+    ),
+    defaults.constant("warmup", 0.1),
+    *defaults.STUDY,
+)
+
+
 @dataclasses.dataclass(frozen=True)
-class Config(flags.StudyFlags):
+class Config(flags.Patches, flags.Warmup, flags.Study):
     settings: str = flags.flag(
         "KIND or KIND/PLACEMENT, separated by commas; kinds: "
         f"{', '.join(GRID)}; placements: {', '.join(PLACEMENTS)}",
@@ -85,18 +106,8 @@ class Config(flags.StudyFlags):
         10,
         minimum=1,
     )
-    steps: int = flags.flag("training steps of each setting", 400, minimum=1)
-    learning_rate: float | None = flags.flag(
-        f"peak learning rate; default: {RATES['gap']} for gap, "
-        f"{RATES['token']} for token",
-        above=0,
-    )
-    warmup: float = flags.flag(
-        "fraction of the steps in which the learning rate is warmed up",
-        0.1,
-        minimum=0,
-        below=1,
-    )
+
+    defaults = DEFAULTS
 
     def __post_init__(self):
         super().__post_init__()
@@ -156,16 +167,9 @@ def main(config):
         print(f"  {output / name}")
 
 
-def resolve_config(config, data):
-    """Returns the config with values for all settings that are None."""
-    spec = {"patch_size": config.patch_size, "stride": 1}
-    return dataclasses.replace(
-        config.with_sizes(spec, data.image_size, 64),
-        batch_size=config.whole_batch(config.batch_size, data.num_train),
-        learning_rate=config.learning_rate or RATES[config.pooling],
-        mode=config.mode or "tf",
-        evaluate_every=config.evaluate_every or max(1, config.steps // 4),
-    )
+def resolve_config(given, data):
+    """Returns the settings with their defaults, for a dataset."""
+    return flags.fill(given, data)
 
 
 def measure(config, data, strategy, folder, kind, placement):
@@ -191,7 +195,7 @@ def measure(config, data, strategy, folder, kind, placement):
         one, data, strategy, folder, build_model, f"{kind}, {placement}"
     )
     model = keras_vit.models.load_keras_file(folder / "model.keras")
-    found = evaluation.few_shot_of_model(
+    found = keras_vit.evaluation.few_shot_of_model(
         model, data, config.reading, config.shots, config.samples
     )
     return {

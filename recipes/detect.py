@@ -36,10 +36,16 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 
 import keras_vit
-from keras_vit import detection, evaluation
-from keras_vit.schedules import warmup_cosine
-from keras_vit.training.freezing import freeze_weights
-from keras_vit_programs import building, curves, flags, run_folder, runs, setup, sizes
+from keras_vit_programs import (
+    building,
+    curves,
+    defaults,
+    flags,
+    run_folder,
+    runs,
+    setup,
+    sizes,
+)
 
 # Options of FCOS for digits and stamps, whose objects are large in the image.
 LARGE = {"levels": ("P4", "P5"), "filters": 64}
@@ -49,8 +55,71 @@ LEAST_SCORE = 0.4  # of the boxes in pictures
 HYBRID = {"resnet_layers": (1,)}
 
 
+def is_composed(s):
+    """Returns whether images are composed of digits or of --stamps."""
+    return s.dataset == "digits"
+
+
+def learning_rate(s, data):
+    tunes = s.weights and s.train == "all" and (s.stamps or not is_composed(s))
+    return 0.0001 if tunes else 0.001
+
+
+# The defaults, in the order in which they are set.
+DEFAULTS = (
+    flags.Rule(
+        "model",
+        "the architecture of --weights, or without them compact-hybrid for "
+        "digits, else compact-vit",
+        lambda s, data: (
+            "compact-hybrid" if is_composed(s) and not (s.stamps or s.weights) else None
+        ),
+    ),
+    defaults.SPEC,
+    flags.Rule(
+        "image_size",
+        "that of the dataset, else of the model, else 224",
+        lambda s, data: defaults.first(data.image_size, s.spec["image_size"], 224),
+    ),
+    defaults.PATCH_SIZE,
+    *defaults.batch_size(16),
+    defaults.steps(
+        "20000, and 800 for digits and stamps",
+        lambda s, data: 800 if is_composed(s) else 20000,
+    ),
+    defaults.NO_EPOCHS,
+    defaults.evaluate_every(5),
+    flags.Rule(
+        "learning_rate",
+        "0.001, and 0.0001 for all weights of --weights on other images than digits",
+        learning_rate,
+    ),
+    flags.Rule(
+        "scale",
+        "2, and 1.1 for digits and stamps",
+        lambda s, data: 1.1 if is_composed(s) else 2.0,
+    ),
+    flags.Rule(
+        "queries",
+        "100, and 8 for digits and stamps",
+        lambda s, data: 8 if is_composed(s) else 100,
+    ),
+    defaults.constant("weight_decay", 0.05),
+    defaults.constant("warmup", 0.05),
+    defaults.constant("keep", "last"),
+    defaults.MODE,
+)
+
+
 @dataclasses.dataclass(frozen=True)
-class Config(flags.ModelFlags, flags.TrainingFlags):
+class Config(
+    flags.Weights,
+    flags.Patches,
+    flags.Epochs,
+    flags.Keep,
+    flags.Warmup,
+    flags.Training,
+):
     dataset: str = flags.flag(
         "'digits', handwritten digits on photographs; voc or coco of TFDS; or "
         "a folder with train.json and test.json of COCO, or train.csv and "
@@ -75,23 +144,15 @@ class Config(flags.ModelFlags, flags.TrainingFlags):
         choices=("all", "head"),
     )
     queries: int | None = flags.flag(
-        "detection tokens of yolos, the most boxes of an image; default: 100, "
-        "and 8 for digits and stamps",
-        minimum=1,
+        "detection tokens of yolos, the most boxes of an image", minimum=1
     )
-    batch_size: int | None = flags.flag("images per step; default: 16", minimum=1)
     scale: float | None = flags.flag(
         "images are scaled by a random factor between 1/X and X before they "
-        "are cropped; default: 2, and 1.1 for digits and stamps",
+        "are cropped",
         minimum=1,
     )
-    weight_decay: float = flags.flag("weight decay of AdamW", 0.05, minimum=0)
-    warmup: float = flags.flag(
-        "fraction of the steps in which the learning rate is warmed up",
-        0.05,
-        minimum=0,
-        below=1,
-    )
+
+    defaults = DEFAULTS
 
     def __post_init__(self):
         super().__post_init__()
@@ -99,18 +160,6 @@ class Config(flags.ModelFlags, flags.TrainingFlags):
             raise ValueError("--train head needs an encoder: give --weights.")
         if self.stamps is not None and self.dataset != "digits":
             raise ValueError("Give --stamps or --dataset, not both.")
-        if self.uses_averages:
-            raise ValueError(
-                "Detectors train without averages of the weights: leave "
-                "--average and --average-from out. Received: "
-                f"{self.average}, {self.average_from}"
-            )
-        flags.refuse(
-            self,
-            *("accumulate", "holdout", "test_split", "protocol", "augment"),
-            *("mixup", "cutmix", "erase", "skip_bad_images"),
-            reason="is not for detectors",
-        )
 
 
 def main(config):
@@ -153,17 +202,19 @@ def train(config, data, strategy, output):
         model = build_model(config, data)
 
         # 3. Optimizer. The model has its own loss.
-        schedule = warmup_cosine(config.learning_rate, config.steps, config.warmup)
+        schedule = keras_vit.schedules.warmup_cosine(
+            config.learning_rate, config.steps, config.warmup
+        )
         model.compile(setup.build_optimizer(config, schedule))
 
         # 4. Training, from the last checkpoint if there is one.
-        run.callbacks.append(evaluation.CocoMetrics(test, ("AP", "AP50")))
+        run.callbacks.append(keras_vit.evaluation.CocoMetrics(test, ("AP", "AP50")))
         model.fit(**run.resume(model, schedule, train_batches, test))
 
         # 5. Results: the model, the numbers of COCO, pictures and settings.
         def write(model, output):
             runs.write_model(model, output / "model.keras")
-            found = evaluation.evaluate_boxes(model, test)
+            found = keras_vit.evaluation.evaluate_boxes(model, test)
             run_folder.save_json(found, output / "coco.json")
             write_pictures(model, test, data, config, output, found)
 
@@ -182,12 +233,16 @@ def build_model(config, data):
         **(HYBRID if config.model == "compact-hybrid" else {}),
     )
     if config.train == "head":
-        freeze_weights(encoder)
+        keras_vit.training.freezing.freeze_weights(encoder)
     names = data.class_names
     if config.head == "fcos":
         options = LARGE if config.dataset == "digits" else {}
-        return detection.FCOS(encoder, len(names), class_names=names, **options)
-    return detection.YOLOS(encoder, len(names), config.queries, class_names=names)
+        return keras_vit.detection.FCOS(
+            encoder, len(names), class_names=names, **options
+        )
+    return keras_vit.detection.YOLOS(
+        encoder, len(names), config.queries, class_names=names
+    )
 
 
 def write_pictures(model, test, data, config, output, found):
@@ -198,12 +253,12 @@ def write_pictures(model, test, data, config, output, found):
         batch, row = divmod(int(index), config.batch_size)
         image, label = (x[row : row + 1] for x in test[batch])
         size = image.shape[1:3]
-        (boxes,) = detection.decode(model.predict_on_batch(image), *size)
+        (boxes,) = keras_vit.detection.decode(model.predict_on_batch(image), *size)
         sure = boxes["scores"] >= LEAST_SCORE
         predicted.append({name: x[sure] for name, x in boxes.items()})
-        truth += evaluation.targets_by_image(label, *size)
+        truth += keras_vit.evaluation.targets_by_image(label, *size)
         images.append(curves.unit_range(image[0], config.mode))
-    evaluation.plot_boxes(
+    keras_vit.evaluation.plot_boxes(
         images,
         truth,
         predicted,
@@ -213,39 +268,16 @@ def write_pictures(model, test, data, config, output, found):
     ).savefig(output / "detection.png")
 
 
-def resolve_config(config, data):
-    """Returns the config with values for all settings that are None."""
-    composed = config.dataset == "digits"  # also with --stamps
-    model = config.model
-    if composed and not (config.stamps or model or config.weights):
-        model = "compact-hybrid"
-    spec = sizes.resolve_model_spec(model, config.weights, config.patch_size)
-    if not spec["stride"]:
+def resolve_config(given, data):
+    """Returns the settings with their defaults, for a dataset."""
+    config = flags.fill(given, data)
+    if not sizes.resolve_model_spec(config.model, config.weights)["stride"]:
         raise ValueError(
             "Detectors read the maps of Transformer blocks: give a Vision "
-            f"Transformer or a hybrid. Received: {model or config.weights}"
+            "Transformer or a hybrid. Received: "
+            f"{config.model or config.weights}"
         )
-    config = config.with_sizes(spec, data.image_size, spec["image_size"], 224)
-    batch_size = config.whole_batch(config.batch_size or 16, data.num_train)
-    steps = config.steps or (800 if composed else 20000)
-    if config.epochs:
-        steps = config.epochs * -(-data.num_train // batch_size)
-    config = dataclasses.replace(
-        config,
-        model=model,
-        batch_size=batch_size,
-        steps=steps,
-        epochs=None,  # converted to steps
-        evaluate_every=config.evaluate_every or max(1, steps // 5),
-    )
-    tunes = config.weights and config.train == "all"
-    tunes = tunes and (config.stamps or not composed)
-    return config.with_defaults(
-        learning_rate=0.0001 if tunes else 0.001,
-        scale=1.1 if composed else 2.0,
-        queries=8 if composed else 100,
-        mode=spec["mode"],
-    )
+    return config
 
 
 if __name__ == "__main__":

@@ -36,16 +36,21 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numpy as np
 
-from keras_vit import evaluation
-from keras_vit_programs import class_results, flags, run_folder
-from keras_vit_programs.evaluation_flags import DatasetFlags, describe_classifier
+import keras_vit
+from keras_vit_programs import class_results, classifiers, defaults, flags, run_folder
 
 FILES = ("results.json", "per_class.csv", "reliability.png", "confusion.png")
 SPLITS = {"test": ("test",), "train": ("train",), "all": ("train", "test")}
 
 
+DEFAULTS = (
+    flags.Rule("protocol", "as in training if that is known, else vit_jax"),
+    defaults.constant("batch_size", 64),
+)
+
+
 @dataclasses.dataclass(frozen=True)
-class Config(DatasetFlags):
+class Config(flags.Evaluation):
     split: str = flags.flag(
         f"images to evaluate on: {', '.join(SPLITS)}; a folder without train "
         "and test sub-folders is split as in training, and 'all' is the whole "
@@ -58,18 +63,17 @@ class Config(DatasetFlags):
         metavar="FILE",
     )
     bins: int = flags.flag("number of bins of the calibration error", 15, minimum=1)
-    output: str | None = flags.flag(
-        "output folder; default: runs/evaluate- followed by the name of the dataset",
-        metavar="DIR",
-    )
+
+    defaults = DEFAULTS
 
 
 def main(config):
     with flags.user_errors():
         flags.require("matplotlib")
-        trained = config.trained()
-        data = config.load_data(trained)
-        places, class_names = evaluation.match_class_names(trained, data)
+        config = flags.fill(config)
+        trained = classifiers.load_trained(config)
+        data = classifiers.load_data(config, trained)
+        places, class_names = keras_vit.evaluation.match_class_names(trained, data)
         real = real_labels(config, data)
         options = trained.reading(data, config.batch_size)
         parts = [
@@ -85,15 +89,18 @@ def main(config):
             f"data      {data.name}: {sum(total for _, total in parts)} of "
             f"{whole} images ({config.split}; --split chooses), "
             f"{len(data.class_names)} classes\n"
-            f"{describe_classifier(trained)}\n"
+            f"{classifiers.describe_classifier(trained)}\n"
             f"output    {output}",
             flush=True,
         )
-        pairs = [evaluation.predict_dataset(trained.predictor, *part) for part in parts]
+        pairs = [
+            keras_vit.evaluation.predict_dataset(trained.predictor, *part)
+            for part in parts
+        ]
         logits, labels = map(np.concatenate, zip(*pairs, strict=True))
         several = trained.multi_label and labels.ndim > 1
         kind = "sigmoid" if several else "softmax"
-        probabilities = evaluation.probabilities(trained.model, logits, kind)
+        probabilities = keras_vit.evaluation.probabilities(trained.model, logits, kind)
         if trained.loss == "sigmoid" and labels.ndim == 1:
             print(
                 "The model was trained with a sigmoid for each class. The "
@@ -110,13 +117,17 @@ def main(config):
         else:
             results = {
                 "images": len(rows),
-                "real_accuracy": evaluation.real_accuracy(probabilities, rows),
+                "real_accuracy": keras_vit.evaluation.real_accuracy(
+                    probabilities, rows
+                ),
             }
     else:
         labels = places[labels]
         results = measure(probabilities, labels, class_names, config, output)
         if real is not None:
-            results["real_accuracy"] = evaluation.real_accuracy(probabilities, real)
+            results["real_accuracy"] = keras_vit.evaluation.real_accuracy(
+                probabilities, real
+            )
     run_folder.save_json(
         {
             **results,
@@ -143,7 +154,7 @@ def real_labels(config, data):
     """
     if config.real is None:
         return None
-    labels = evaluation.load_real_labels(config.real)
+    labels = keras_vit.evaluation.load_real_labels(config.real)
     found = []
     for part in SPLITS[config.split]:
         for name in data.image_names(part):
@@ -162,29 +173,31 @@ def real_labels(config, data):
 def measure(probabilities, labels, class_names, config, output):
     """Writes per_class.csv and the plots, and returns the metrics by name."""
     predicted = probabilities.argmax(axis=1)
-    rows = evaluation.per_class((predicted, labels), class_names)
+    rows = keras_vit.evaluation.per_class((predicted, labels), class_names)
     there = [row for row in rows if row["images"]]
     results = {
         "images": len(labels),
-        "accuracy": evaluation.accuracy(probabilities, labels),
+        "accuracy": keras_vit.evaluation.accuracy(probabilities, labels),
     }
     if len(class_names) > 5:
-        results["top_5_accuracy"] = evaluation.accuracy(probabilities, labels, 5)
+        results["top_5_accuracy"] = keras_vit.evaluation.accuracy(
+            probabilities, labels, 5
+        )
     results["mean_per_class_accuracy"] = float(
         np.mean([row["accuracy"] for row in there])
     )
-    results["calibration_error"] = evaluation.calibration_error(
+    results["calibration_error"] = keras_vit.evaluation.calibration_error(
         probabilities, labels, config.bins
     )
     results["calibration_bins"] = config.bins
     run_folder.save_csv(rows, output / "per_class.csv")
     title = f"accuracy {results['accuracy']:.2%} of {len(labels)} images"
     error = f"calibration error {results['calibration_error']:.4f}"
-    bins = evaluation.reliability(probabilities, labels, config.bins)
-    figure = evaluation.plot_reliability(bins, f"{title}\n{error}")
+    bins = keras_vit.evaluation.reliability(probabilities, labels, config.bins)
+    figure = keras_vit.evaluation.plot_reliability(bins, f"{title}\n{error}")
     with run_folder.atomic_write(output / "reliability.png") as temporary:
         figure.savefig(temporary)
-    evaluation.write_confusion(
+    keras_vit.evaluation.write_confusion(
         predicted, labels, class_names, title, output / "confusion.png"
     )
     print(f"\n{class_results.class_table(rows)}")
@@ -195,7 +208,7 @@ def measure_multi_label(logits, probabilities, labels, class_names, output):
     """Writes per_class.csv, with the average precision of each class and the
     precision and recall of sigmoids above 0.5, and returns the metrics."""
     labels, predicted = labels > 0, probabilities > 0.5
-    averages = evaluation.average_precisions(logits, labels)
+    averages = keras_vit.evaluation.average_precisions(logits, labels)
     rows = []
     for index, name in enumerate(class_names):
         images, found = labels[:, index].sum(), predicted[:, index].sum()
@@ -213,7 +226,9 @@ def measure_multi_label(logits, probabilities, labels, class_names, output):
     run_folder.save_csv(rows, output / "per_class.csv")
     return {
         "images": len(labels),
-        "mean_average_precision": evaluation.mean_average_precision(logits, labels),
+        "mean_average_precision": keras_vit.evaluation.mean_average_precision(
+            logits, labels
+        ),
         "classes_without_images": averages.count(None),
     }
 

@@ -34,10 +34,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numpy as np
 
-from keras_vit import evaluation
-from keras_vit.data import PROTOCOLS
-from keras_vit_programs import flags, run_folder
-from keras_vit_programs.evaluation_flags import DatasetFlags, describe_classifier
+import keras_vit
+from keras_vit_programs import classifiers, defaults, flags, run_folder
 
 FILES = ("results.json", "features.npz")
 PROBE_L2 = 1e-3
@@ -49,13 +47,18 @@ LARGEST_PROBE = 100_000_000
 PROTOCOL = "few-shot"
 
 
+DEFAULTS = (
+    flags.Rule(
+        "protocol",
+        f"as in training if that is known, else {PROTOCOL}, the published one, "
+        "which resizes to 256 pixels and crops the central 224",
+    ),
+    defaults.constant("batch_size", 64),
+)
+
+
 @dataclasses.dataclass(frozen=True)
-class Config(DatasetFlags):
-    protocol: str | None = flags.flag(
-        f"how images are resized: {', '.join(PROTOCOLS)}; default: as in "
-        f"training if that is known, else {PROTOCOL}, the published one, which "
-        "resizes to 256 pixels and crops the central 224"
-    )
+class Config(flags.Evaluation):
     shots: tuple[int, ...] = flags.flag(
         "numbers of training images per class", (1, 5, 10, 25), minimum=1
     )
@@ -84,20 +87,19 @@ class Config(DatasetFlags):
     max_train: int | None = flags.flag(
         "use only a random sample of N training images", minimum=1
     )
-    output: str | None = flags.flag(
-        "output folder; default: runs/few-shot- followed by the name of the dataset",
-        metavar="DIR",
-    )
+
+    defaults = DEFAULTS
 
 
 def main(config):
     started = time.perf_counter()
     with flags.user_errors():
-        trained = config.trained()
-        data = config.load_data(trained)
+        config = flags.fill(config)
+        trained = classifiers.load_trained(config)
+        data = classifiers.load_data(config, trained)
         if config.max_train:
             data = data.sample("train", config.max_train)
-        model = evaluation.feature_model(trained.model)
+        model = keras_vit.evaluation.feature_model(trained.model)
         options = trained.reading(data, config.batch_size, PROTOCOL)
         output = run_folder.check_output(
             config.output or pathlib.Path("runs") / f"few-shot-{data.name}",
@@ -106,15 +108,15 @@ def main(config):
         print(
             f"data      {data.name}: {data.num_train} training and "
             f"{data.num_test} test images, {len(data.class_names)} classes\n"
-            f"{describe_classifier(trained)}\n"
+            f"{classifiers.describe_classifier(trained)}\n"
             f"features  {model.output.shape[-1]} columns\n"
             f"output    {output}",
             flush=True,
         )
-        x, y, test_x, test_y = evaluation.predict_splits(
+        x, y, test_x, test_y = keras_vit.evaluation.predict_splits(
             trained.for_batches(model), data, options
         )
-        rows = evaluation.few_shot(
+        rows = keras_vit.evaluation.few_shot(
             x,
             y,
             config.shots,
@@ -139,13 +141,15 @@ def main(config):
     classes = len(data.class_names)
     probe_l2 = probe_l2_of(config, len(x) * classes)
     if probe_l2:
-        probe = evaluation.linear_probe(x, y, classes, probe_l2)
-        results["linear_probe"] = evaluation.accuracy(probe.scores(test_x), test_y)
+        probe = keras_vit.evaluation.linear_probe(x, y, classes, probe_l2)
+        results["linear_probe"] = keras_vit.evaluation.accuracy(
+            probe.scores(test_x), test_y
+        )
     if config.neighbours:
-        votes = evaluation.nearest_neighbours(
+        votes = keras_vit.evaluation.nearest_neighbours(
             x, y, classes, test_x, min(config.neighbours, len(x))
         )
-        results["nearest_neighbours"] = evaluation.accuracy(votes, test_y)
+        results["nearest_neighbours"] = keras_vit.evaluation.accuracy(votes, test_y)
     show(results, config)
     run_folder.save_json(
         {

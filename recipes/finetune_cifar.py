@@ -34,10 +34,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
-from keras_vit import training
 from keras_vit_programs import (
     building,
     class_results,
+    defaults,
     flags,
     presets,
     runs,
@@ -57,51 +57,166 @@ LAYER_DECAY = 0.5  # with --train all
 LOW_LEARNING_RATE = 3e-4
 
 
+def learning_rate(s, data):
+    if s.weights is None:
+        return 0.003 if s.spec["stride"] == 1 else 0.001
+    if s.optimizer == "sgd":
+        return 0.03
+    rate = LEARNING_RATES[s.train]
+    has_decay = s.spec["stride"] and s.layer_decay == LAYER_DECAY
+    if s.train == "all" and not has_decay:
+        rate = LOW_LEARNING_RATE
+    return rate * math.sqrt(s.batch_size / 32)
+
+
+def layer_decay(s, data):
+    tunes = s.weights and s.optimizer == "adamw" and s.train == "all"
+    return LAYER_DECAY if tunes and s.spec["stride"] else None
+
+
+def scratch(s, data):
+    """Returns a model and an image size to train from scratch."""
+    if s.weights or s.model not in (None, "compact-vit"):
+        return s.model, s.image_size
+    side = data.image_size or data.median_side
+    return sizes.choose_model_and_size(s.model, s.image_size, s.patch_size, side)
+
+
+def image_size(s, data):
+    if s.preset == "bit-hyperrule":
+        return 128 if data.image_size is not None and data.image_size < 96 else 480
+    size = s.scratch[1] or s.spec["image_size"]
+    if s.weights:
+        side = data.image_size or data.median_side
+        size = sizes.fine_tuning_size(s.spec, side)
+    return defaults.first(size, data.image_size, 64)
+
+
+def steps(s, data):
+    epoch = math.ceil(data.num_train / s.batch_size)
+    if s.weights:
+        # For Pets, CIFAR and ImageNet these are also the steps of the paper's
+        # Table 4, which has batches of 512 images.
+        count = keras_vit.schedules.BiTHyperRule.steps_for(data.num_train)
+        return count if s.preset else min(count, max(100, 30 * epoch))
+    count = max(2400, 30 * epoch)
+    # A step on images of 64 pixels takes four times as long as on 32.
+    if s.model == "compact-hybrid" and math.prod(s.input_shape(1)) > 40**2:
+        count //= 2
+    return min(count, 300 * epoch)  # which a few images learn by heart
+
+
+# The defaults, in the order in which they are set; `preset`, which comes first,
+# has others.
+DEFAULTS = (
+    flags.Rule(
+        "optimizer",
+        "sgd for --weights with --sweep paper, whose learning rates are for it, "
+        "else adamw",
+        lambda s, data: "sgd" if s.sweep == "paper" and s.weights else "adamw",
+    ),
+    flags.Rule("scratch", "", scratch),
+    flags.Rule(
+        "model",
+        "the architecture of --weights, or without them a small one, compact-vit "
+        "or compact-hybrid (docs/finetune.md, From scratch)",
+        lambda s, data: s.scratch[0],
+    ),
+    defaults.SPEC,
+    flags.Rule(
+        "image_size",
+        "that of the dataset, its median if images differ in size, in whole "
+        "patches; with --weights at most their image size and at least 4 x 4 "
+        "patches, from scratch at most 64; with --model 224",
+        image_size,
+    ),
+    defaults.PATCH_SIZE,
+    flags.Rule(
+        "mixup",
+        "0.1 with --preset bit-hyperrule for 20000 images or more",
+        lambda s, data: 0.1 if data.num_train >= 20_000 else 0.0,
+    ),
+    # The published batch size, 512, is for several accelerators. A smaller one
+    # gives more updates of the weights in the same time.
+    flags.Rule(
+        "batch_size",
+        "64, or more for --accumulate",
+        lambda s, data: max(64, s.accumulate),
+    ),
+    flags.Rule("batch_size", "at most all images", defaults.whole_batch, over="given"),
+    defaults.steps(
+        "30 epochs, but from scratch at least 2400 (half of both for "
+        "compact-hybrid on images above 40 pixels) and at most 300 epochs, and "
+        "with --weights at least 100 and at most 500, or 10000 for 20000 images "
+        "or more, or 20000 for 500000 images or more",
+        steps,
+    ),
+    flags.Rule(
+        "evaluate_every",
+        "a tenth of --steps, or an epoch with --epochs",
+        lambda s, data: s.steps // s.epochs if s.epochs else max(1, s.steps // 10),
+    ),
+    defaults.NO_EPOCHS,
+    flags.Rule(
+        "layer_decay",
+        f"{LAYER_DECAY} for --weights of a Vision Transformer with adamw and "
+        "--train all, else 1",
+        layer_decay,
+    ),
+    flags.Rule(
+        "learning_rate",
+        "0.003 from scratch (0.001 with a ResNet), and with --weights 0.03 for "
+        "sgd and, for adamw, "
+        + ", ".join(f"{x} ({name})" for name, x in LEARNING_RATES.items())
+        + f" by --train, or {LOW_LEARNING_RATE} with another layer decay, times "
+        "the square root of the batch size / 32",
+        learning_rate,
+    ),
+    defaults.LEARNING_RATE,
+    flags.Rule(
+        "weight_decay",
+        "0.05 for adamw",
+        lambda s, data: 0.05 if s.optimizer == "adamw" else None,
+    ),
+    defaults.MODE,
+    flags.Rule(
+        "keep",
+        "best with a validation split (--holdout, or that of a CSV file), but "
+        "last with --preset or --sweep and where test images are evaluated, "
+        "whose accuracy would be optimistic if it chose the weights",
+        lambda s, data: (
+            "best" if data.num_validation and not (s.preset or s.sweep) else "last"
+        ),
+    ),
+)
+
+
 @dataclasses.dataclass(frozen=True)
-class Config(flags.ModelFlags, flags.SweepFlags):
+class Config(
+    flags.Weights,
+    flags.Patches,
+    flags.Epochs,
+    flags.Accumulate,
+    flags.Average,
+    flags.Keep,
+    flags.Warmup,
+    flags.Sweep,
+    flags.RandAugment,
+    flags.Teacher,
+    flags.Dataset,
+):
     preset: str | None = flags.preset_flag(presets.FINE_TUNING)
     keep_head: bool = flags.flag(
         "do not replace the classification head of --weights, to train further "
         "on the same classes, such as those of a finished run",
         False,
     )
-    image_size: int | str | None = flags.flag(
-        "images are resized to N x N, or to height x width, such as 64x48; "
-        "default: that of the dataset, its median if images differ in size, in "
-        "whole patches; with --weights at most their image size and at least "
-        "4 x 4 patches, from scratch at most 64; with --model 224",
-        metavar="N|HxW",
-    )
     max_tokens: int | None = flags.flag(
         "resize images to at most N patches and keep their aspect",
         minimum=1,
     )
-    steps: int | None = flags.flag(
-        "training steps; default: 30 epochs, but from scratch at least 2400 "
-        "(half of both for compact-hybrid on images above 40 pixels) and at "
-        "most 300 epochs, and with --weights at least 100 and at most 500, or "
-        "10000 for 20000 images or more, or 20000 for 500000 images or more",
-        minimum=1,
-    )
-    learning_rate: float | None = flags.flag(
-        "peak learning rate; default: that of --preset, else 0.003 from "
-        "scratch (0.001 with a ResNet), and with --weights 0.03 for sgd and, "
-        "for adamw, "
-        + ", ".join(f"{x} ({name})" for name, x in LEARNING_RATES.items())
-        + f" by --train, or {LOW_LEARNING_RATE} with another layer decay, "
-        "times the square root of the batch size / 32",
-        above=0,
-    )
-    warmup: float | None = flags.flag(
-        "fraction of the steps in which the learning rate is warmed up, unless "
-        "--warmup-steps is given; default: 0.1",
-        minimum=0,
-        below=1,
-    )
     optimizer: str | None = flags.flag(
-        "sgd (momentum 0.9, by default without weight decay) or adamw; "
-        "default: that of --preset, sgd for --weights with --sweep paper, "
-        "whose learning rates are for it, else adamw",
+        "sgd (momentum 0.9, by default without weight decay) or adamw",
         choices=("sgd", "adamw"),
     )
     class_weights: str | None = flags.flag(
@@ -124,13 +239,12 @@ class Config(flags.ModelFlags, flags.SweepFlags):
     )
     layer_decay: float | None = flags.flag(
         "layer-wise learning rate decay: the learning rate of each layer is "
-        "this times that of the layer above; default: that of --preset, "
-        f"{LAYER_DECAY} for --weights of a Vision Transformer with adamw and "
-        "--train all, else 1",
+        "this times that of the layer above",
         above=0,
         maximum=1,
     )
 
+    defaults = DEFAULTS
     presets = presets.FINE_TUNING
 
     def __post_init__(self):
@@ -142,11 +256,6 @@ class Config(flags.ModelFlags, flags.SweepFlags):
                 ": leave out --optimizer or --preset. Received: --optimizer "
                 f"{self.optimizer}"
             )
-        # The learning rates of the paper's sweep are SGD's. It stays when the
-        # sweep has chosen one of them.
-        own = "sgd" if self.sweep == "paper" and self.weights else "adamw"
-        optimizer = self.optimizer or published or own
-        object.__setattr__(self, "optimizer", optimizer)
         for name in ("preset", "keep_head", "pooling", "train"):
             value = getattr(self, name)
             if self.weights is None and value not in (None, False, "all"):
@@ -156,11 +265,18 @@ class Config(flags.ModelFlags, flags.SweepFlags):
                     "recipes/pretrain.py."
                 )
 
+    def batches(self):
+        batches = super().batches()
+        if self.max_tokens:
+            budget = keras_vit.data.TokenBudget(self.max_tokens, self.patch_size)
+            batches["image_size"] = budget
+        return batches
+
 
 def main(config):
     with flags.user_errors():
         strategy, data, output = setup.begin(config)
-    if config.sweep:
+    if config.sweep and not config.show_settings:
         functions = train, resolve_config, setup.load_run_data
         config, data = studies.sweep(*functions, config, data, strategy, output)
     with flags.user_errors():
@@ -195,7 +311,7 @@ def train(config, data, strategy, output, keep=True):
             ),
             # Weighted: images that only fill up a batch have the weight 0.
             weighted_metrics=[metric],
-            jit_compile=training.jit_compile(strategy),
+            jit_compile=keras_vit.training.jit_compile(strategy),
         )
 
         # 4. Training, from the last checkpoint if there is one.
@@ -225,7 +341,7 @@ def build_model(config, data):
         classes=len(data.class_names),
         **config.encoder_arguments(),
     )
-    training.set_trainable(model, config.train, config.lora_rank)
+    keras_vit.training.set_trainable(model, config.train, config.lora_rank)
     model = keras_vit.mixed_sizes(model) if config.max_tokens else model
     return teacher.distill(model, config, data)
 
@@ -240,93 +356,17 @@ def learning_rate_schedule(config):
 
 
 def resolve_config(given, data):
-    """Fills in all settings that are None, as published or by the images."""
-    config, side = given, data.image_size or data.median_side
-    if not config.weights and config.model in (None, "compact-vit"):
-        model, image_size = sizes.choose_model_and_size(
-            config.model, config.image_size, config.patch_size, side
-        )
-        config = dataclasses.replace(config, model=model, image_size=image_size)
-    spec = sizes.resolve_model_spec(config.model, config.weights, config.patch_size)
-    if config.keep_head:
-        building.check_classes(config.weights, data)
-    config = config.published.fill(config)
-    if config.preset == "bit-hyperrule":
-        small = data.image_size is not None and data.image_size < 96
-        config = config.with_defaults(
-            image_size=128 if small else 480,
-            mixup=0.1 if data.num_train >= 20_000 else 0.0,
-        )
-    default_size = spec["image_size"]
-    if config.weights:
-        default_size = sizes.fine_tuning_size(spec, side)
-    config = config.with_sizes(spec, default_size, data.image_size, 64)
+    """Returns the settings with their defaults, for a dataset."""
+    if given.keep_head:
+        building.check_classes(given.weights, data)
+    config = flags.fill(given, data)
+    spec = sizes.resolve_model_spec(config.model, config.weights)
     if config.max_tokens and spec["stride"] != 1:
         raise ValueError(
             "--max-tokens is for Vision Transformers, whose patches are cut from "
             "the image: leave it out, or give another --model, such as compact-vit."
         )
-    # At least one image per micro-batch, and at most the whole dataset. The
-    # published batch size, 512, is for several accelerators. A smaller one
-    # gives more updates of the weights in the same time.
-    batch_size = config.batch_size or max(64, config.accumulate)
-    batch_size = config.whole_batch(batch_size, data.num_train)
-    steps, evaluate_every = count_steps(config, batch_size, data)
-    rate, decay = own_learning_rate(config, spec["stride"], batch_size)
-    if config.learning_rate:
-        rate = config.learning_rate
-        if given.learning_rate is None:
-            rate = config.scaled_rate(rate, batch_size)
-    config = dataclasses.replace(
-        config,
-        batch_size=batch_size,
-        learning_rate=rate,
-        steps=steps,
-        epochs=None,  # converted to steps
-        evaluate_every=evaluate_every,
-    )
-    return config.with_defaults(
-        weight_decay=0.05 if config.optimizer == "adamw" else None,
-        mode=spec["mode"],
-        layer_decay=decay,
-        keep="best" if data.num_validation and not config.preset else "last",
-    )
-
-
-def own_learning_rate(config, stride, batch_size):
-    """Returns this recipe's own learning rate and layer decay."""
-    if config.weights is None:
-        return 0.003 if stride == 1 else 0.001, None
-    if config.optimizer == "sgd":
-        return 0.03, None
-    rate, decay = LEARNING_RATES[config.train], None
-    if config.train == "all":
-        decay = LAYER_DECAY if stride else None
-        if not decay or config.layer_decay not in (None, decay):
-            rate = LOW_LEARNING_RATE
-    return rate * math.sqrt(batch_size / 32), decay
-
-
-def count_steps(config, batch_size, data):
-    """Returns the number of steps, and the steps between two evaluations."""
-    epoch = math.ceil(data.num_train / batch_size)
-    if config.epochs:
-        return config.epochs * epoch, config.evaluate_every or epoch
-    steps = config.steps
-    if steps is None and config.weights:
-        # For Pets, CIFAR and ImageNet these are also the steps of the paper's
-        # Table 4, which has batches of 512 images.
-        steps = keras_vit.schedules.BiTHyperRule.steps_for(data.num_train)
-        if not config.preset:
-            steps = min(steps, max(100, 30 * epoch))
-    elif steps is None:
-        steps = max(2400, 30 * epoch)
-        # A step on images of 64 pixels takes four times as long as on 32.
-        is_hybrid = config.model == "compact-hybrid"
-        if is_hybrid and math.prod(config.input_shape(1)) > 40**2:
-            steps //= 2
-        steps = min(steps, 300 * epoch)  # which a few images learn by heart
-    return steps, config.evaluate_every or max(1, steps // 10)
+    return config
 
 
 if __name__ == "__main__":

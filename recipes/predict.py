@@ -17,8 +17,9 @@ config.json of the run, if there is one. The environment variable KERAS_BACKEND
 selects jax, tensorflow or torch.
 
 With `--explain`, explanations.png shows the images as the model gets them, with
-`--max-tokens` resized to its image size, and how much the score of the predicted
-class depends on each patch, by gradient rollout (`keras_vit.inspection.relevance`).
+`--max-tokens` resized to its image size, and how much the score of the
+predicted class depends on each patch, by gradient rollout
+(`keras_vit.inspection.relevance`).
 
 `--protocol vit_jax` resizes images as in "An Image is Worth 16x16 Words",
 Section 4.1 (https://arxiv.org/abs/2010.11929). Nothing else here is from the
@@ -28,31 +29,33 @@ paper.
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-import keras
 import numpy as np
 
 import keras_vit
-from keras_vit import detection, evaluation, inspection
-from keras_vit.inspection.images import read_images
-from keras_vit_programs import evaluation_flags, flags, run_folder
-from keras_vit_programs.evaluation_flags import describe_classifier
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from keras_vit_programs import classifiers, defaults, flags, run_folder
 
 FILES = ("predictions.csv", "predictions.json", "predictions.png")
 EXPLANATIONS = "explanations.png"
 DRAWN = 24  # maximum number of images in a figure
 
 
+DEFAULTS = (
+    flags.Rule("protocol", "as in training if that is known, else vit_jax"),
+    defaults.constant("batch_size", 32),
+    defaults.constant("output", "runs/predict"),
+)
+
+
+def printable(name):
+    return keras_vit.utils.text.printable(name)
+
+
 @dataclasses.dataclass(frozen=True)
-class Config(evaluation_flags.EvaluationFlags):
+class Config(flags.Trained):
     images: tuple[str, ...] = flags.flag(
         "image files and folders of image files", (), "PATH"
     )
@@ -74,8 +77,8 @@ class Config(evaluation_flags.EvaluationFlags):
         "patches the score of the most likely class depends on",
         False,
     )
-    batch_size: int = flags.flag("images per batch", 32)
-    output: str = flags.flag("output folder", "runs/predict", "DIR")
+
+    defaults = DEFAULTS
 
     def __post_init__(self):
         super().__post_init__()
@@ -86,25 +89,27 @@ class Config(evaluation_flags.EvaluationFlags):
 def main(config):
     with flags.user_errors():
         flags.require("matplotlib")
-        trained = config.trained()
+        config = flags.fill(config)
+        trained = classifiers.load_trained(config)
         data, files = keras_vit.data.load_files(config.images, config.skip_bad_images)
-        data = evaluation.fitted(data, trained)
+        data = keras_vit.evaluation.fitted(data, trained)
         if config.explain:
             # A detector or a model without attention raises an error here.
-            evaluation.num_classes_of(trained)
-            inspection.tokens.find_blocks(trained.model)
+            keras_vit.evaluation.num_classes_of(trained)
+            keras_vit.inspection.tokens.find_blocks(trained.model)
         is_detector = isinstance(trained.model.output, dict)
         if is_detector:
-            flags.refuse(
-                config,
-                *("labels", "top", "protocol"),
-                reason="is not for detectors",
-            )
+            for name in ("labels", "top", "protocol"):
+                if getattr(config, name) is not None:
+                    raise ValueError(
+                        f"--{name} is not for detectors: leave it out. Received: "
+                        f"{getattr(config, name)}"
+                    )
         else:
             names = class_names(config, trained)
         output = run_folder.check_output(config.output, config.overwrite)
         print(
-            f"images    {len(files)}\n{describe_classifier(trained)}\n"
+            f"images    {len(files)}\n{classifiers.describe_classifier(trained)}\n"
             f"output    {output}\n",
             flush=True,
         )
@@ -112,18 +117,18 @@ def main(config):
             save_boxes(config, trained, files, output)
             return
         options = trained.reading(data, min(config.batch_size, data.num_test))
-        logits, _ = evaluation.predict_dataset(
+        logits, _ = keras_vit.evaluation.predict_dataset(
             trained.predictor, data.test(**options), len(files)
         )
         kind = "sigmoid" if trained.loss == "sigmoid" else "softmax"
-        chances = evaluation.probabilities(trained.model, logits, kind)
+        chances = keras_vit.evaluation.probabilities(trained.model, logits, kind)
         found = decoded(chances, config.top, names, trained.multi_label)
         run_folder.prepare_output(output, (*FILES, EXPLANATIONS))
     width = min(max(len(str(path)) for path in files), 40)
     rows, predictions = [], []
     for path, classes in zip(files, found, strict=True):
         shown = "  ".join(f"{name} {p:.1%}" for _, name, p in classes) or "none"
-        print(f"{flags.printable(path)[-width:]:{width}}  {shown}")
+        print(f"{printable(path)[-width:]:{width}}  {shown}")
         rows.append({"file": path})
         for i, (_, name, p) in enumerate(classes, start=1):
             rows[-1] |= {f"class_{i}": name, f"probability_{i}": f"{p:.6g}"}
@@ -138,7 +143,7 @@ def main(config):
         **run_folder.program_info(config),
     }
     run_folder.save_json(summary, output / FILES[1])
-    figure = evaluation.plot_top_predictions(
+    figure = keras_vit.evaluation.plot_top_predictions(
         [keras_vit.data.load_thumbnail(path) for path in files[:DRAWN]],
         [[(name, p) for _, name, p in row] for row in found[:DRAWN]],
         [path.name for path in files[:DRAWN]],
@@ -165,7 +170,7 @@ def main(config):
 def class_names(config, trained):
     """Returns the names of the classes, or None for ImageNet's; wrong ones
     raise an error, before the model runs."""
-    classes = evaluation.num_classes_of(trained)
+    classes = keras_vit.evaluation.num_classes_of(trained)
     names = config.labels or trained.class_names
     if names is None and classes not in (1000, 21843):
         raise ValueError(
@@ -176,34 +181,29 @@ def class_names(config, trained):
     return names
 
 
-def plot_explanations(
-    model: keras.Model,
-    data: keras_vit.data.ImageDataset,
-    options: dict,
-    titles: list[str],
-    classes: Sequence[int] | None = None,
-) -> "Figure":
+def plot_explanations(model, data, options, titles, classes=None):
     """Plots the first images, as the model sees them, with the relevance of
     their patches for classes; None for the most likely ones."""
     options = {**options, "batch_size": len(titles)}
     images = next(iter(data.test(**options)))[0]
     # Pixels of other modes are not in the range of pictures.
     shown = next(iter(data.test(**{**options, "mode": "tf"})))[0]
-    maps = inspection.relevance(model, np.asarray(images), classes)
+    maps = keras_vit.inspection.relevance(model, np.asarray(images), classes)
     maps = {"relevance": list(maps)}
-    return inspection.plot_attention_heatmap(list(np.asarray(shown)), maps, titles)
+    shown = list(np.asarray(shown))
+    return keras_vit.inspection.plot_attention_heatmap(shown, maps, titles)
 
 
 def save_boxes(config, trained, files, output):
     """Finds the objects in images, and writes and draws their boxes."""
-    names = trained.class_names or detection.class_names(trained.model)
+    names = trained.class_names or keras_vit.detection.class_names(trained.model)
     count = trained.model.output["classes"].shape[-1]
     names = names or [f"class {i}" for i in range(count)]
     columns = ("file", "class", "score", "x_min", "y_min", "x_max", "y_max")
     rows, pictures, drawn = [], [], []
     for path in files:
-        images = read_images([path], trained.channels)
-        (found,) = evaluation.find_boxes(
+        images = keras_vit.inspection.images.read_images([path], trained.channels)
+        (found,) = keras_vit.evaluation.find_boxes(
             trained.model,
             images,
             trained.image_size,
@@ -215,8 +215,8 @@ def save_boxes(config, trained, files, output):
             sides = (f"{x:.1f}" for x in box)
             row = (str(path), names[number], f"{score:.6g}", *sides)
             rows.append(dict(zip(columns, row, strict=True)))
-            texts.append(f"{flags.printable(names[number])} {score:.1%}")
-        print(f"{flags.printable(path)[-40:]}  {'  '.join(texts) or 'none'}")
+            texts.append(f"{printable(names[number])} {score:.1%}")
+        print(f"{printable(path)[-40:]}  {'  '.join(texts) or 'none'}")
         if len(drawn) < DRAWN // 3:  # in one row
             pictures.append(images[0] / 255)
             drawn.append(found)
@@ -224,7 +224,7 @@ def save_boxes(config, trained, files, output):
     run_folder.save_csv(rows, output / FILES[0], columns)
     summary = {"boxes": rows, **run_folder.program_info(config)}
     run_folder.save_json(summary, output / FILES[1])
-    figure = evaluation.plot_boxes(pictures, None, drawn, names)
+    figure = keras_vit.evaluation.plot_boxes(pictures, None, drawn, names)
     save_figure(figure, output / FILES[2])
 
 
@@ -246,8 +246,7 @@ def decoded(probabilities, top, names, multi_label):
     if likely:
         found = [[one for one in row if one[2] > 0.5] for row in found]
     return [
-        [(known_id, flags.printable(name), p) for known_id, name, p in row]
-        for row in found
+        [(known_id, printable(name), p) for known_id, name, p in row] for row in found
     ]
 
 

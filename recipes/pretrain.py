@@ -46,8 +46,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
-from keras_vit import training
-from keras_vit_programs import building, flags, presets, runs, setup, sizes, teacher
+from keras_vit_programs import (
+    building,
+    defaults,
+    flags,
+    presets,
+    runs,
+    setup,
+    teacher,
+)
 
 # Flags of the encoder.
 ENCODER = (
@@ -59,43 +66,92 @@ ENCODER = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Config(flags.SupervisedFlags):
-    preset: str | None = flags.preset_flag(presets.PRE_TRAINING)
-    model: str | None = flags.flag(
-        f"one of {', '.join(sizes.MODEL_NAMES)}; default: that of "
-        "--preset, else compact-vit, of 4 layers of width 64"
+def representation_size(s, data):
+    # A distillation token has no hidden layer in its head, nor has a BiT.
+    has_layer = s.representation and s.distill != "token"
+    size = s.spec["hidden_size"] if has_layer else 0
+    return size if s.spec["stride"] else None
+
+
+def evaluate_every(s, data):
+    epoch = math.ceil(data.num_train / s.batch_size)
+    return max(1, s.steps // 10 if s.given.steps else max(100, epoch))
+
+
+def of_encoders(name, other=None):
+    """Returns the row of a published setting that a BiT does not have."""
+    return flags.Rule(
+        name,
+        "for models with an encoder",
+        lambda s, data: getattr(s, name) if s.spec["stride"] else other,
+        over="published",
     )
+
+
+# The defaults, in the order in which they are set, after those of `preset`.
+DEFAULTS = (
+    flags.Rule("model", "compact-vit, of 4 layers of width 64"),
+    *defaults.pretraining(),
+    flags.Rule(
+        "evaluate_every", "an epoch, or a tenth of given --steps", evaluate_every
+    ),
+    defaults.constant("augment", "none"),
+    flags.Rule(
+        "mixup",
+        "that of the level of --augment",
+        lambda s, data: keras_vit.data.AUGREG.get(s.augment, (0, 0, 0.0))[2],
+    ),
+    defaults.constant("cutmix", 0.0),
+    defaults.constant("label_smoothing", 0.0),
+    flags.Rule(
+        "representation_size",
+        "the hidden size, as in the paper",
+        representation_size,
+    ),
+    *map(of_encoders, ("dropout", "drop_path", "pooling", "position_embedding")),
+    of_encoders("positions_of_big_vision", False),
+    flags.Rule(
+        "preactivation",
+        "for a BiT",
+        lambda s, data: None if s.spec["stride"] else s.preactivation,
+        over="published",
+    ),
+    flags.Rule(
+        "published_rate",
+        "the published learning rate",
+        lambda s, data: defaults.scaled_rate(s, s.published.settings["learning_rate"]),
+    ),
+    defaults.constant("keep", "last"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(
+    flags.Model,
+    flags.Patches,
+    flags.Epochs,
+    flags.Accumulate,
+    flags.Average,
+    flags.Keep,
+    flags.Holdout,
+    flags.RandAugment,
+    flags.Teacher,
+    flags.Dataset,
+):
+    preset: str | None = flags.preset_flag(presets.PRE_TRAINING)
     optimizer: str | None = flags.flag(
-        "adam (beta 0.9 and 0.999) or sgd (momentum 0.9); default: that of "
-        "--preset, else adam",
+        "adam (beta 0.9 and 0.999) or sgd (momentum 0.9)",
         choices=("adam", "sgd"),
     )
-    weight_decay: float | None = flags.flag(
-        "weight decay: at the peak learning rate, each step multiplies kernels "
-        "by 1 minus this times the peak learning rate of --preset (0.003 "
-        "without it), even if --learning-rate differs; default: that of "
-        "--preset, else 0.05",
-        minimum=0,
-    )
     decay: str | None = flags.flag(
-        "decay of the learning rate: "
-        f"{', '.join(keras_vit.schedules.DECAYS)} (that of BiT); default: "
-        "that of --preset, else cosine",
-        choices=tuple(keras_vit.schedules.DECAYS),
+        "decay of the learning rate: cosine, linear or staircase (that of BiT)",
+        choices=("cosine", "linear", "staircase"),
     )
     head_bias: float | None = flags.flag(
-        "initial bias of the head, such as -10 for sigmoid; default: that of "
-        "--preset, else 0"
-    )
-    augment: str | None = flags.flag(
-        "level of RandAugment and mixup as in 'How to train your ViT?': "
-        f"{', '.join(keras_vit.data.AUGREG)}; default: that of --preset, else "
-        "none"
+        "initial bias of the head, such as -10 for sigmoid"
     )
     representation_size: int | None = flags.flag(
-        "units of the tanh layer before the head, 0 for none; default: the "
-        "hidden size, as in the paper, or that of --preset",
+        "units of the tanh layer before the head, 0 for none",
         minimum=0,
     )
     pooling: str | None = flags.flag(
@@ -109,9 +165,11 @@ class Config(flags.SupervisedFlags):
     representation: bool | None = None
     positions_of_big_vision: bool | None = None
     preactivation: bool | None = None  # of a BiT
-    # `weight_decay` is for this learning rate, which the preset has.
+    # `weight_decay` is for this learning rate, which the preset has. It stays
+    # that if --learning-rate differs.
     published_rate: float | None = None
 
+    defaults = DEFAULTS
     presets = presets.PRE_TRAINING
 
 
@@ -146,7 +204,7 @@ def train(config, data, strategy, output, summary):
             ),
             # Weighted: images that only fill up a batch have the weight 0.
             weighted_metrics=[metric],
-            jit_compile=training.jit_compile(strategy),
+            jit_compile=keras_vit.training.jit_compile(strategy),
         )
 
         # 4. Training, from the last checkpoint if there is one.
@@ -157,38 +215,8 @@ def train(config, data, strategy, output, summary):
 
 
 def resolve_config(given, data):
-    """Returns the config with values for all settings that are None."""
-    config = flags.resolve_pretraining(given, data)
-    spec = sizes.resolve_model_spec(config.model, None, given.patch_size)
-    mixup = config.mixup
-    if mixup is None and config.augment in keras_vit.data.AUGREG:
-        mixup = keras_vit.data.AUGREG[config.augment][2]
-    every = config.steps // 10
-    if given.steps is None:
-        every = max(100, math.ceil(data.num_train / config.batch_size))
-    size = given.representation_size
-    if size is None and spec["stride"]:
-        # A distillation token has no hidden layer in its head.
-        plain = config.distill == "token" or not config.representation
-        size = 0 if plain else spec["hidden_size"]
-    # Settings of a preset that are of models of another family are left out.
-    if spec["stride"]:
-        other = {"preactivation": given.preactivation}
-    else:
-        other = {name: getattr(given, name) for name in ENCODER}
-        other["positions_of_big_vision"] = False
-    return dataclasses.replace(
-        config,
-        evaluate_every=given.evaluate_every or max(1, every),
-        augment=config.augment or "none",
-        mixup=mixup or 0.0,
-        cutmix=config.cutmix or 0.0,
-        label_smoothing=config.label_smoothing or 0.0,
-        published_rate=config.scaled_rate(
-            given.published.settings["learning_rate"], config.batch_size
-        ),
-        **{**other, "representation_size": size},
-    )
+    """Returns the settings with their defaults, for a dataset."""
+    return flags.fill(given, data)
 
 
 def build_model(config, data):

@@ -35,14 +35,41 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-from keras_vit import evaluation, training
-from keras_vit.data import MultiCrop
-from keras_vit_programs import curves, flags, label_free, runs, setup
+import keras_vit
+from keras_vit_programs import curves, defaults, flags, label_free, runs, setup, sizes
 from keras_vit_programs.presets import MOMENTUM
 
 
+def crops(s, data):
+    """Returns the crops of a name or of settings in `MOMENTUM`."""
+    known = keras_vit.data.CROPS
+    is_name = isinstance(s.crops, str)
+    found = known[s.crops] if is_name else keras_vit.data.MultiCrop(**s.crops)
+    if s.method != "dino":
+        return found
+    local = {"num_local": s.local_crops, "local_size": s.local_size}
+    return dataclasses.replace(found, **local)
+
+
+def frozen_steps(s, data):
+    if not s.frozen_epochs:
+        return None
+    epochs = s.frozen_epochs * data.num_train / s.batch_size
+    return min(round(epochs), s.steps // 5)
+
+
+# The defaults, in the order in which they are set, after those of `MOMENTUM`.
+DEFAULTS = (
+    # Digits of 8 x 8 pixels are enlarged, so that crops have several patches.
+    *defaults.label_free(share=10, min_size=16, small_patch=4),
+    flags.Rule("crops", "", crops, over="published"),
+    flags.Rule("frozen_steps", "those of the first epoch", frozen_steps),
+    flags.Rule("frozen_epochs", "converted", lambda s, data: None, over="given"),
+)
+
+
 @dataclasses.dataclass(frozen=True)
-class Config(flags.LabelFreeFlags):
+class Config(flags.LabelFree):
     method: str = flags.flag(
         f"one of {', '.join(MOMENTUM)}", "dino", choices=tuple(MOMENTUM)
     )
@@ -80,12 +107,6 @@ class Config(flags.LabelFreeFlags):
         "published",
         minimum=1,
     )
-    clip: float | None = flags.flag(
-        "maximum norm of the gradient of each variable, 0 for no clipping; "
-        "default: as published",
-        minimum=0,
-    )
-
     # Settings of MOMENTUM that are no flags.
     weight_decay_end: float | None = None
     hidden_dim: int | None = None
@@ -93,28 +114,10 @@ class Config(flags.LabelFreeFlags):
     temperature: float | None = None
     center_momentum: float | None = None
     frozen_epochs: int | None = None
-    crops: MultiCrop | None = None
-    presets = MOMENTUM
+    crops: object = None  # a `keras_vit.data.MultiCrop`
 
-    def __post_init__(self):
-        super().__post_init__()
-        flags.refuse(
-            self,
-            "accumulate",
-            reason="splits a batch, on all of which the loss here depends",
-            instead=", and use --remat to save memory",
-        )
-        flags.refuse(
-            self,
-            "augment",
-            reason="has no effect, as crops have augmentations of their own",
-        )
-        if self.uses_averages:
-            raise ValueError(
-                "--average and --average-from average weights, which the "
-                "momentum encoder does already: leave them out. Received: "
-                f"{self.average_from or self.average:g}"
-            )
+    defaults = DEFAULTS
+    presets = MOMENTUM
 
 
 def main(config):
@@ -149,7 +152,7 @@ def train(config, data, strategy, output):
         schedule = setup.warmup_decay(config)
         model.compile(
             optimizer=build_optimizer(config, schedule),
-            jit_compile=training.jit_compile(strategy),
+            jit_compile=keras_vit.training.jit_compile(strategy),
         )
 
         # 4. Training, from the last checkpoint if there is one.
@@ -160,7 +163,8 @@ def train(config, data, strategy, output):
             run.checkpoints.watchers.append(pictures)
         if has_knn:
             options = {**config.batches(), "batch_size": config.batch_size}
-            run.callbacks.append(evaluation.NearestNeighbours(data, options))
+            knn = keras_vit.evaluation.NearestNeighbours(data, options)
+            run.callbacks.append(knn)
         model.fit(**run.resume(model, schedule, train_batches, test))
 
         # 5. Results: encoder and whole model, metrics, plots and settings.
@@ -178,26 +182,15 @@ def attention_pictures(config, data, output):
 
 
 def resolve_config(given, data):
-    """Returns the config with values for all settings that are None."""
-    flags.check_is_vit(given.model)
-    # Digits of 8 x 8 pixels are enlarged, so that crops have several patches.
-    config = flags.resolve_pretraining(
-        given, data, share=10, min_size=16, small_patch=4
-    )
-    if config.method == "dino":
-        if config.local_crops and config.local_size % config.patch_size:
-            raise ValueError(
-                "--local-size must be a multiple of the patch size, "
-                f"{config.patch_size}. Received: {config.local_size}"
-            )
-        local = {"num_local": config.local_crops}
-        local["local_size"] = config.local_size
-        crops = dataclasses.replace(config.crops, **local)
-        config = dataclasses.replace(config, crops=crops)
-    if config.frozen_epochs:
-        frozen = config.frozen_epochs * data.num_train / config.batch_size
-        frozen = min(round(frozen), config.steps // 5)
-        config = dataclasses.replace(config, frozen_steps=frozen, frozen_epochs=None)
+    """Returns the settings with their defaults, for a dataset."""
+    sizes.check_is_vit(given.model)
+    config = flags.fill(given, data)
+    has_local = config.method == "dino" and config.local_crops
+    if has_local and config.local_size % config.patch_size:
+        raise ValueError(
+            "--local-size must be a multiple of the patch size, "
+            f"{config.patch_size}. Received: {config.local_size}"
+        )
     return config
 
 

@@ -37,14 +37,24 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-from keras_vit import training
-from keras_vit.schedules import WarmupMultiStep
-from keras_vit_programs import curves, flags, label_free, runs, setup
+import keras_vit
+from keras_vit_programs import curves, defaults, flags, label_free, runs, setup, sizes
 from keras_vit_programs.presets import MASKED
+
+# The defaults, in the order in which they are set, after those of `MASKED`.
+DEFAULTS = (
+    *defaults.label_free(),
+    flags.Rule(
+        "mask_patch_size",
+        "of random masks",
+        lambda s, data: None if s.masking == "block" else s.mask_patch_size,
+        over="published",
+    ),
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(flags.LabelFreeFlags):
+class Config(flags.RandAugment, flags.Accumulate, flags.Average, flags.LabelFree):
     method: str = flags.flag(
         f"one of {', '.join(MASKED)}", "mae", choices=tuple(MASKED)
     )
@@ -84,6 +94,7 @@ class Config(flags.LabelFreeFlags):
     milestone: float | None = None
     warmup_start: float | None = None
 
+    defaults = DEFAULTS
     presets = MASKED
 
 
@@ -107,7 +118,7 @@ def train(config, data, strategy, output):
         schedule = learning_rate_schedule(config)
         model.compile(
             optimizer=build_optimizer(config, schedule),
-            jit_compile=training.jit_compile(strategy),
+            jit_compile=keras_vit.training.jit_compile(strategy),
         )
 
         # 4. Training, from the last checkpoint if there is one.
@@ -132,11 +143,9 @@ def reconstructions(config, data, output):
 
 
 def resolve_config(given, data):
-    """Returns the config with values for all settings that are None."""
-    flags.check_is_vit(given.model)
-    config = flags.resolve_pretraining(given, data)
-    if given.masking == "block" and given.mask_patch_size is None:
-        config = dataclasses.replace(config, mask_patch_size=None)
+    """Returns the settings with their defaults, for a dataset."""
+    sizes.check_is_vit(given.model)
+    config = flags.fill(given, data)
     unit, patch = config.mask_patch_size, config.patch_size
     if unit and (unit % patch or config.image_size % unit):
         raise ValueError(
@@ -151,7 +160,8 @@ def learning_rate_schedule(config):
     if config.milestone is None:
         return setup.warmup_decay(config)
     milestones = [max(warmup, round(config.milestone * config.steps))]
-    return WarmupMultiStep(peak, warmup, milestones, start=config.warmup_start * peak)
+    start = config.warmup_start * peak
+    return keras_vit.schedules.WarmupMultiStep(peak, warmup, milestones, start=start)
 
 
 def build_optimizer(config, schedule):

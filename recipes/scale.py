@@ -42,8 +42,7 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit import evaluation
-from keras_vit_programs import building, flags, run_folder, studies
+from keras_vit_programs import building, defaults, flags, run_folder, studies
 
 # Arguments of the model functions. Patches of a Vision Transformer are a
 # quarter of the image's height and width by default.
@@ -134,32 +133,38 @@ REPORTS = {
 STUDIES = tuple(REPORTS)
 
 
+# The defaults, in the order in which they are set.
+DEFAULTS = (
+    defaults.constant("image_size", 32),
+    *defaults.batch_size(64),
+    defaults.constant("steps", 400),
+    defaults.evaluate_every(1),
+    flags.Rule(
+        "learning_rate",
+        "0.003 for Vision Transformers, 0.001 for models with a ResNet",
+    ),
+    *defaults.STUDY,
+)
+
+
 @dataclasses.dataclass(frozen=True)
-class Config(flags.StudyFlags):
+class Config(flags.Study):
     study: str = flags.flag(
-        f"studies, separated by commas: {', '.join(STUDIES)}; or all",
+        f"studies, separated by commas: {', '.join(STUDIES)}; or all; compute "
+        "has trainings of --steps and of a quarter of them",
         ",".join(FIRST),
         "LIST",
     )
-    image_size: int | None = flags.flag(
-        "images are resized to N x N, a multiple of 8", 32, minimum=8
-    )
-    steps: int = flags.flag(
-        "training steps of each model; compute also has a quarter of them",
-        400,
-        minimum=1,
-    )
-    learning_rate: float | None = flags.flag(
-        "peak learning rate; default: 0.003 for Vision Transformers, 0.001 for "
-        "models with a ResNet",
-        above=0,
-    )
 
-    optimizer: str = "adam"  # a setting of each `Point`
+    # Settings of each `Point` that are no flags.
+    optimizer: str = "adam"
+    warmup: float = 0.1
+
+    defaults = DEFAULTS
 
     def __post_init__(self):
         super().__post_init__()
-        if self.image_size % 8:
+        if isinstance(self.image_size, tuple) or (self.image_size or 8) % 8:
             raise ValueError(
                 "--image-size must be a multiple of 8, for up to 8 patches a "
                 f"side. Received: {self.image_size}"
@@ -246,12 +251,7 @@ def main(config):
     with flags.user_errors():
         strategy = studies.begin_study(config)
         data = load(config, 1.0)
-        config = dataclasses.replace(
-            config,
-            batch_size=config.whole_batch(config.batch_size, data.num_train),
-            mode=config.mode or "tf",
-            evaluate_every=config.evaluate_every or config.steps,
-        )
+        config = flags.fill(config, data)
         output = studies.open_study(config, f"scale-{data.name}", "study")
         if config.overwrite:
             for result in output.glob("models/*/point.json"):
@@ -296,7 +296,7 @@ def measure(config, strategy, output, point):
         config,
         study=",".join(FIRST),  # a model's run is the same in all studies
         steps=point.steps,
-        batch_size=config.whole_batch(config.batch_size, data.num_train),
+        batch_size=defaults.whole_batch(config, data),
         evaluate_every=min(config.evaluate_every, point.steps),
         learning_rate=point.rate or config.learning_rate or default,
         optimizer=point.optimizer,
@@ -314,7 +314,7 @@ def measure(config, strategy, output, point):
     cost = keras_vit.cost(model, config.image_size)
     cost = cost.training(config.batch_size * point.steps)
     # The same images for all models, whatever fraction they trained on.
-    few_shot = evaluation.few_shot_of_model(
+    few_shot = keras_vit.evaluation.few_shot_of_model(
         model, load(config, 1.0), config.reading, config.shots, seeds=10
     )
     return {

@@ -38,15 +38,10 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit import training
-from keras_vit.distribution import get_strategy
-from keras_vit.evaluation import confusion_matrix, mean_iou, plot_segmentation
-from keras_vit.schedules import warmup_cosine
-from keras_vit.segmentation import LinearSegmenter, MeanIoU
-from keras_vit.training.freezing import freeze_weights
 from keras_vit_programs import (
     building,
     curves,
+    defaults,
     flags,
     run_folder,
     runs,
@@ -77,19 +72,67 @@ ENCODER = {
 }
 
 
+def learning_rate(s, data):
+    if s.train == "head":
+        return 0.01
+    return 0.0001 if s.weights and s.dataset != "digits" else 0.003
+
+
+# The defaults, in the order in which they are set.
+DEFAULTS = (
+    flags.Rule(
+        "model",
+        "the architecture of --weights, or without them compact-vit, of 4 layers "
+        "of width 64",
+    ),
+    defaults.SPEC,
+    flags.Rule(
+        "image_size",
+        "that of the dataset, else of the model, else 224",
+        lambda s, data: defaults.first(data.image_size, s.spec["image_size"], 224),
+    ),
+    defaults.PATCH_SIZE,
+    *defaults.batch_size(32),
+    defaults.steps(
+        "2000, and 600 for digits",
+        lambda s, data: 600 if s.dataset == "digits" else 2000,
+    ),
+    defaults.NO_EPOCHS,
+    defaults.evaluate_every(5),
+    flags.Rule(
+        "learning_rate",
+        "0.01 with --train head, else 0.003, and 0.0001 for --weights on other "
+        "images than digits",
+        learning_rate,
+    ),
+    flags.Rule(
+        "scale",
+        "2, and 1.25 for digits",
+        lambda s, data: 1.25 if s.dataset == "digits" else 2.0,
+    ),
+    defaults.constant("weight_decay", 0.05),
+    defaults.constant("warmup", 0.1),
+    defaults.constant("keep", "last"),
+    defaults.MODE,
+)
+
+
 @dataclasses.dataclass(frozen=True)
-class Config(flags.ModelFlags, flags.TrainingFlags):
+class Config(
+    flags.Weights,
+    flags.Patches,
+    flags.Epochs,
+    flags.Average,
+    flags.Keep,
+    flags.Warmup,
+    flags.Training,
+):
     dataset: str = flags.flag(
         "'digits', handwritten digits on photographs; a folder with images/ "
         "and masks/, or train/ and test/ with both; or, in TFDS, "
         "oxford_iiit_pet or scene_parse150",
         "digits",
         "NAME|FOLDER",
-    )
-    model: str | None = flags.flag(
-        "a Vision Transformer or a hybrid: one of "
-        f"{', '.join(sizes.MODEL_NAMES)}; default: the architecture of "
-        "--weights, or without them compact-vit, of 4 layers of width 64"
     )
     blocks: tuple[int, ...] = flags.flag(
         "blocks whose feature maps the head reads, from 0; negative ones "
@@ -101,37 +144,26 @@ class Config(flags.ModelFlags, flags.TrainingFlags):
         "all",
         choices=("all", "head"),
     )
-    batch_size: int | None = flags.flag("images per step; default: 32", minimum=1)
     ignore_value: int = flags.flag(
         "value of the pixels of masks that have no class", 255
     )
     scale: float | None = flags.flag(
         "images are scaled by a random factor between 1/X and X before they "
-        "are cropped; default: 2, and 1.25 for digits",
+        "are cropped",
         minimum=1,
     )
     dropout: float = flags.flag(
         "dropout rate of the head's features", 0.1, minimum=0, below=1
     )
-    weight_decay: float = flags.flag("weight decay of AdamW", 0.05, minimum=0)
-    warmup: float = flags.flag(
-        "fraction of the steps in which the learning rate is warmed up",
-        0.1,
-        minimum=0,
-        below=1,
-    )
+
+    protocol: str | None = None  # of the classifier in `compare`; no flag
+
+    defaults = DEFAULTS
 
     def __post_init__(self):
         super().__post_init__()
         if self.train == "head" and self.weights is None:
             raise ValueError("--train head needs an encoder: give --weights.")
-        flags.refuse(
-            self,
-            "accumulate",
-            reason="splits a batch, on all pixels of which the loss and the "
-            "batch norm here depend",
-            instead=", and give --remat to save memory",
-        )
         if self.uses_averages and self.train == "all":
             raise ValueError(
                 "--average and --average-from average the weights, but not "
@@ -139,17 +171,13 @@ class Config(flags.ModelFlags, flags.TrainingFlags):
                 "other features: leave them out, or give --train head. "
                 f"Received: {self.average_from or self.average:g}"
             )
-        flags.refuse(
-            self,
-            *("augment", "mixup", "cutmix", "erase", "holdout", "test_split"),
-            reason="is for classifiers",
-        )
 
 
 def main(config):
     with flags.user_errors():
         strategy, data, output = setup.begin(config, load=load)
-    if (config.dataset, config.model, config.weights) == ("digits", None, None):
+    named = config.dataset, config.model, config.weights
+    if named == ("digits", None, None) and not config.show_settings:
         compare(config, data, strategy, output)
         return
     with flags.user_errors():
@@ -186,14 +214,18 @@ def train(config, data, strategy, output):
         model = build_model(config, data)
 
         # 3. Optimizer, loss and metrics.
-        schedule = warmup_cosine(config.learning_rate, config.steps, config.warmup)
+        schedule = keras_vit.schedules.warmup_cosine(
+            config.learning_rate, config.steps, config.warmup
+        )
         model.compile(
             optimizer=setup.build_optimizer(config, schedule),
             loss=keras.losses.SparseCategoricalCrossentropy(
                 from_logits=True, ignore_class=data.ignore
             ),
-            metrics=[MeanIoU(len(data.class_names), data.ignore)],
-            jit_compile=training.jit_compile(strategy),
+            metrics=[
+                keras_vit.segmentation.MeanIoU(len(data.class_names), data.ignore)
+            ],
+            jit_compile=keras_vit.training.jit_compile(strategy),
         )
 
         # 4. Training, from the last checkpoint if there is one.
@@ -229,9 +261,11 @@ def build_model(config, data):
     # The two classes are those of a head that is not used.
     encoder = build_encoder(config, config.input_shape(data.channels), 2)
     if config.train != "all":
-        freeze_weights(encoder)
+        keras_vit.training.freezing.freeze_weights(encoder)
     classes = len(data.class_names)
-    return LinearSegmenter(encoder, classes, config.blocks, config.dropout)
+    return keras_vit.segmentation.LinearSegmenter(
+        encoder, classes, config.blocks, config.dropout
+    )
 
 
 def build_encoder(config, input_shape, classes):
@@ -250,26 +284,28 @@ def build_encoder(config, input_shape, classes):
 def write_segmentation(data, config, output):
     """Writes the IoU of each class and a picture of some predictions."""
     model = keras_vit.models.load_keras_file(output / "model.keras")
-    test = test_batches(config, data, get_strategy("none"))
+    test = test_batches(config, data, keras_vit.distribution.get_strategy("none"))
     classes, shown, done = len(data.class_names), [], 0
     wanted = set(np.linspace(0, data.num_test - 1, NUM_PICTURES).astype(int))
     confusion = np.zeros((classes, classes), int)
     for index in range(len(test)):
         images, masks = test[index]
         predicted = np.argmax(model.predict_on_batch(images), axis=-1)
-        confusion += confusion_matrix(predicted, masks, classes, data.ignore)
+        confusion += keras_vit.evaluation.confusion_matrix(
+            predicted, masks, classes, data.ignore
+        )
         for row in zip(images, masks, predicted, strict=True):
             if done in wanted:
                 shown.append(row)
             done += 1
-    mean, by_class = mean_iou(confusion)
+    mean, by_class = keras_vit.evaluation.mean_iou(confusion)
     columns = zip(data.class_names, by_class, confusion.sum(1), strict=True)
     run_folder.save_csv(
         [{"class": x, "iou": iou, "pixels": n} for x, iou, n in columns],
         output / "iou.csv",
     )
     images, masks, predicted = (np.stack(x) for x in zip(*shown, strict=True))
-    plot_segmentation(
+    keras_vit.evaluation.plot_segmentation(
         curves.unit_range(images, config.mode),
         masks,
         predicted,
@@ -286,6 +322,9 @@ def compare(config, data, strategy, output):
     if the comparison is started again.
     """
     folder = output / run_folder.COMPARISON
+    # The classifier learns images of single digits, without masks.
+    (images, labels), test = keras_vit.data.single_digits()
+    single = keras_vit.data.from_arrays(images, labels, test, name="single-digits")
     with flags.user_errors():
         encoder = dataclasses.replace(
             config,
@@ -297,17 +336,16 @@ def compare(config, data, strategy, output):
             output=str(folder / "encoder"),
             overwrite=False,
         )
+        encoder = flags.fill(encoder, single)
         spec = sizes.resolve_model_spec(ENCODER["model"], None)
         check_blocks(config, spec["num_layers"])
         if config.overwrite and strategy.is_main:
             shutil.rmtree(folder, ignore_errors=True)
         strategy.gather(0)  # waits until it is removed
         config = dataclasses.replace(config, overwrite=False)
-    # The classifier learns images of single digits, without masks.
-    (images, labels), test = keras_vit.data.single_digits()
     accuracy = studies.train_classifier(
         encoder,
-        keras_vit.data.from_arrays(images, labels, test, name="single-digits"),
+        single,
         strategy,
         folder / "encoder",
         lambda: build_encoder(encoder, images.shape[1:], classes=10),
@@ -359,9 +397,10 @@ def check_blocks(config, count):
         )
 
 
-def resolve_config(config, data):
-    """Returns the config with values for all settings that are None."""
-    spec = sizes.resolve_model_spec(config.model, config.weights, config.patch_size)
+def resolve_config(given, data):
+    """Returns the settings with their defaults, for a dataset."""
+    config = flags.fill(given, data)
+    spec = sizes.resolve_model_spec(config.model, config.weights)
     if not spec["stride"]:
         raise ValueError(
             "Segmenters read the maps of Transformer blocks: give a Vision "
@@ -369,26 +408,7 @@ def resolve_config(config, data):
             f"{config.model or config.weights}"
         )
     check_blocks(config, spec["num_layers"])
-    digits = config.dataset == "digits"
-    batch_size = config.whole_batch(config.batch_size or 32, data.num_train)
-    steps = config.steps or (600 if digits else 2000)
-    if config.epochs:
-        steps = config.epochs * -(-data.num_train // batch_size)
-    rate = 0.01 if config.train == "head" else 0.003
-    if config.weights and config.train == "all" and not digits:
-        rate = 0.0001
-    config = dataclasses.replace(
-        config.with_sizes(spec, data.image_size, spec["image_size"], 224),
-        batch_size=batch_size,
-        steps=steps,
-        epochs=None,  # converted to steps
-        evaluate_every=config.evaluate_every or max(1, steps // 5),
-    )
-    return config.with_defaults(
-        learning_rate=rate,
-        scale=1.25 if digits else 2.0,
-        mode=spec["mode"],
-    )
+    return config
 
 
 if __name__ == "__main__":

@@ -40,47 +40,50 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit import training
-from keras_vit.training.checkpoint import check_same_run
-from keras_vit_programs import building, flags, run_folder, sizes
+from keras_vit_programs import building, defaults, flags, run_folder, sizes
 
 RESULTS = "results.json"
-GROUPS = (*keras_vit.data.VTAB_GROUPS, "all")
 # Flags that may differ when a run resumes.
-FREE = ("tasks", "output", "overwrite")
+FREE = ("tasks", "output", "overwrite", "show_settings")
+TASKS = (
+    *("caltech101", "cifar100", "dtd", "flowers102", "pets", "sun397", "svhn"),
+    *("camelyon", "eurosat", "resisc45", "retinopathy"),
+    *("clevr-count", "clevr-distance", "dmlab", "kitti-distance"),
+    *("dsprites-location", "dsprites-orientation"),
+    *("smallnorb-azimuth", "smallnorb-elevation"),
+)
+DEFAULTS = (
+    flags.Rule("spec", "", lambda s, _: sizes.resolve_model_spec(s.model, s.weights)),
+    defaults.MODE,
+    defaults.constant("image_size", 384),
+    defaults.constant("batch_size", 512),
+    defaults.constant("steps", 2500),
+    defaults.constant("learning_rate", 0.01),
+    # vit_jax/configs/common.py has 500 warm-up steps.
+    defaults.constant("warmup", 0.2),
+    defaults.constant("output", "runs/vtab"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(flags.ModelFlags, flags.ProgramFlags):
-    weights: str | None = flags.flag(
-        "weights to fine-tune, which are required: the path or URL of a "
-        "checkpoint of Google, timm or another library, or, with --model, the "
-        "name of released weights, such as imagenet21k",
-        metavar="FILE|NAME",
-    )
+class Config(
+    flags.Weights,
+    flags.Pixels,
+    flags.Compute,
+    flags.Steps,
+    flags.Warmup,
+    flags.Output,
+):
     tasks: tuple[str, ...] = flags.flag(
-        f"one or more of {', '.join(keras_vit.data.VTAB_TASKS)}; default: all",
-        (),
-        choices=tuple(keras_vit.data.VTAB_TASKS),
+        f"one or more of {', '.join(TASKS)}; default: all", (), choices=TASKS
     )
     validate: bool = flags.flag(
         "train on 800 images and evaluate on the 200 validation images "
         "instead of the test set",
         False,
     )
-    image_size: int = flags.flag("images are resized to N x N", 384, minimum=1)
-    batch_size: int = flags.flag("images per step", 512, minimum=1)
-    steps: int = flags.flag("training steps per task", 2500, minimum=1)
-    learning_rate: float = flags.flag("peak learning rate", 0.01, above=0)
-    # vit_jax/configs/common.py has 500 warm-up steps.
-    warmup: float = flags.flag(
-        "fraction of the steps in which the learning rate is warmed up",
-        0.2,
-        minimum=0,
-        below=1,
-    )
-    output: str = flags.flag("output folder", "runs/vtab", "DIR")
-    overwrite: bool = flags.flag("run tasks again whose results are in --output", False)
+
+    defaults = DEFAULTS
 
     def __post_init__(self):
         super().__post_init__()
@@ -93,14 +96,14 @@ def main(config):
         if config.mixed_precision:
             keras.config.set_dtype_policy("mixed_bfloat16")
         flags.require("tensorflow_datasets")
+        config = flags.fill(config)
         spec = sizes.resolve_model_spec(config.model, config.weights)
-        config = dataclasses.replace(config, mode=config.mode or spec["mode"])
         if spec["stride"]:
             sizes.check_patch_size(
                 config.image_size, spec["patch_size"] * spec["stride"]
             )
         output, done = opened(config)
-    names = config.tasks or tuple(keras_vit.data.VTAB_TASKS)
+    names = config.tasks or TASKS
     missing = {}
     for number, name in enumerate(names, start=1):
         if name in done:
@@ -146,7 +149,7 @@ def opened(config):
         {name: value for name, value in flags.items() if name not in FREE}
         for flags in (settings, dataclasses.asdict(config))
     )
-    check_same_run(path, found, expected)
+    keras_vit.training.checkpoint.check_same_run(path, found, expected)
     return path.parent, done
 
 
@@ -178,7 +181,7 @@ def fine_tune(config, name, data):
     model.compile(
         optimizer=optimizer_of(rate),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=training.jit_compile(),
+        jit_compile=keras_vit.training.jit_compile(),
     )
     options = {
         "image_size": config.image_size,
@@ -195,7 +198,7 @@ def fine_tune(config, name, data):
     )
     loss = history.history["loss"][-1]
     if not np.isfinite(loss):
-        raise training.Diverged(
+        raise keras_vit.training.Diverged(
             f"The loss of {name} is not a number. Lower --learning-rate."
         )
     logits, labels = keras_vit.evaluation.predict_dataset(
@@ -210,11 +213,15 @@ def fine_tune(config, name, data):
     }
 
 
+def groups():
+    return (*keras_vit.data.VTAB_GROUPS, "all")
+
+
 def means_of(done):
     """Returns the mean accuracies of the groups of tasks and of all tasks;
     groups with missing results are left out."""
     tasks, means = keras_vit.data.VTAB_TASKS, {}
-    for group in GROUPS:
+    for group in groups():
         names = [x for x in tasks if group in ("all", tasks[x].group)]
         if all(name in done for name in names):
             found = [done[name]["accuracy"] for name in names]
@@ -231,7 +238,7 @@ def save(config, output, done):
 def show(done):
     tasks, means = keras_vit.data.VTAB_TASKS, means_of(done)
     rows = [(x, y.group, done.get(x, {}).get("accuracy")) for x, y in tasks.items()]
-    rows += [("mean", group, means.get(group)) for group in GROUPS]
+    rows += [("mean", group, means.get(group)) for group in groups()]
     print(f"\n{'task':24}{'group':14}{'accuracy':>9}")
     for name, group, accuracy in rows:
         shown = "-" if accuracy is None else f"{accuracy:.4f}"

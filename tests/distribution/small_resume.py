@@ -15,7 +15,6 @@ import keras
 
 import keras_vit
 from keras_vit.utils import logging
-from keras_vit_programs import flags
 from keras_vit_programs.runs import Run
 from tests.recipes import programs, runs
 from tests.small import vit
@@ -67,7 +66,7 @@ def main(folder, which):
     chosen = keras_vit.distribution.get_strategy(
         name, model_devices=int(model_devices) or None
     )
-    config = flags.TrainingFlags(
+    config = programs.Settings(
         steps=9,
         batch_size=16,
         image_size=8,

@@ -21,7 +21,7 @@ import pytest
 
 import keras_vit
 from keras_vit.training.callbacks import completed_steps
-from keras_vit_programs import building, runs, setup, sizes
+from keras_vit_programs import building, flags, runs, setup, sizes
 from keras_vit_programs import label_free as masked
 
 RECIPES = pathlib.Path(__file__).parents[2] / "recipes"
@@ -112,6 +112,23 @@ def plan(recipe, config, data):
         split=data.evaluation_split,
         summary=summary(config, completed),
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(
+    flags.Accumulate,
+    flags.Average,
+    flags.Keep,
+    flags.Holdout,
+    flags.Mixing,
+    flags.Patches,
+    flags.Dataset,
+):
+    """What a run needs, with defaults."""
+
+    batch_size: int = 64
+    protocol: str = "simple"
+    keep: str = "last"
 
 
 class Crash(keras.callbacks.Callback):

@@ -8,7 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit import evaluation
-from keras_vit_programs import evaluation_flags
+from keras_vit_programs import classifiers
 from tests.recipes import programs
 from tests.small import vit
 from tests.training.mocked import mocked
@@ -200,7 +200,7 @@ def test_data_default_to_those_of_the_run(
         asked.append((name, test_split, skip_bad_images))
         raise ValueError("This is all that the test needs.")
 
-    monkeypatch.setattr(evaluation_flags, "load_dataset", load_dataset)
+    monkeypatch.setattr(classifiers, "load_dataset", load_dataset)
     programs.refused(capsys, "evaluate", "--weights", tmp_path, *flags)
     assert asked == [expected]
 

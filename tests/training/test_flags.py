@@ -5,11 +5,12 @@ import pytest
 
 from keras_vit import training
 from keras_vit_programs import flags
+from tests.recipes import programs
 
 pytestmark = pytest.mark.backends("torch")
 
 
-parse, TrainingFlags = flags.parse_args, flags.TrainingFlags
+parse, Training = flags.parse_args, flags.Training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +102,7 @@ def fail(error):
 def test_exit_status_of_each_error(main, status, words, capsys, monkeypatch):
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     with pytest.raises(SystemExit) as ended:
-        flags.run(lambda config: main(), TrainingFlags, "", [])
+        flags.run(lambda config: main(), Training, "", [])
     assert ended.value.code == status
     text = "".join(capsys.readouterr())
     assert words in text
@@ -109,13 +110,13 @@ def test_exit_status_of_each_error(main, status, words, capsys, monkeypatch):
     line = warnings.formatwarning("a\x1b[2J", UserWarning, "a.py", 3)
     assert line == "warning: a\\x1b[2J\n"
     with pytest.raises(ValueError, match="a bug"):
-        flags.run(lambda config: fail(ValueError("a bug")), TrainingFlags, "", [])
+        flags.run(lambda config: fail(ValueError("a bug")), Training, "", [])
 
 
 @pytest.mark.parametrize("given", [0.1, "paper", 0.0])
 def test_holdout_accepts_a_number_or_paper(given):
-    made = TrainingFlags(holdout=str(given))
-    read = parse(TrainingFlags, "", ["--holdout", str(given)])
+    made = programs.Settings(holdout=str(given))
+    read = parse(programs.Settings, "", ["--holdout", str(given)])
     for config in (made, read):
         assert config.holdout == given
         assert type(config.holdout) is type(given)
@@ -123,10 +124,10 @@ def test_holdout_accepts_a_number_or_paper(given):
 
 def test_labels_are_one_hot_only_with_mixing():
     """None means no mixing where a recipe has no default of its own."""
-    config = TrainingFlags()
+    config = programs.Settings()
     assert config.batches()["one_hot"] is False
     assert config.augmentation(3)["mixup"] == 0
-    assert TrainingFlags(mixup=0.2).batches()["one_hot"] is True
+    assert programs.Settings(mixup=0.2).batches()["one_hot"] is True
 
 
 @pytest.mark.parametrize(
@@ -140,12 +141,12 @@ def test_labels_are_one_hot_only_with_mixing():
     ],
 )
 def test_modes_of_pixels_are_parsed(text, expected):
-    assert TrainingFlags(mode=text).mode == expected
-    found = flags.SupervisedFlags(teacher="a", teacher_mode=text)
+    assert programs.Settings(mode=text).mode == expected
+    found = flags.Teacher(teacher="a", teacher_mode=text)
     assert found.teacher_mode == expected
 
 
 @pytest.mark.parametrize("text", ["caffe", "0.5", "0.5/0", "0.5/x", "1/2/3", "/"])
 def test_wrong_modes_of_pixels_are_refused(text):
     with pytest.raises(ValueError, match=f"--mode must be tf, .* MEAN/STD.*: {text}"):
-        TrainingFlags(mode=text)
+        programs.Settings(mode=text)

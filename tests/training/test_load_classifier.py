@@ -9,7 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit.evaluation import classifiers
-from keras_vit_programs.evaluation_flags import describe_classifier
+from keras_vit_programs.classifiers import describe_classifier
 from tests.small import bit, randomize, vit
 from tests.small import images as small_images
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import types
 
 import keras
 import numpy as np
@@ -11,7 +12,7 @@ import keras_vit
 from keras_vit import converters
 from keras_vit.segmentation import LinearSegmenter
 from keras_vit.training.freezing import freeze_weights, set_trainable
-from keras_vit_programs import building, flags, sizes
+from keras_vit_programs import building, defaults, sizes
 from keras_vit_programs.runs import save_model, write_model
 from tests.small import vit
 
@@ -43,7 +44,8 @@ def test_default_model_and_size_from_scratch(
     found = sizes.choose_model_and_size(model, image_size, patch_size, side)
     assert found == chosen
     spec = sizes.resolve_model_spec(chosen[0], None, patch_size)
-    flags.TrainingFlags().with_sizes(spec, chosen[1])
+    settings = types.SimpleNamespace(spec=spec, image_size=chosen[1])
+    defaults.patch_size(settings, None)
 
 
 @pytest.mark.parametrize("image_size", [64, (64, 48)])
@@ -152,12 +154,12 @@ def test_patch_size_must_divide_the_image_size():
 def test_image_size_flag_is_parsed(value, size):
     if size is None and value is not None:
         with pytest.raises(ValueError, match=f"64x48. Received: {value}$"):
-            flags.parse_image_size(value)
+            keras_vit.data.protocols.parse_image_size(value)
         return
-    assert flags.parse_image_size(value) == size
+    assert keras_vit.data.protocols.parse_image_size(value) == size
     if size:
         text = sizes.size_text(size)
-        assert flags.parse_image_size(text) == size
+        assert keras_vit.data.protocols.parse_image_size(text) == size
 
 
 HEAD = {"head/kernel", "head/bias"}

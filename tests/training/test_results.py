@@ -11,8 +11,9 @@ import keras_vit
 from keras_vit.data.splits import stratified_split
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.utils import logging
-from keras_vit_programs import curves, flags
+from keras_vit_programs import curves
 from keras_vit_programs import runs as results
+from tests.recipes import programs
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -128,7 +129,7 @@ def test_plotted_predictions_keep_the_colors_of_the_images(tmp_path, mode, color
 def test_predictions_of_a_run_keep_the_colors_of_the_images(tmp_path):
     images = np.full((4, 6, 6, 3), (200, 120, 40), np.uint8)
     data = keras_vit.data.from_arrays(images, [0, 1, 0, 1], (images, [0] * 4))
-    config = flags.TrainingFlags(
+    config = programs.Settings(
         image_size=4, batch_size=2, mode="torch", protocol="simple"
     )
     run = types.SimpleNamespace(config=config, data=data, output=tmp_path)

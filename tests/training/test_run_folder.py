@@ -13,6 +13,7 @@ from keras_vit.utils import logging
 from keras_vit.utils.files import log_os_errors
 from keras_vit_programs import flags, run_folder, runs
 from keras_vit_programs.runs import explain_error
+from tests.recipes import programs
 from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
@@ -135,7 +136,7 @@ def test_killed_run_releases_the_lock(tmp_path):
 
 @contextlib.contextmanager
 def run_of(folder, **settings):
-    config = flags.TrainingFlags(steps=1, evaluate_every=1, mode="tf", **settings)
+    config = programs.Settings(steps=1, evaluate_every=1, mode="tf", **settings)
     data = keras_vit.data.load_dataset("digits")
     alone = keras_vit.distribution.get_strategy("none")
     with runs.Run(config, data, alone, folder) as run:

@@ -12,7 +12,8 @@ import pytest
 import keras_vit
 from keras_vit.data import _pipeline
 from keras_vit.data.huggingface import to_pixels
-from keras_vit_programs import flags, setup
+from keras_vit_programs import setup
+from tests.recipes import programs
 from tests.training.batches import take
 from tests.training.pictures import encode, noise, write_folder
 
@@ -472,7 +473,7 @@ def test_recipes_evaluate_on_the_validation_images_of_a_csv_file(images, tmp_pat
     splits = ["train"] * 20 + ["validation"] * 6 + ["test"] * 4
     rows = zip(range(30), LABELS, splits, strict=True)
     path = write_csv(tmp_path, images, rows, "image,label,split")
-    config = flags.TrainingFlags(dataset=str(path), output=str(tmp_path / "run"))
+    config = programs.Settings(dataset=str(path), output=str(tmp_path / "run"))
     _, data, _ = setup.begin(config)
     assert data.name == "photos" and len(data.class_names) == 3
     assert data.evaluation_split == "validation" and data.num_evaluation == 6

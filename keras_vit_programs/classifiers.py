@@ -1,0 +1,56 @@
+"""The trained model of a program, and the dataset that it evaluates on."""
+
+from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.protocols import height_and_width, size_text
+from keras_vit.data.sources import load_dataset
+from keras_vit.evaluation.classifiers import LoadedClassifier, fitted, load_classifier
+from keras_vit.utils.text import printable
+from keras_vit_programs import flags
+from keras_vit_programs.console import fill
+
+
+def load_trained(config: flags.Trained) -> LoadedClassifier:
+    """Loads the model of a program's settings."""
+    return load_classifier(
+        str(config.weights),
+        config.model,
+        config.image_size,
+        config.mode,
+        config.protocol,
+        config.patch_size,
+        config.max_tokens,
+    )
+
+
+def load_data(config: flags.Evaluation, trained: LoadedClassifier) -> ImageDataset:
+    """Loads the dataset of a program's settings, by default that of the model's
+    training, as the model takes it."""
+    name = config.dataset or trained.dataset
+    if name is None:
+        raise ValueError(
+            f"The dataset of {config.weights!r} is unknown: give --dataset."
+        )
+    skip, test_split = config.skip_bad_images, config.test_split
+    if config.dataset is None:  # as in the training
+        skip = skip or trained.skip_bad_images
+        test_split = test_split or trained.test_split
+    data = load_dataset(name, skip_bad_images=skip, test_split=test_split)
+    return fitted(data, trained)
+
+
+def describe_classifier(trained: LoadedClassifier) -> str:
+    """Returns a summary of a model, of several lines."""
+    height, width = height_and_width(trained.image_size)
+    source = "flags and defaults (no config.json of a run)"
+    if trained.config_path:
+        source = f"{trained.config_path}, unless flags say otherwise"
+    return fill(
+        f"model     {trained.model.name}: {trained.model.count_params():,} "
+        f"weights, images {height} x {width} x {trained.channels}"
+        + (f", or {trained.budget.max_tokens} patches" if trained.budget else "")
+        + f"\n"
+        f"settings  from {source}: image size "
+        f"{size_text(trained.image_size)}, mode {printable(trained.mode)}, "
+        f"protocol {printable(trained.protocol or 'unspecified')}, "
+        f"{len(trained.class_names or ())} names of classes"
+    )
