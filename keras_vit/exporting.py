@@ -207,17 +207,17 @@ def _check_model(
 ) -> Shape:
     """Returns the shape of images, None where it is dynamic, of a model that
     the backend can export in a format."""
-    try:
-        ((_, height, width, channels),) = (x.shape for x in model.inputs)
-        if len(model.outputs) != 1 and not isinstance(model.output, dict):
-            raise ValueError("its outputs have no names")
-    except (AttributeError, TypeError, ValueError) as error:
+    inputs = getattr(model, "inputs", None) or []  # a subclass may have none
+    if [len(x.shape) for x in inputs] != [4] or not (
+        len(model.outputs) == 1 or isinstance(model.output, dict)
+    ):
         raise ValueError(
             "Only models of one input, (batch, height, width, channels), and "
             "one output, or a dict of outputs, can be exported, and "
             f"{model.name!r} is not one. Of a model of keras_vit.pretraining, "
             "export its `encoder`."
-        ) from error
+        )
+    _, height, width, channels = inputs[0].shape
     if size and None not in (height, width) and size != (height, width):
         raise ValueError(
             f"The model {model.name!r} takes only images of {height} x {width} "

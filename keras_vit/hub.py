@@ -24,7 +24,7 @@ from keras_vit.utils.scaling import Mode, mean_and_std
 from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array, Config, StrPath, Tensor
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
-from keras_vit.weights.files import read_config, write
+from keras_vit.weights.files import check_new_files, read_config, write
 from keras_vit.weights.formats import FORMATS, check_representable, huggingface, timm
 from keras_vit.weights.formats.format import ReferenceUnavailable, explain_import_error
 from keras_vit.weights.weight_map import to_checkpoint
@@ -87,12 +87,7 @@ def save(
     """
     folder = pathlib.Path(folder).expanduser()
     names = [*_WEIGHTS.values(), _INDEX, _CARD, *huggingface.JSON_FILES]
-    existing = [name for name in names if (folder / name).exists()]
-    if existing and not overwrite:
-        raise FileExistsError(
-            f"{str(folder)!r} already has {', '.join(existing)}. Choose "
-            "another folder, or pass `overwrite=True`."
-        )
+    check_new_files(folder, names, overwrite)
     checkpoint = open_checkpoint(source, layout, num_heads)
     checkpoint.raise_if_dense()
     model = converters.load_for_images(checkpoint, **settings)

@@ -145,7 +145,6 @@ PRETRAINING = {
     "MIM(encoder(), mask_patch_size=6)": "mask_patch_size=6",
     "MIM(encoder(), mask_patch_size=2)": "mask_patch_size=2",
     "MIM(encoder(), mask_patch_size=12)": "mask_patch_size=12",
-    "MIM(encoder(), mask_patch_size=8, masking='block')": "mask_patch_size=8",
     # Of one unit none would stay.
     "MIM(encoder(), mask_patch_size=16)": "mask_patch_size=16|ratio",
     "MIM(encoder(), mask_ratio=0.0)": "ratio",
@@ -258,7 +257,6 @@ PREPROCESSING = {
     "decode(ONE, 1, dict(enumerate(NAMES)))": "in the order .*: a dict",
     "pack_images([np.zeros((8, 10, 3))], 4, 40)": "1 to 40 whole patches of 4",
     "pack_images([np.zeros((8, 8, 3))], 4, 3)": "1 to 3 whole patches",
-    "pack_images([], 4)": "one image or more",
 }
 ERRORS = MODELS | PRETRAINING | DENSE | INSPECTION | EVALUATION | PREPROCESSING
 

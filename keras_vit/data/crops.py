@@ -63,12 +63,6 @@ class MultiCrop:
 
     def __post_init__(self) -> None:
         height_and_width(self.local_size)
-        for low, high in (self.global_scale, self.local_scale):
-            if not 0 < low <= high <= 1:
-                raise ValueError(
-                    "A scale must be (smallest, largest) fractions of the "
-                    f"area, above 0 and at most 1. Received: {(low, high)}"
-                )
 
     def __call__(
         self,

@@ -12,6 +12,7 @@ from keras_vit.data.erasing import RandomErasing
 from keras_vit.data.protocols import PROTOCOLS, height_and_width
 from keras_vit.data.randaugment import AUGREG
 from keras_vit.data.token_budget import TokenBudget
+from keras_vit.utils import checks
 from keras_vit.utils.scaling import ModeLike, as_mode
 from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array, ArrayLike
@@ -58,11 +59,7 @@ class PipelineOptions:
             ("protocol", PROTOCOLS),
             ("augment", AUGREG),
         ):
-            value = getattr(self, name)
-            if value not in known:
-                raise ValueError(
-                    f"There is no {name} {value!r}. `{name}` takes: {', '.join(known)}."
-                )
+            checks.one_of(name, getattr(self, name), tuple(known))
         object.__setattr__(self, "mode", as_mode(self.mode))
         for name, least, most in (
             ("mixup", 0, 1),
@@ -488,10 +485,5 @@ def balanced_class_weights(counts: ArrayLike) -> Array:
     ```
     """
     counts = np.asarray(counts)
-    if counts.ndim != 1 or not (counts >= 0).all() or not counts.any():
-        raise ValueError(
-            "`counts` must be the number of images of each class, one or more "
-            f"in all. Received: {counts.tolist()}"
-        )
     weights = counts.sum() / ((counts > 0).sum() * np.maximum(counts, 1))
     return np.where(counts > 0, weights, 0.0)

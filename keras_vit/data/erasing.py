@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 from keras_vit.data._decode import tf
+from keras_vit.utils import checks
 from keras_vit.utils.types import Tensor
 
 ATTEMPTS = 10  # to find a rectangle that fits the image, as in timm
@@ -53,10 +54,7 @@ class RandomErasing:
                 "(smallest, largest) fractions above 0 and at most 1. "
                 f"Received: {self.probability}, {self.area}"
             )
-        if self.mode not in ("pixel", "constant"):
-            raise ValueError(
-                f"`mode` must be 'pixel' or 'constant'. Received: {self.mode!r}"
-            )
+        checks.one_of("mode", self.mode, ("pixel", "constant"))
 
     def __call__(self, image: Tensor, seed: Any) -> Tensor:
         """Returns the image with or without a rectangle erased."""

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from keras_vit.data.canvases import IGNORE, digit_canvases
+from keras_vit.data.canvases import digit_canvases
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.huggingface import to_pixels
 from keras_vit.data.image_files import image_files
@@ -84,11 +84,6 @@ def load_segmentation(name: str, ignore: int = 255) -> ImageDataset:
     """
     path = pathlib.Path(name).expanduser()
     if name == "digits":
-        if ignore != IGNORE:
-            raise ValueError(
-                f"Pixels without a class of 'digits' have the value {IGNORE}. "
-                f"Received: ignore={ignore}"
-            )
         return digit_canvases()
     if path.is_dir():
         return _from_folder(path, ignore)

@@ -61,13 +61,13 @@ def parse_image_size(
         height, width = (
             2 * [int(n) for n in sides] if len(sides) == 1 else map(int, sides)
         )
-        if min(height, width) < 1:
-            raise ValueError
     except ValueError:
+        height = width = 0
+    if min(height, width) < 1:
         raise ValueError(
             f"{name} must be 1 or more, such as 64, or height x width, such as "
             f"64x48. Received: {value}"
-        ) from None
+        )
     return height if height == width else (height, width)
 
 

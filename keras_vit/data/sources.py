@@ -7,7 +7,7 @@ from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.digits import digits
 from keras_vit.data.folders import image_folder
 from keras_vit.data.splits import parse_holdout
-from keras_vit.data.tfds import from_tfds, unknown_dataset_error
+from keras_vit.data.tfds import from_tfds
 
 
 def load_dataset(
@@ -64,8 +64,6 @@ def load_dataset(
     if name == "digits":
         return digits(holdout)
     if path.suffix.lower() == ".csv":
-        if not has_files:
-            raise unknown_dataset_error(name)
         return from_csv(path, holdout=holdout, skip_bad_images=skip_bad_images)
     if has_files:
         return image_folder(name, holdout, skip_bad_images)

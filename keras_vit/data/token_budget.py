@@ -133,8 +133,6 @@ def pack_images(
     """
     p, q = checks.positive_pair("patch_size", patch_size)
     shapes = [np.shape(image) for image in images]
-    if not shapes:
-        raise ValueError("`images` must have one image or more. Received: none")
     counts = [math.prod(shape[:2]) // (p * q) for shape in shapes]
     length = max(counts) if length is None else length
     for shape, count in zip(shapes, counts, strict=True):

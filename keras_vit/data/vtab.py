@@ -9,6 +9,7 @@ from keras_vit.data._decode import import_tensorflow, tf
 from keras_vit.data._pipeline import ImageSource, shuffled_table
 from keras_vit.data.dataset import ImageDataset, PipelineOptions
 from keras_vit.data.tfds import download, evaluation_stream, open_builder, read_examples
+from keras_vit.utils import checks
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import Dataset, Tensor
 
@@ -166,11 +167,7 @@ def load_vtab(name: str, validate: bool = False) -> ImageDataset:
             how.
         ImportError: if a package is missing.
     """
-    if name not in VTAB_TASKS:
-        raise ValueError(
-            f"There is no VTAB task {name!r}. There are: {', '.join(VTAB_TASKS)}."
-        )
-    task = VTAB_TASKS[name]
+    task = VTAB_TASKS[checks.one_of("name", name, tuple(VTAB_TASKS))]
     import_tensorflow()  # without its GPU, before TFDS uses it
     tfds = require("tensorflow_datasets")
     builder = open_builder(tfds, task.tfds)

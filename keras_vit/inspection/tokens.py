@@ -60,8 +60,7 @@ def token_layout(
             size and `image_size` is None.
     """
     embedding = find_layer(model, PatchEmbedding)
-    if embedding is None:
-        raise _missing_layer(model, "has no patches", PatchEmbedding)
+    _check_has(embedding, model, "has no patches", PatchEmbedding)
     shape = model.inputs[0].shape
     image_size = tuple(image_size or shape[1:3])
     if None in image_size:
@@ -114,16 +113,20 @@ def find_blocks(
 ) -> list[TransformerBlock]:
     """Returns the encoder blocks of these indices, or all, in order."""
     blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]
-    if not blocks:
-        raise _missing_layer(model, "has no attention", TransformerBlock)
+    _check_has(blocks, model, "has no attention", TransformerBlock)
     if layers is None:
         return blocks
     indices = [layers] if isinstance(layers, (int, np.integer)) else layers
     return [blocks[index] for index in indices]
 
 
-def _missing_layer(model: keras.Model, problem: str, layer_class: type) -> ValueError:
-    """Returns an error that names a model in the model that has the layer."""
+def _check_has(
+    found: object, model: keras.Model, problem: str, layer_class: type
+) -> None:
+    """Raises a `ValueError` if a layer was not found in a model, which names the
+    model inside that has it."""
+    if found:
+        return
     nested = [
         layer.name
         for layer in model.layers
@@ -133,7 +136,7 @@ def _missing_layer(model: keras.Model, problem: str, layer_class: type) -> Value
     hint = "It has no layer of this class."
     if nested:
         hint = f"A model inside it has: pass model.get_layer({nested[0]!r})."
-    return ValueError(
+    raise ValueError(
         f"The model {model.name!r} {problem}: {layer_class.__name__} is missing. {hint}"
     )
 

@@ -32,6 +32,17 @@ class _LearnedPositions(Layer):
     table_names: tuple[str, ...]
     built_grid: Any
 
+    def check_grid(self, grid_shape: Shape | None, learns: bool = True) -> None:
+        """Raises a `ValueError` if the grid is not known: as a whole or, for tables
+        that the layer `learns`, one of its sides."""
+        if not self.built_grid or (learns and None in self.built_grid):
+            raise ValueError(
+                f"{type(self).__name__} does not know the rows and columns of the "
+                "patches: give `grid_size=(rows, columns)`, or call the layer with a "
+                f"`grid` whose size is known. Received: grid_size=None, grid "
+                f"shape {grid_shape}"
+            )
+
     def embedding_variables(self) -> dict[str, keras.Variable]:
         """Returns a dict of the names of the learned variables to them."""
         tables = {name: getattr(self, name) for name in self.table_names}
@@ -160,13 +171,7 @@ class AddPositionEmbs(_LearnedPositions):
         if self.kind == "none":
             return
         learns = self.kind != "sincos2d"
-        if not self.built_grid or (learns and None in self.built_grid):
-            raise ValueError(
-                "AddPositionEmbs does not know the rows and columns of the patches: "
-                "give `grid_size=(rows, columns)`, or call the layer with a "
-                f"`grid` whose size is known. Received: grid_size=None, grid "
-                f"shape {grid_shape}"
-            )
+        self.check_grid(grid_shape, learns)
         if not learns:
             return
         rows, columns = self.built_grid
@@ -422,12 +427,7 @@ class RelativePositionEmbs(_LearnedPositions):
 
     def build(self, grid_shape: Shape) -> None:
         self.built_grid = self.grid_size or tuple(grid_shape[1:3])
-        if None in self.built_grid:
-            raise ValueError(
-                "RelativePositionEmbs does not know how many offsets to learn: "
-                "give `grid_size=(rows, columns)`, or call the layer with a "
-                f"grid whose size is known. Received: shape {grid_shape}"
-            )
+        self.check_grid(grid_shape)
         rows, columns = self.built_grid
         # No autocast: resampling is computed in the variable's precision.
         self.offsets = self.add_weight(

@@ -109,14 +109,8 @@ class MaskedImageModeling(MaskedModel):
     def _find_patches_per_unit(self) -> tuple[int, int]:
         """Returns the size of a mask unit, `(rows, columns)` in patches."""
         patch, grid = self.stages.patch_size, self.stages.grid_size
-        if self.mask_patch_size is None:
+        if self.mask_patch_size is None or self.masking == "block":
             return (1, 1)
-        if self.masking == "block":
-            raise ValueError(
-                "`mask_patch_size` must be None with `masking='block'`: it is "
-                "the unit of random masks. Received: "
-                f"mask_patch_size={self.mask_patch_size}"
-            )
         size = checks.positive_pair("mask_patch_size", self.mask_patch_size)
         units = tuple(s // p for s, p in zip(size, patch, strict=True))
         sizes = zip(size, patch, grid, units, strict=True)

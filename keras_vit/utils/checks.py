@@ -22,20 +22,12 @@ def boolean(name: str, value: object) -> bool:
 
 def positive_int(name: str, value: Any) -> int:
     """Checks that a value is an integer above 0."""
-    if not _is_int(value) or value <= 0:
-        raise ValueError(
-            f"`{name}` must be a positive integer. Received: {name}={value!r}"
-        )
-    return int(value)
+    return _integer(name, value, 1, "a positive integer")
 
 
 def non_negative_int(name: str, value: Any) -> int:
     """Checks that a value is an integer of 0 or more."""
-    if not _is_int(value) or value < 0:
-        raise ValueError(
-            f"`{name}` must be an integer, 0 or more. Received: {name}={value!r}"
-        )
-    return int(value)
+    return _integer(name, value, 0, "an integer, 0 or more")
 
 
 def positive_pair(name: str, value: Any) -> tuple[int, int]:
@@ -101,6 +93,12 @@ def check_rank(layer: object, shape: Shape, axes: str) -> None:
             f"{type(layer).__name__} takes a tensor of {rank} axes, {axes}. "
             f"Received: shape {tuple(shape)}"
         )
+
+
+def _integer(name: str, value: Any, least: int, expected: str) -> int:
+    if not _is_int(value) or value < least:
+        raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}")
+    return int(value)
 
 
 def _is_int(value: Any) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_vit import downloads
 from keras_vit.downloads import Source
+from keras_vit.utils import checks
 from keras_vit.utils.types import Config
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.formats import RESNET_CONSTANTS
@@ -150,11 +151,8 @@ def list_weights(
 
     >>> keras_vit.list_weights("ViTH14")
     """
-    if model is not None and not tags_of(model):
-        models = dict.fromkeys(name for name, _ in RELEASED)
-        raise ValueError(
-            f"There are weights for {', '.join(models)}. Received: model={model!r}"
-        )
+    models = dict.fromkeys(name for name, _ in RELEASED)
+    checks.one_of("model", model, (None, *models))
     rows = [("model", "weights", "pixels", "classes", "mode", "from", "here")]
     for (variant, tag), released in RELEASED.items():
         if model not in (None, variant):

@@ -80,7 +80,6 @@ REFUSED = {
         "--scale 0.5": "--scale must be 1 or more",
         "--model compact-bit": "Transformer blocks",
         "--blocks 0 4": "Received: 0, 4",
-        "--dataset digits --ignore-value 7": "Received: ignore=7",
     },
     "detect": {
         "--protocol vit_jax": "--protocol is for other programs",

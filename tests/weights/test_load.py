@@ -275,8 +275,6 @@ class TestStrict:
             ({"num_layers": 2}, "no place for:\n  Transf"),
             ({"num_layers": 4}, "missing from the file"),
             ({"hidden_size": 192}, r"\(48,\) in the file, \(192,\)"),
-            ({"weights": 5}, "by its path. Received.*Save"),
-            ({"weights": {}}, "by its path. Received.*Save"),
         ],
     )
     def test_arguments_of_another_model_raise(self, arguments, message):
@@ -301,7 +299,7 @@ class TestStrict:
             if not key.endswith("fc2.bias"):
                 arrays[key] = arrays[key].take(range(8), axis)
         path = edited(arrays, tmp_path)
-        with pytest.raises(ValueError, match=r"\(8,\) and \(96,\); pass"):
+        with pytest.raises(ValueError, match=r"fc1.bias: \(8,\) in the file, \(96,\)"):
             keras_vit.converters.load(path, num_heads=3)
         model = keras_vit.converters.load(
             path, num_heads=3, include_top=False, pooling=None

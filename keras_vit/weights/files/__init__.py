@@ -13,5 +13,6 @@ from keras_vit.weights.files.modes import stored_mode as stored_mode
 from keras_vit.weights.files.paths import SUFFIXES as SUFFIXES
 from keras_vit.weights.files.paths import atomic_write as atomic_write
 from keras_vit.weights.files.paths import check_new as check_new
+from keras_vit.weights.files.paths import check_new_files as check_new_files
 from keras_vit.weights.files.paths import locate as locate
 from keras_vit.weights.files.progress import track as track

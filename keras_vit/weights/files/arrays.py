@@ -80,11 +80,6 @@ def write(
     """Writes arrays to a file of the type that its suffix names, completely or
     not at all."""
     path = pathlib.Path(path).expanduser()
-    if path.name not in PRESET_FILES and path.suffix not in SUFFIXES:
-        raise ValueError(
-            f"The file's name must end in {', '.join(SUFFIXES)}. Received: "
-            f"{str(path)!r}"
-        )
     writer = hdf5.write_layers
     if path.name not in PRESET_FILES:
         writer = FILE_TYPES[path.suffix][1]

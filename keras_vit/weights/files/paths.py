@@ -5,7 +5,7 @@ import os
 import pathlib
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from keras_vit.downloads import fetch_if_remote
 from keras_vit.utils.types import StrPath
@@ -24,11 +24,6 @@ def locate(path: StrPath) -> pathlib.Path:
 
 def existing_path(path: StrPath) -> pathlib.Path:
     """Returns the path of an existing file or folder."""
-    if not isinstance(path, (str, os.PathLike)):
-        raise ValueError(
-            f"A checkpoint is given by its path. Received: {path!r}. Save a "
-            "model that you have in Python first, such as by model.save."
-        )
     path = pathlib.Path(path).expanduser()
     if not path.exists():
         by_name = (
@@ -47,6 +42,18 @@ def existing_path(path: StrPath) -> pathlib.Path:
     if not (path.is_file() or path.is_dir()):
         raise ValueError(f"{str(path)!r} is no file, but a pipe or a device.")
     return path
+
+
+def check_new_files(
+    folder: pathlib.Path, names: Iterable[str], overwrite: bool
+) -> None:
+    """Raises a `FileExistsError` if a folder has one of the files already."""
+    existing = [name for name in names if (folder / name).exists()]
+    if existing and not overwrite:
+        raise FileExistsError(
+            f"{str(folder)!r} already has {', '.join(existing)}. Choose "
+            "another folder, or pass `overwrite=True`."
+        )
 
 
 def check_new(path: pathlib.Path, overwrite: bool) -> None:

@@ -25,7 +25,7 @@ from keras_vit.weights.formats.format import (
     Values,
     block_layers,
     image_size,
-    mismatches,
+    refuse_others,
 )
 from keras_vit.weights.weight_map import TORCH, Layers, WeightMap
 
@@ -206,8 +206,7 @@ def build_eva(arguments: Config) -> Any:
     from torch.nn import LayerNorm
 
     a = arguments
-    if found := mismatches(a, timm_values(a)):
-        raise ReferenceUnavailable(f"timm builds no model of {found[0]}")
+    refuse_others("timm", a, timm_values(a))
     return Eva(
         img_size=image_size(a),
         patch_size=a["patch_size"],

@@ -12,7 +12,13 @@ from keras_vit.utils.scaling import Mode
 from keras_vit.utils.types import Array, Config, StrPath, Tensor
 from keras_vit.utils.warnings import warn
 from keras_vit.weights import infer
-from keras_vit.weights.files import atomic_write, read, read_config, write
+from keras_vit.weights.files import (
+    atomic_write,
+    check_new_files,
+    read,
+    read_config,
+    write,
+)
 from keras_vit.weights.infer import POSITION_PREFIXES
 from keras_vit.weights.weight_map import Layer, Layers, Names, WeightMap
 
@@ -257,6 +263,12 @@ def mismatches(arguments: Config, values: Values) -> list[str]:
     ]
 
 
+def refuse_others(library: str, arguments: Config, values: Values) -> None:
+    """Raises an error if a library builds no model with these arguments."""
+    if found := mismatches(arguments, values):
+        raise ReferenceUnavailable(f"{library} builds no model of {found[0]}")
+
+
 def read_folder(
     path: StrPath, model_type: str, empty: str
 ) -> tuple[dict[str, Array], Config]:
@@ -285,12 +297,7 @@ def write_folder(
     """Writes files of arrays and of JSON to a folder, and removes those of
     `names` that it replaces; a `FileExistsError` is raised before."""
     others = set(names) - files.keys() - configs.keys()
-    existing = [x for x in (*files, *configs, *others) if (folder / x).exists()]
-    if existing and not overwrite:
-        raise FileExistsError(
-            f"{str(folder)!r} already has {', '.join(existing)}. Choose "
-            "another folder, or pass `overwrite=True`."
-        )
+    check_new_files(folder, (*files, *configs, *others), overwrite)
     folder.mkdir(parents=True, exist_ok=True)
     for name, part in files.items():
         write(part, folder / name, overwrite, dtype)

@@ -23,8 +23,8 @@ from keras_vit.weights.formats.format import (
     block_layers,
     image_size,
     load_state_dict,
-    mismatches,
     pair,
+    refuse_others,
     resnet_layers,
 )
 from keras_vit.weights.weight_map import TORCH, Layers, WeightMap
@@ -179,13 +179,6 @@ _ONLY = {
 }
 
 
-def _refuse_others(arguments: Config, values: Values) -> None:
-    """Raises an error if timm builds no model with these arguments."""
-    found = mismatches(arguments, values)
-    if found:
-        raise ReferenceUnavailable(f"timm builds no model of {found[0]}")
-
-
 def model_arguments(arguments: Config) -> Config:
     """Returns the arguments of timm's `VisionTransformer` that JSON can hold.
 
@@ -193,7 +186,8 @@ def model_arguments(arguments: Config) -> Config:
     """
     a = arguments
     prefixes = ("all", "none") if a["num_registers"] else POSITION_PREFIXES
-    _refuse_others(
+    refuse_others(
+        "timm",
         a,
         {"patch_bias": (not a["pre_norm"],), "position_prefix": prefixes},
     )
@@ -240,7 +234,8 @@ def hub_config(
     if "resnet_layers" in a:
         raise ReferenceUnavailable("its config.json cannot describe a ResNet")
     others = {a["activation"]} - {"swiglu"}
-    _refuse_others(
+    refuse_others(
+        "timm",
         a,
         {
             "position_embedding": ("learned",),

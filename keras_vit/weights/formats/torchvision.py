@@ -8,12 +8,11 @@ from keras_vit.weights.formats.format import (
     Checkpoint,
     Format,
     Reference,
-    ReferenceUnavailable,
     Values,
     block_layers,
     image_size,
     load_state_dict,
-    mismatches,
+    refuse_others,
     square,
 )
 from keras_vit.weights.weight_map import TORCH, WeightMap, rename_keys
@@ -72,8 +71,7 @@ class Torchvision(Format):
 
         a = arguments
         values = {"channels": (3,), "activation": ("gelu", "gelu_tanh")}
-        if found := mismatches(a, {**values, **square(a)}):
-            raise ReferenceUnavailable(f"torchvision has no {found[0]}")
+        refuse_others("torchvision", a, {**values, **square(a)})
         model = VisionTransformer(
             image_size=image_size(a)[0],
             patch_size=a["patch_size"][0],
