@@ -166,7 +166,10 @@ class Report:
             if getattr(positions, "kind", "none") not in ("none", "sincos2d"):
                 grid = " × ".join(map(str, positions.built_grid))
                 yield "Learned positions", f"for {grid} patches"
-        yield from dataclasses.asdict(config_of(model)).items()
+        try:
+            yield from dataclasses.asdict(config_of(model)).items()
+        except ValueError as error:  # of blocks that differ
+            yield "Config", error
 
     def _predictions(self) -> None:
         """Adds the top classes of the images."""

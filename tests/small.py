@@ -79,6 +79,13 @@ def tiny(**options):
     return keras_vit.VisionTransformer(**{**sizes, **options})
 
 
+def last_differs(*args, name, **kwargs):
+    """A `block` whose last of three has another activation and epsilon."""
+    if name == "block_2":
+        kwargs |= {"activation": "relu", "norm_epsilon": 1e-2}
+    return keras_vit.layers.TransformerBlock(*args, name=name, **kwargs)
+
+
 def hybrid(**options):
     sizes = {"input_shape": (16, 24, 3), "classes": 4, **TINY, **RESNET}
     sizes |= {"patch_size": 1, "num_layers": 1}

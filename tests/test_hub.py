@@ -16,7 +16,7 @@ from keras_vit.evaluation.classifiers import class_names
 from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit_programs import convert
 from keras_vit_programs.building import build_model
-from tests.small import randomize
+from tests.small import last_differs, randomize
 
 SIZES = {
     "input_shape": (32, 32, 3),
@@ -107,6 +107,10 @@ def test_libraries_without_the_model_are_left_out(tmp_path):
     run = make_run(tmp_path / "other", position_embedding="sincos2d")
     missing = hub.save(run, tmp_path / "sincos")
     assert "position_embedding='sincos2d'" in missing["timm"]
+
+    run = make_run(tmp_path / "unlike", block=last_differs, num_layers=3)
+    missing = hub.save(run, tmp_path / "blocks")
+    assert all("block_2 differs" in missing[x] for x in ("timm", "transformers"))
 
 
 @pytest.mark.backends("torch")

@@ -27,7 +27,8 @@ def config_of(model: keras.Model) -> ViTConfig | ResNetConfig:
         `ResNetConfig` of a BiT.
 
     Raises:
-        ValueError: if the model was not made by this package.
+        ValueError: if the model was not made by this package, or if its blocks
+            differ, which no config can say.
 
     Example:
 
@@ -39,8 +40,14 @@ def config_of(model: keras.Model) -> ViTConfig | ResNetConfig:
     arguments, built = describe(model)
     arguments["pooling"] = built["pooling"]
     if "block" in arguments:
-        encoder = getattr(model, "encoder", model)
-        arguments["block"] = type(encoder.get_layer("block_0"))
+        block = type(getattr(model, "encoder", model).get_layer("block_0"))
+        if arguments["block"] != keras.saving.get_registered_name(block):
+            raise ValueError(
+                f"The model {model.name!r} has no config: {arguments['block']}. "
+                "A config is that of equal blocks; `keras.models.clone_model` and "
+                ".keras files copy a model of any."
+            )
+        arguments["block"] = block
     return config_from(arguments)
 
 
@@ -51,14 +58,13 @@ def describe(model: keras.Model) -> tuple[Config, Config]:
     layers = {layer.name: layer for layer in encoder.layers}
     configs = {name: layer.get_config() for name, layer in layers.items()}
     positions = next(filter(is_position_layer, layers), None)
-    block = layers.get("block_0")
     shapes = {path: v.shape for path, v in variables_of(model).items()}
     try:
         arguments, built = arguments_from_layer_configs(
             configs,
             shapes,
             getattr(layers.get(positions), "built_grid", None),
-            block and keras.saving.get_registered_name(type(block)),
+            {x: keras.saving.get_registered_name(type(y)) for x, y in layers.items()},
         )
     except (ValueError, KeyError) as error:
         raise ValueError(

@@ -595,9 +595,9 @@ def _block_class(config: ViTConfig) -> Callable[..., TransformerBlock]:
     block = TransformerBlock if config.block is None else config.block
     if isinstance(block, str):
         raise ValueError(
-            f"The blocks of the saved model are of the class {block!r}, which "
-            "the file does not contain. Pass the class, or the function that "
-            "made them, as `block`."
+            "The blocks of the saved model are of a class of their own or differ: "
+            f"{block!r}, which cannot be built from the file. Pass the class, or "
+            "the function that made them, as `block`."
         )
     return block
 

@@ -27,6 +27,7 @@ _REGISTERS = "embeddings.register_tokens"
 _NO_OBJECT = ("no_object_weight", 0.1)
 # What every encoder of transformers' EoMT has.
 _ENCODER = {
+    "block": None,
     "class_token": True,
     "position_embedding": "learned",
     "position_placement": "stem",

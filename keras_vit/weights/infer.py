@@ -479,6 +479,14 @@ _OF_BLOCKS = (
     *("activation", "norm_epsilon", "layer_scale"),
     *("dropout", "attention_dropout", "remat"),
 )
+# Options in which blocks of one model may differ: outputs without training do
+# not depend on them.
+_OF_ONE_BLOCK = frozenset(
+    (
+        *("name", "trainable", "dtype", "drop_path", "remat", "kernel_regularizer"),
+        *("sublayer_trainable", "sublayer_quantization"),
+    )
+)
 
 
 def arguments_of(file: KerasFile) -> tuple[Config, Config]:
@@ -512,7 +520,7 @@ def arguments_of(file: KerasFile) -> tuple[Config, Config]:
             {name: layer["config"] for name, layer in file.layers.items()},
             shapes,
             file.grid,
-            file.layers.get("block_0", {}).get("registered_name"),
+            {name: layer.get("registered_name") for name, layer in file.layers.items()},
         )
         config = file.config["config"]
         if "encoder" not in config:
@@ -529,15 +537,16 @@ def arguments_of(file: KerasFile) -> tuple[Config, Config]:
 def arguments_from_layer_configs(
     configs: dict[str, Config],
     shapes: Shapes,
-    grid: Grid = None,
-    block: str | None = None,
+    grid: Grid,
+    classes: dict[str, str | None],
 ) -> tuple[Config, Config]:
     """Returns `(arguments, built)` of a model, as `arguments_of`.
 
-    `grid` is that of learned position embeddings, and `block` the registered
-    name of the class of the blocks, which is an argument of the model unless it
-    is `TransformerBlock`. Configs of another model raise a ValueError, KeyError
-    or another error of a lookup.
+    `grid` is that of learned position embeddings, and `classes` the registered
+    names of the classes of the layers. The argument `block` is that of the
+    blocks unless it is `TransformerBlock`, or says how the blocks differ, so
+    that nothing takes them all for the first. Configs of another model raise a
+    ValueError, KeyError or another error of a lookup.
     """
     arguments, kind = infer_architecture(shapes, grid), family(shapes)
     pooling = configs.get("pooling")
@@ -565,11 +574,14 @@ def arguments_from_layer_configs(
         }
     if kind == "bit":
         return arguments, built | {"pooling": "gap" if pooling else None}
+    blocks = [f"block_{i}" for i in range(arguments["num_layers"])]
+    differences = (_difference(name, configs, classes) for name in blocks)
+    block = next(filter(None, differences), classes["block_0"])
     if block != "keras_vit>TransformerBlock":
         arguments["block"] = block
     layer = next(filter(is_position_layer, configs), "position_embedding")
     positions, first = configs[layer], configs["block_0"]
-    last = configs[f"block_{arguments['num_layers'] - 1}"]
+    last = configs[blocks[-1]]
     # Layers of relative and rotary positions have no `kind`.
     embedding = positions.get("kind", arguments["position_embedding"])
     arguments |= {
@@ -601,6 +613,16 @@ def arguments_from_layer_configs(
         }
         arguments["position_prefix"] = counts[positions["num_prefix_tokens"]]
     return arguments, built
+
+
+def _difference(
+    name: str, configs: dict[str, Config], classes: dict[str, str | None]
+) -> str:
+    """Returns in what a block differs from the first; "" for nothing."""
+    first, other = ({**configs[x], "class": classes[x]} for x in ("block_0", name))
+    keys = (first.keys() | other.keys()) - _OF_ONE_BLOCK
+    found = ", ".join(sorted(x for x in keys if first.get(x) != other.get(x)))
+    return f"{name} differs from block_0 in {found}" if found else ""
 
 
 def pretraining_options(config: Config) -> Config:

@@ -245,16 +245,10 @@ def with_regularizer(*args, **kwargs):
     return keras_vit.layers.TransformerBlock(*args, kernel_regularizer="l2", **kwargs)
 
 
-def with_two_activations(*args, name, **kwargs):
-    kwargs["activation"] = "relu" if name == "block_1" else "gelu"
-    return keras_vit.layers.TransformerBlock(*args, name=name, **kwargs)
-
-
 @pytest.mark.parametrize(
     "arguments, policy, message",
     [
         ({"block": with_regularizer}, "float32", "kernel_regularizer 'L2'"),
-        ({"block": with_two_activations}, "float32", "activation 'relu'"),
         ({}, "mixed_bfloat16", "dtype 'mixed_bfloat16'"),
         (
             {"classifier_activation": keras.layers.LeakyReLU()},

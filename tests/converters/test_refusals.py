@@ -4,7 +4,7 @@ import pytest
 
 from keras_vit.converters import save
 from keras_vit.weights.formats import FORMATS
-from tests.small import tiny
+from tests.small import last_differs, tiny
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -79,6 +79,7 @@ CASES = [
         (("keras_hub",), {"activation": "gelu", **options}, words)
         for options, words in KERAS_HUB
     ),
+    (EVERY, {"block": last_differs, "num_layers": 3}, "block='block_2 differs"),
     (PLAIN, ROPE, "position_embedding='rope'"),
     (("timm",), ROPE, "key_bias=True"),
     (GATED, ROPE, "activation='gelu'"),
