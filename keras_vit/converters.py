@@ -36,12 +36,13 @@ def load(
     variant of GELU, the resampling of positions) follow from the layout.
 
     Args:
-        path: String or path: an .npz, .safetensors, .pth, .pt or .bin file,
-            the .index.json of a sharded one, a Hugging Face folder, the folder
-            of a keras-hub preset, or a .keras or .weights.h5 file of a model of
-            this package. A .keras file without overrides is loaded by Keras, as
-            it was saved. Also a URL (https://, hf://), or a `Checkpoint` from
-            `open_checkpoint`.
+        path: String or path: an .npz, .safetensors or PyTorch file of any ending
+            (.pth, .pt, .bin, .ckpt), also a training program's, of which the
+            model is read; the .index.json of a sharded one, a Hugging Face
+            folder, the folder of a keras-hub preset, or a .keras or .weights.h5
+            file of a model of this package. A .keras file without overrides is
+            loaded by Keras, as it was saved. Also a URL (https://, hf://), or a
+            `Checkpoint` from `open_checkpoint`.
         layout: String. Layout of the checkpoint, which is the way in which a
             code base names its arrays: `"vit_jax"`, `"big_vision"`, `"timm"`,
             `"huggingface"`, `"torchvision"`, `"dinov2"`, `"dinov3"`, `"mae"`,

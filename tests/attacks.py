@@ -219,6 +219,18 @@ FILES = {  # name, ending: bytes and what the error says
         pth(call("os.system", text("touch trap"))),
         RUN + "os.system",
     ),
+    ("devices", ".pth"): (
+        pth(call("torch.distributed._shard.sharded_tensor.api.ShardedTensor")),
+        "was trained on several devices. Give .*teacher_checkpoint.pth",
+    ),
+    ("circle", ".pth"): (  # a dict that contains itself
+        archive(("a/data.pkl", b"}q\x00" + text("cls") + b"h\x00s.")),
+        "holds no arrays",
+    ),
+    ("long keys", ".pth"): (
+        pth(b"}" + text("b" * 900) + b"K\x01s", text("a" * 900)),
+        "a key of more than 1,000 characters",
+    ),
     ("old command", ".bin"): (
         call("os.system", text("touch trap")) + b".",
         RUN + "os.system",
@@ -233,7 +245,7 @@ FILES = {  # name, ending: bytes and what the error says
         "data/0",
     ),
     ("text", ".pth"): (pth(text("a")), "cls: str, not a tensor"),
-    ("key", ".pth"): (pth(rebuilt(), b"K\x03"), "3: a key"),
+    ("key", ".pth"): (pth(rebuilt(), b"K\x03"), "<int>: int, not a tensor"),
     ("length", ".pth"): (  # which would allocate 2**62 bytes
         b"\x80\x04\x8e" + struct.pack("<Q", 2**62) + b"x.",
         "PyTorch file of plain weights",

@@ -20,7 +20,7 @@ KEYS = {
     "a.safetensors": FLAX,
     "a.pth": FLAX,
     "a.safetensors.index.json": FLAX,
-    "folder": ("vit.layernorm.weight", "surprise.weight"),
+    "folder": ("vit.layernorm.weight", "vit.surprise.weight"),
     "a.weights.h5": H5,
     "a.keras": H5,
 }

@@ -7,7 +7,6 @@ import keras_vit
 from keras_vit import pretraining
 from keras_vit.converters import open_checkpoint
 from keras_vit.weights.files import read
-from keras_vit.weights.formats import FORMATS
 from keras_vit_programs import convert as _cli
 from tests import golden_data
 from tests.harness import numpy
@@ -61,8 +60,7 @@ def test_keras_file_round_trip(case, tmp_path):
     assert checkpoint.arguments()["pretraining"] == kind
     target = tmp_path / ("back" + golden_data.weights_path(case).suffix)
     _cli.convert(middle, target, to=f"{layout}:{variant}")
-    arrays = FORMATS[layout].normalize(golden_data.arrays(case))
-    golden_data.assert_same(read(target), arrays)
+    golden_data.assert_same(read(target), golden_data.normalized(case))
 
 
 @pytest.mark.backends("torch")
@@ -75,7 +73,7 @@ def test_layout_round_trip(case, to, tmp_path):
     there, back = tmp_path / "there", tmp_path / "back.pth"
     _cli.convert(golden_data.load_path(case), there, to=to, settings=given)
     _cli.convert(there, back, to=layout)
-    golden_data.assert_same(read(back), golden_data.arrays(case))
+    golden_data.assert_same(read(back), golden_data.normalized(case))
 
 
 @pytest.mark.backends("torch")

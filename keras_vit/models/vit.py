@@ -808,6 +808,8 @@ def _keeps_head(
             'the first patch instead (big_vision\'s `pool_type="0"`). Give '
             '`pooling="gap"` if the mean is right, or `pooling="first_patch"`.'
         )
-    if pooling is None or checkpoint.layout in ("timm", "mae", "open_clip"):
+    if pooling is None or checkpoint.outer_head:
+        return True
+    if checkpoint.layout in ("timm", "mae", "open_clip"):
         return True
     return pooling == inferred["pooling"] or (is_ambiguous and pooling == "first_patch")

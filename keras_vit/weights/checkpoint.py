@@ -4,23 +4,23 @@ import functools
 import pathlib
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from keras_vit.config import ResNetConfig, ViTConfig, config_from, stride
 from keras_vit.utils.scaling import Mode, as_mode, fits
 from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
 from keras_vit.weights import formats, infer
+from keras_vit.weights.detect import Match, find_model
 from keras_vit.weights.files import (
     ADAPTER_FILES,
-    check_arrays,
     class_names_of,
     locate,
-    read,
     read_config,
     stored_mode,
     weights_file,
 )
 from keras_vit.weights.files.keras import is_keras, read_keras
-from keras_vit.weights.formats import unsupported
 from keras_vit.weights.peft import read_merged
 from keras_vit.weights.weight_map import WeightMap, from_checkpoint
 
@@ -48,6 +48,10 @@ class Checkpoint:
             describe its architecture, such as `input_shape`.
         file_keys: Dict of keys of `weight_map` to the keys of the file, which
             differ in files of older versions of the code base.
+        own_keys: Dict of the keys that the code base gives its arrays to the
+            keys of the file, which differ if a program wraps the model.
+        outer_head: Boolean. Whether the head is a layer beside an encoder, so
+            that its pooling is not known.
         released_mode: String. The `mode` of `preprocess_input` in the table of
             released weights; None for other files.
         saved: Dict in the config.json of a .keras file.
@@ -61,6 +65,8 @@ class Checkpoint:
     stored: Config
     build_arguments: Config = field(default_factory=dict)
     file_keys: dict[str, str] = field(default_factory=dict)
+    own_keys: dict[str, str] = field(default_factory=dict)
+    outer_head: bool = False
     released_mode: Mode | None = None
     saved: Config = field(default_factory=dict)
     layers: dict[str, Config] = field(default_factory=dict)
@@ -338,20 +344,14 @@ def open_checkpoint(
         )
     if is_keras(path):
         return _open_keras(path, layout, finite, decoder)
+    arrays = None
     if is_adapter:
         path, arrays = read_merged(weights_file(path), base, layout)
-    else:
-        arrays = read(path, finite=False)
+    match, left_out = find_model(path, layout, finite, arrays)
+    code_base, weight_map, normalized, keys, *_ = match
     try:
-        try:
-            found = formats.detect_layout(arrays, layout)
-        except ValueError as error:
-            name = unsupported.family(arrays, read_config(path))
-            raise ValueError(unsupported.refusal(name) if name else error) from error
-        code_base, weight_map, normalized, keys = found
-        left_out = code_base.left_out(arrays)
         config = formats.find_config(code_base, path)
-        stored = code_base.read_keys(arrays)
+        stored = code_base.read_keys(match.own_keys)
         stored |= code_base.read_config(config) if config else {}
         heads = infer.infer_num_heads(
             normalized,
@@ -375,19 +375,50 @@ def open_checkpoint(
     except ValueError as error:
         wanted = f" the layout {layout!r}" if layout else " a known layout"
         raise ValueError(f"{str(path)!r} cannot be read as{wanted}. {error}") from error
-    kept = {key: a for key, a in arrays.items() if key not in left_out}
-    check_arrays(path, kept, finite=finite, empty=kept)
-    if left_out:
-        warn(
-            f"{str(path)!r} holds {len(left_out)} arrays that are no part of "
-            f"the image model, which are left out: {', '.join(left_out[:3])}"
-            + (" ..." if len(left_out) > 3 else "")
-        )
+    _warn_of(match, left_out, weights, path)
+    for head in ("head", "distillation_head"):
+        kernel = weights.get(f"{head}/kernel")
+        if kernel is not None and kernel.ndim == 2:
+            weights.setdefault(f"{head}/bias", np.zeros_like(kernel[0]))
     activation = stored.pop("classifier_activation", None)
     built = {"classifier_activation": activation} if activation else {}
     return Checkpoint(
-        str(path), code_base.name, weight_map, weights, stored, built, keys
+        str(path),
+        code_base.name,
+        weight_map,
+        weights,
+        stored,
+        built,
+        keys,
+        {key: x for key, x in match.own_keys.items() if x not in match.left_out},
+        match.outer_head is not None,
     )
+
+
+def _warn_of(
+    match: Match, left_out: list[str], weights: dict[str, Array], path: StrPath
+) -> None:
+    """Warns of what is left out of a file, and of what is assumed of its head."""
+    if left_out:
+        listed = match.modules(left_out)
+        more = [f"and {len(listed) - 8} more"] if len(listed) > 8 else []
+        where = f" in {match.prefix[:-1]!r}" if match.prefix else ""
+        warn(
+            f"{str(path)!r} holds {len(left_out)} arrays that are no part of "
+            f"the image model{where}, which are left out: "
+            + ", ".join(listed[:8] + more)
+        )
+    if match.outer_head:
+        warn(
+            f"The head of {str(path)!r} is taken to be {match.outer_head!r}, which "
+            "reads what the encoder returns. Give `pooling` if it reads something "
+            "else, or `include_top=False` to leave it out."
+        )
+    if "head/kernel" in weights and "head/bias" not in weights:
+        warn(
+            f"The head of {str(path)!r} has no bias. The model has one of zeros, "
+            "and files that it is written to, too."
+        )
 
 
 def _open_keras(

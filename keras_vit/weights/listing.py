@@ -2,9 +2,10 @@
 
 from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
-from keras_vit.weights.files import locate, read, read_config
+from keras_vit.weights.detect import find_model
+from keras_vit.weights.files import locate, read, read_all, read_config
 from keras_vit.weights.files.keras import is_keras
-from keras_vit.weights.formats import detect_layout, is_config_of
+from keras_vit.weights.formats import is_config_of
 
 
 def report(
@@ -18,17 +19,17 @@ def report(
     arguments, ambiguities = dict(arguments or {}), []
     path, name = locate(path), "none, a file of Keras's"
     if not is_keras(path):
-        arrays = read(path, finite=False)
         try:
-            match = detect_layout(arrays, layout)
+            match, _ = find_model(path, layout, finite=False)
         except ValueError as error:
+            arrays = read(path, finite=False)
             if layout is not None:
                 raise
             return "\n".join(
                 ["layout          unknown", str(error), *_key_table(arrays)]
             )
-        variant = match.weight_map.variant
-        name = ":".join(filter(None, (match.code_base.name, variant)))
+        name, (arrays, _) = match.name, read_all(path)
+        arrays = {key: arrays[key] for key in match.own_keys.values()}
     num_heads = arguments.get("num_heads")
     try:
         checkpoint = open_checkpoint(path, layout, num_heads, finite=False)

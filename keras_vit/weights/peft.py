@@ -11,8 +11,8 @@ import re
 import numpy as np
 
 from keras_vit.utils.types import Array, Config, StrPath
+from keras_vit.weights.detect import detect_layout
 from keras_vit.weights.files import locate, read, read_config
-from keras_vit.weights.formats import detect_layout
 from keras_vit.weights.weight_map import raise_problems
 
 _LORA = re.compile(r"(.+)\.lora_([AB])\.weight")
@@ -112,7 +112,9 @@ def _merge(
     The projections of PyTorch's `MultiheadAttention` have no key that ends in
     "weight", and are refused: PEFT 0.21 adds the change of its output twice.
     """
-    code_base = detect_layout(arrays, layout).code_base
+    match = detect_layout(arrays, layout)
+    arrays = {key: arrays[name] for key, name in match.own_keys.items()}
+    code_base = match.code_base
     merged = code_base.normalize(arrays)
     kernels = {f"{layer}.weight": array for layer, array in added.items()}
     dropped = {k: a for k, a in arrays.items() if k in code_base.left_out(arrays)}

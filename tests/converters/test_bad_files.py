@@ -9,7 +9,7 @@ import zipfile
 import h5py
 import numpy as np
 import pytest
-import safetensors
+import safetensors.numpy
 
 from keras_vit.converters import load, save
 from keras_vit.weights.files import read
@@ -101,6 +101,7 @@ def test_damaged_files_and_web_pages_are_refused(name, whole, tmp_path, capsys):
     cases = [
         *((part, "cut off") for part in (data[: len(data) // 2], b"", page[:1])),
         (page, "It is a web page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d", "git lfs pull"),
     ]
     if name not in ("a.npz", "a.keras", "a.pth"):
         # A zip archive may follow other bytes in its file.
@@ -138,6 +139,33 @@ def test_wrong_index_raises(text, tmp_path):
     path.write_text(text)
     with pytest.raises((ValueError, FileNotFoundError), match=INDICES[text]):
         load(path)
+
+
+def test_one_shard_is_read_with_the_others(whole, tmp_path):
+    """By their index; without it, the error says what is missing."""
+    arrays = to_arrays("a.npz", whole)
+    names = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    keys = sorted(arrays)
+    parts = [dict.fromkeys(keys[i::2], name) for i, name in enumerate(names)]
+    for part, name in zip(parts, names, strict=True):
+        found = {key: arrays[key] for key in part}
+        safetensors.numpy.save_file(found, tmp_path / name)
+    with pytest.raises(ValueError, match="one of the 2 files .*'model.safetensors.ind"):
+        load(tmp_path / names[0])
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": parts[0] | parts[1]}))
+    for name in names:
+        assert read(tmp_path / name).keys() == arrays.keys()
+
+
+def test_files_of_kinds_that_are_not_read_are_named(whole, tmp_path):
+    for name in ("a.keras", "a.weights.h5"):
+        (tmp_path / "MODEL").write_bytes((whole / name).read_bytes())
+        with pytest.raises(ValueError, match=f"Rename it to '.*{name[1:]}'"):
+            load(tmp_path / "MODEL")
+    (tmp_path / "MODEL").write_text("text")
+    with pytest.raises(ValueError, match="is not a file of weights .*by its content"):
+        load(tmp_path / "MODEL")
 
 
 @pytest.mark.parametrize(
@@ -225,5 +253,5 @@ def test_folders_without_a_model_say_what_to_do(tmp_path):
     with pytest.raises(FileNotFoundError, match="has one: .*a, .*b.$"):
         read(tmp_path / "runs")
     (tmp_path / "model.onnx").write_bytes(b"bytes")
-    with pytest.raises(ValueError, match="give the model from which it was"):
+    with pytest.raises(ValueError, match="Give the model from which it was"):
         load(tmp_path / "model.onnx")

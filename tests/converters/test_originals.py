@@ -102,6 +102,81 @@ def assert_reads(case, original, folder):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
+def new_head(*layers, bias=True):
+    """A head as tutorials replace it: a linear layer, after other layers."""
+    nn = pytest.importorskip("torch").nn
+    linear = nn.Linear(32, 4, bias=bias)
+    made = [getattr(nn, layer)() for layer in layers]
+    return nn.Sequential(*made, linear) if made else linear
+
+
+CLIP_CLASSIFIER = originals.Case("CLIPForImageClassification", {}, {}, None)
+# A case or its name, that of the head, and the arguments of `new_head`
+NEW_HEADS = {
+    "linear": ("torchvision-", "heads", (), {}),
+    "dropout": ("torchvision-", "heads", ("Dropout",), {}),
+    "in its head": ("torchvision-", "heads.head", ("Dropout",), {}),
+    "no bias": ("torchvision-", "heads.head", (), {"bias": False}),
+    "timm": ("timm-token", "head", ("Dropout",), {}),
+    "timm, mean": ("timm-gap", "head", ("Flatten",), {}),
+    "timm, no bias": ("timm-token", "head", (), {"bias": False}),
+    "transformers": ("transformers-vit", "classifier", ("Dropout",), {}),
+    "transformers, no bias": ("transformers-deit", "classifier", (), {"bias": False}),
+    "clip": (CLIP_CLASSIFIER, "classifier", ("Dropout",), {}),
+    "siglip": ("transformers-siglip-unread-pooling", "classifier", ("Dropout",), {}),
+}
+
+
+@pytest.mark.parametrize("name", on_all(NEW_HEADS, ("dropout", "no bias")))
+@pytest.mark.filterwarnings("ignore:.*that are no part of", "ignore:.*64 channels each")
+def test_new_heads_are_read(name, tmp_path):
+    case, attribute, layers, options = NEW_HEADS[name]
+    case = originals.CASES[case] if isinstance(case, str) else case
+    original = originals.build(case)
+    head = new_head(*layers, **options)
+    originals.shake(head)
+    original.set_submodule(attribute, head)
+    torch = pytest.importorskip("torch")
+    path, given = tmp_path / "model.ckpt", {"num_heads": 2, **case.given}
+    torch.save({"net": original.state_dict()}, path)
+    if options:
+        with pytest.warns(UserWarning, match="head of .* has no bias"):
+            model = load(path, **given)
+    else:
+        model = load(path, **given)
+    expected = originals.run(original.eval(), originals.images(32, 32))
+    assert_output(model, (32, 32), expected)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("pooling", ["token", "gap"])
+def test_heads_beside_an_encoder_read_what_is_said(pooling, tmp_path, capsys):
+    """And `--verify` runs the model as transformers knows it."""
+    torch = pytest.importorskip("torch")
+    encoder = originals.build(originals.HUGGINGFACE["vit"]).vit
+    head = new_head("Dropout")
+    originals.shake(head)
+    wrapped = torch.nn.ModuleDict({"backbone": encoder, "fc": head.eval()})
+    torch.save(
+        {"net": wrapped.state_dict(), "loss.a": torch.ones(2)}, tmp_path / "a.pt"
+    )
+    given = {} if pooling == "token" else {"pooling": pooling}
+    with pytest.warns(UserWarning) as caught:
+        model = load(tmp_path / "a.pt", num_heads=2, **given)
+    said = " ".join(str(warning.message) for warning in caught)
+    assert "left out: loss.a" in said and "'net.fc.1.weight'" in said
+    x = originals.images(32, 32)
+    tokens = torch.from_numpy(originals.run(encoder, x, "last_hidden_state"))
+    features = tokens[:, 0] if pooling == "token" else tokens[:, 1:].mean(1)
+    with torch.no_grad():
+        assert_output(model, (32, 32), head(features).numpy())
+    if pooling == "token":
+        options = ["--to", "timm", "--set", "num_heads=2", "--verify"]
+        target = str(tmp_path / "b.safetensors")
+        assert _cli.main([str(tmp_path / "a.pt"), target, *options]) == 0
+        assert "a.pt in transformers" in capsys.readouterr().out
+
+
 @pytest.mark.backends("torch")
 def test_deit3_layout_writes_gamma_names(tmp_path):
     """Meta's own files use the name gamma_1; timm renames it when it reads
@@ -264,7 +339,7 @@ def test_verification_runs_what_the_config_says(tmp_path, capsys):
 
 @pytest.mark.backends("torch")
 def test_clip_classifier_reads_patches_without_the_norm(tmp_path):
-    case = originals.Case("CLIPForImageClassification", {}, {}, None)
+    case = CLIP_CLASSIFIER
     original = originals.build(case)
     path, _ = originals.save(case, original, tmp_path / "clip")
     with left_out(2):

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from keras_vit.converters import open_checkpoint
+from keras_vit.weights.detect import detect_layout
 from keras_vit.weights.files import read
 from keras_vit.weights.formats import (
     FORMATS,
     check_representable,
-    detect_layout,
     get_weight_map,
     naflex,
 )
@@ -224,7 +224,7 @@ def test_variant_round_trip(case):
                 continue  # Its positions have no place for one.
             weights = code_base.before_writing(checkpoint.weights, arguments, variant)
             arrays = to_checkpoint(weights, weight_map, heads=3)
-            found = detect_layout(arrays, f"{layout}:{variant}")[1]
+            found = detect_layout(arrays, f"{layout}:{variant}").weight_map
             again = from_checkpoint(arrays, found, heads=3)
             again, _ = code_base.after_reading(again, {}, variant)
             golden_data.assert_same(again, checkpoint.weights)

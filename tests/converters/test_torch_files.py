@@ -1,11 +1,17 @@
 """PyTorch files of wrapped and of whole models."""
 
+import argparse
 import collections
+import re
+import warnings
 
 import numpy as np
 import pytest
 
-from keras_vit.weights.files import read
+from keras_vit.weights import open_checkpoint
+from keras_vit.weights.files import read, read_all
+from keras_vit.weights.files.npz import write_npz
+from tests import golden_data, originals
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -13,55 +19,206 @@ torch = pytest.importorskip("torch")
 safetensors_torch = pytest.importorskip("safetensors.torch")
 
 
-def named(*keys):
-    """Tensors of ones by these keys."""
-    return {key: torch.ones(2) for key in keys}
+def below(prefix, tensors):
+    return {prefix + key: tensor for key, tensor in tensors.items()}
 
 
-# What a file holds, and the keys that are read.
+def settings(model):
+    """What a training program saves beside weights."""
+    return {
+        "epoch": 3,
+        "args": argparse.Namespace(lr=0.1),
+        "optimizer": torch.optim.AdamW(model.parameters()).state_dict(),
+    }
+
+
+def compiled(tensors):
+    return {
+        key.replace("blocks.0.", "blocks.0._orig_mod."): x for key, x in tensors.items()
+    }
+
+
+def split(tensors, body, head):
+    """The model with its encoder and its head in two modules."""
+    names = {
+        key: key.replace("head.", f"{head}.") for key in tensors if key[:4] == "head"
+    }
+    return {names.get(key, body + key): x for key, x in tensors.items()}
+
+
+PROJECTION = {"0.weight": (8, 32), "2.weight": (4, 8)}
+# What programs save: functions of a model's weights and those of another, and
+# what they save beside it, as a warning names it.
 WRAPPED = {
-    "compiled, then parallel": (named("module._orig_mod.head.bias"), None),
-    "parallel, then compiled": (named("_orig_mod.module.head.bias"), None),
-    "Lightning": ({"state_dict": named("model.head.bias")}, None),
-    "a module in a module": (named("model.net.backbone.vit.head.bias"), None),
+    "compiled, then parallel": (lambda w, o: below("module._orig_mod.", w), None),
+    "each block compiled": (lambda w, o: compiled(w), None),
+    "Lightning": (
+        lambda w, o: {"state_dict": below("model.", w) | {"loss.w": o["norm.bias"]}},
+        "1 arrays that .* in 'state_dict.model', which are left out: state_dict.loss.w",
+    ),
+    "a module in a module": (lambda w, o: below("model.net.backbone.vit.", w), None),
     "AveragedModel": (
-        {**named("module.head.bias"), "n_averaged": torch.tensor(5)},
+        lambda w, o: below("module.", w) | {"n_averaged": torch.tensor(5)},
         None,
     ),
-    "PyTorch's tutorial": (
-        {"epoch": 3, "model_state_dict": named("head.bias")},
+    "any name": (
+        lambda w, o: {"any": {"other": w}, "random state": torch.get_rng_state()},
         None,
     ),
+    "weights and settings in one": (lambda w, o: {**w, "best": 0.5}, None),
     "timm's averages": (
-        {"state_dict": named("raw"), "state_dict_ema": named("head.bias")},
-        None,
+        lambda w, o: {"state_dict": o, "state_dict_ema": w},
+        r"left out: state_dict \(32 arrays\)",
     ),
     "DeiT's averages": (
-        {"model": named("raw"), "model_ema": named("module.head.bias")},
-        None,
+        lambda w, o: {"model": o, "model_ema": below("module.", w)},
+        r"in 'model_ema.module', which are left out: model \(32 arrays\)",
     ),
-    "no averages yet": ({"model": named("head.bias"), "model_ema": {}}, None),
-    "not of all keys": (
-        named("model.head.bias", "module.head.bias"),
-        ["model.head.bias", "module.head.bias"],
+    "no averages yet": (lambda w, o: {"model": w, "model_ema": {}}, None),
+    "an average among the weights": (
+        lambda w, o: below("net.", o) | below("ema_net.", w),
+        r"left out: net \(32 arrays\)",
     ),
-    "transformers": (
-        named("vit.layernorm.bias", "classifier.bias"),
-        ["vit.layernorm.bias", "classifier.bias"],
+    "student and teacher": (
+        lambda w, o: below("student_backbone.", o) | below("teacher_backbone.", w),
+        r"left out: student_backbone \(32 arrays\)",
+    ),
+    "a head beside": (
+        lambda w, o: split(w, "backbone.", "classifier"),
+        "taken to be 'classifier.weight'",
+    ),
+    "a head beside, deeper": (
+        lambda w, o: {"net": split(w, "encoder.model.", "head.fc"), "loss": {}},
+        "taken to be 'net.head.fc.weight'",
+    ),
+    "a projection beside": (
+        lambda w, o: (
+            split(w, "backbone.", "linear")
+            | {f"projector.{key}": torch.ones(x) for key, x in PROJECTION.items()}
+        ),
+        r"left out: projector \(2 arrays\)",
     ),
 }
 
 
+@pytest.fixture(scope="module")
+def model():
+    return originals.build(originals.TIMM["token"])
+
+
+@pytest.fixture(scope="module")
+def plain(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("plain") / "a.pth"
+    torch.save(model.state_dict(), path)
+    return open_checkpoint(path, num_heads=2).weights
+
+
 @pytest.mark.parametrize("case", WRAPPED)
-def test_weights_are_found_in_what_wraps_them(case, tmp_path):
+def test_weights_are_found_in_what_wraps_them(case, model, plain, tmp_path):
     """Also in .safetensors files, which have no nested weights."""
-    content, expected = WRAPPED[case]
-    torch.save(content, tmp_path / "a.pth")
-    assert list(read(tmp_path / "a.pth")) == (expected or ["head.bias"])
+    weights = model.state_dict()
+    make, message = WRAPPED[case]
+    content = make(weights, {key: x + 1 for key, x in weights.items()})
+    torch.save({**settings(model), **content}, tmp_path / "a.pth")
     if all(isinstance(value, torch.Tensor) for value in content.values()):
-        path = tmp_path / "a.safetensors"
-        safetensors_torch.save_file(content, path)
-        assert {*read(path)} == {*(expected or ["head.bias"])}
+        content = {key: value.clone() for key, value in content.items()}
+        safetensors_torch.save_file(content, tmp_path / "a.safetensors")
+    for path in tmp_path.iterdir():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = open_checkpoint(path, num_heads=2)
+        golden_data.assert_same(found.weights, plain)
+        said = [str(warning.message) for warning in caught]
+        assert bool(message) == bool(said)
+        assert re.search(message or "", "\n".join(said))
+        assert found.key("block_0/mlp/dense_1/bias") in read_all(path)[0]
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda w, o: {"best": w, "last": o}, "begin with 'best.' and 'last.'"),
+        (
+            lambda w, o: {
+                "student": w,
+                "teacher": {**o, "pos_embed": o["pos_embed"][:, 1:]},
+            },
+            "2 models, whose keys begin with",
+        ),
+        (
+            lambda w, o: {**w, "loss.weight": o["norm.bias"]},
+            "place for:\n  loss.weight",
+        ),
+        (
+            lambda w, o: below("net.", w) | {"net.blocks.0.gate": o["norm.bias"]},
+            "place for:\n  net.blocks.0.gate",
+        ),
+    ],
+)
+def test_what_may_be_another_model_is_refused(make, message, model, tmp_path):
+    """Two models of which none is an average, and arrays in a model."""
+    weights = model.state_dict()
+    torch.save(
+        make(weights, {key: x + 1 for key, x in weights.items()}), tmp_path / "a"
+    )
+    with pytest.raises(ValueError, match=message):
+        open_checkpoint(tmp_path / "a", num_heads=2)
+
+
+@pytest.mark.parametrize("case", ["facebook_dinov2", "facebook_dinov2_reg"])
+def test_what_dinov2s_training_writes(case, tmp_path):
+    """Blocks in chunks, the teacher for evaluation, and checkpoints of both; in
+    those of several devices, the names of a module that FSDP wraps."""
+    expected = open_checkpoint(golden_data.weights_path(case), num_heads=3).weights
+    backbone = {k: torch.tensor(a) for k, a in golden_data.arrays(case).items()}
+    names = ("0.weight", "0.bias", "last_layer.weight_g", "last_layer.weight_v")
+    head = {name: torch.ones(2, 2) for name in names}
+
+    def model(name, more=0.0):
+        chunk = re.compile(r"^blocks\.(\d)")
+        weights = {chunk.sub(r"blocks.0.\1", k): x + more for k, x in backbone.items()}
+        heads = below(f"{name}dino_head.", head) | below(f"{name}ibot_head.", head)
+        return below(f"{name}backbone.", weights) | heads
+
+    both = model("student.", 1.0) | {"dino_loss.center": torch.ones(1, 2)}
+    both |= model("teacher.")
+    fsdp = {
+        key.replace("bone.", "bone._fsdp_wrapped_module."): x for key, x in both.items()
+    }
+    for name, content in {
+        "teacher_checkpoint.pth": {"teacher": model("")},
+        "model_final.rank_0.pth": {"model": both, "iteration": 3},
+        "model_0001.rank_0.pth": {"model": fsdp},
+    }.items():
+        torch.save(content, tmp_path / name)
+        with pytest.warns(
+            UserWarning, match=r"in '.*teacher.backbone', .*dino_head \(4"
+        ):
+            found = open_checkpoint(tmp_path / name, num_heads=3)
+        assert found.layout == "dinov2"
+        golden_data.assert_same(found.weights, expected)
+
+
+@pytest.mark.parametrize("name", ["a.ckpt", "A.PTH", "a", "a.pth.tar", "a.safetensors"])
+def test_first_bytes_decide_on_the_kind_of_file(name, model, plain, tmp_path):
+    writers = {
+        "zip": lambda path: torch.save({"net": model.state_dict()}, path),
+        "pickle": lambda path: torch.save(
+            model.state_dict(), path, _use_new_zipfile_serialization=False
+        ),
+        "safetensors": lambda path: safetensors_torch.save_file(
+            model.state_dict(), path
+        ),
+        "npz": lambda path: write_npz(read(tmp_path / "zip").items(), path),
+    }
+    for kind, save in writers.items():
+        path = tmp_path / f"{kind}{name}"
+        save(path)
+        path.rename(tmp_path / kind)
+        (tmp_path / name).write_bytes((tmp_path / kind).read_bytes())
+        golden_data.assert_same(
+            open_checkpoint(tmp_path / name, num_heads=2).weights, plain
+        )
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -83,11 +240,11 @@ def test_views_parameters_and_nested_state_dicts(zipped, tmp_path):
     content = {"epoch": 3, "lr": 0.1, "state_dict": tensors}
     torch.save(content, path, _use_new_zipfile_serialization=zipped)
     arrays = read(path)
-    assert str(arrays["half"].dtype) == "bfloat16"
-    assert arrays.keys() == tensors.keys()
+    assert str(arrays["state_dict.half"].dtype) == "bfloat16"
+    assert [*arrays] == [f"state_dict.{key}" for key in tensors]
     for key, tensor in tensors.items():
-        expected = tensor.detach().float().numpy()
-        np.testing.assert_array_equal(arrays[key].astype("float32"), expected)
+        found, expected = arrays[f"state_dict.{key}"], tensor.detach().float().numpy()
+        np.testing.assert_array_equal(found.astype("float32"), expected)
 
 
 def test_pickled_model_error_says_what_to_save(tmp_path):

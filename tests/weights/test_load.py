@@ -207,7 +207,6 @@ def test_other_pooling_gives_a_zero_head():
     "case, changes",
     [
         ("vit_jax_token", {"head__kernel": None}),
-        ("vit_jax_token", {"head__bias": None}),
         ("vit_jax_token", {"head__bias": np.zeros(9, "float32")}),
         ("vit_jax_token", {"head__kernel": np.zeros((7, 48), "float32")}),
         ("vit_jax_token", {"head__kernel": np.zeros((24, 7), "float32")}),

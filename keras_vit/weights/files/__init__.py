@@ -4,6 +4,7 @@ from keras_vit.weights.files.arrays import ADAPTER_FILES as ADAPTER_FILES
 from keras_vit.weights.files.arrays import PRESET_FILES as PRESET_FILES
 from keras_vit.weights.files.arrays import check_arrays as check_arrays
 from keras_vit.weights.files.arrays import read as read
+from keras_vit.weights.files.arrays import read_all as read_all
 from keras_vit.weights.files.arrays import weights_file as weights_file
 from keras_vit.weights.files.arrays import write as write
 from keras_vit.weights.files.configs import class_names_of as class_names_of

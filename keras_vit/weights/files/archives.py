@@ -18,8 +18,8 @@ from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array
 
 NamedArrays: TypeAlias = Iterable[tuple[str, Array]]
-# The arrays of a file, and descriptions of what else it holds.
-Read: TypeAlias = tuple[dict[str, Array], list[str]]
+# The arrays of a file, and what is wrong with its other entries, by key.
+Read: TypeAlias = tuple[dict[str, Array], dict[str, str]]
 
 MAX_EXTRA_BYTES = 2**26
 MAX_MEMBERS = 2**16  # a checkpoint has one or two for each array
@@ -147,6 +147,11 @@ def format_error(kind: str, path: pathlib.Path) -> ValueError:
             "It is a web page (HTML), perhaps the one that describes the file. "
             "Download the file itself, from the address behind the page's "
             "download button."
+        )
+    elif start.startswith(b"version https://git-lfs"):
+        why = (
+            "It is a pointer of Git LFS, which names the file's bytes. Run "
+            "`git lfs pull`, or download the file from its page."
         )
     else:
         why = (

@@ -1,20 +1,20 @@
 """Reading and writing of the arrays in files of all types.
 
-Each reader returns `(arrays, problems)`, so that one error can list everything
-that is wrong with a file. Keras files, which contain more than arrays, are read
-by `keras.py`.
+Each reader returns `(arrays, problems)`, two dicts by key, so that one error can
+list everything that is wrong with a file. Keras files, which contain more than
+arrays, are read by `keras.py`.
 """
 
 import os
 import pathlib
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
 from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array, StrPath
-from keras_vit.weights.files import hdf5, npz, progress, safetensors, torch
+from keras_vit.weights.files import archives, hdf5, npz, progress, safetensors, torch
 from keras_vit.weights.files.archives import Read
 from keras_vit.weights.files.configs import read_json
 from keras_vit.weights.files.paths import SUFFIXES, atomic_write, existing_path
@@ -27,13 +27,9 @@ ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 FLOAT_TYPES = ("float64", "float32", "float16", "bfloat16")
 MAX_REPORTED = 20  # problems in one error
 # Arrays that may have no values: those of models without registers.
-MAY_BE_EMPTY = (
-    "embeddings.register_tokens",
-    "dinov2_with_registers.embeddings.register_tokens",
-)
-# What all keys begin with if torch.compile, DistributedDataParallel or a
-# training program's own module holds the model.
-_WRAPPERS = re.compile(r"((_orig_mod|module|model|net|backbone|vit)\.)*")
+MAY_BE_EMPTY = ("embeddings.register_tokens",)
+# A file of several, of which an index names the arrays.
+_SHARD = re.compile(r"(.+)-\d{5}-of-(\d{5})(\.\w+)")
 FILE_TYPES = {  # suffix: (reader, writer)
     ".npz": (npz.read_npz, npz.write_npz),
     ".safetensors": (
@@ -49,26 +45,31 @@ def read(
 ) -> dict[str, Array]:
     """Reads the arrays of a checkpoint, under their keys.
 
-    The path is that of a .npz, .safetensors, .pth, .pt or .bin file, of the
-    index of a sharded one (.index.json), or of a folder of Hugging Face's or of
-    keras-hub's. Prefixes that wrappers give to all keys are removed. All values
-    must be finite if `finite` is True, and only the arrays whose keys are in
-    `empty` may have none.
+    The path is that of a file of arrays, whose first bytes decide on its type, of
+    the index of a sharded one (.index.json), or of a folder of Hugging Face's or
+    of keras-hub's. All values must be finite if `finite` is True, and only arrays
+    whose keys end in one of `empty` may have none.
     """
+    arrays, problems = read_all(path)
+    check_arrays(path, arrays, problems, finite, empty)
+    return arrays
+
+
+def read_all(path: StrPath) -> Read:
+    """Reads all arrays of a checkpoint, as `read`, before they are checked."""
     path = weights_file(path)
     if path.name.endswith(".index.json"):
         arrays, problems = _read_shards(path)
     elif path.name == PRESET_FILES[0]:
         arrays, problems = _read_preset(path.parent)
+    elif index := _index_of(path):
+        arrays, problems = _read_shards(index)
     else:
         arrays, problems = _reader(path)(path)
-    integers = safetensors.INTEGERS
-    arrays = {k: a for k, a in arrays.items() if not k.endswith(integers)}
-    wrappers = [match[0] for match in map(_WRAPPERS.match, arrays) if match]
-    start = os.path.commonprefix(wrappers).rfind(".") + 1
-    arrays = {key[start:]: array for key, array in arrays.items()}
-    check_arrays(path, arrays, problems, finite, empty)
-    return arrays
+    if not (arrays or problems):
+        raise ValueError(f"{str(path)!r} holds no arrays. Give a file of weights.")
+    counters = safetensors.INTEGERS
+    return {k: a for k, a in arrays.items() if not k.endswith(counters)}, problems
 
 
 def write(
@@ -97,24 +98,25 @@ def write(
 def check_arrays(
     path: StrPath,
     arrays: dict[str, Array],
-    problems: Collection[str] = (),
+    problems: Mapping[str, str] | None = None,
     finite: bool = True,
-    empty: Collection[str] = (),
+    empty: Collection[str] = MAY_BE_EMPTY,
 ) -> None:
-    """Raises one `ValueError` that lists every array that cannot be used."""
-    problems = list(problems)
+    """Raises one `ValueError` that lists every array that cannot be used, with
+    the `problems` by key that its reader found."""
+    wrong = [f"{key}: {problem}" for key, problem in (problems or {}).items()]
     for key, array in arrays.items():
         if not key.isprintable():
-            problems.append(f"{key!r}: a key with unprintable characters")
-        elif str(array.dtype) not in FLOAT_TYPES and key != safetensors.OPENAI_SIZE:
-            problems.append(f"{key}: type {array.dtype}, expected floats")
-        elif not array.size and key not in empty:
-            problems.append(f"{key}: no values, its shape is {array.shape}")
+            wrong.append(f"{key!r}: a key with unprintable characters")
+        elif str(array.dtype) not in FLOAT_TYPES:
+            wrong.append(f"{key}: type {array.dtype}, expected floats")
+        elif not array.size and not key.endswith(tuple(empty)):
+            wrong.append(f"{key}: no values, its shape is {array.shape}")
         elif finite and not np.isfinite(array).all():
-            problems.append(f"{key}: not all values are finite")
-    if problems:
-        more = len(problems) - MAX_REPORTED
-        lines = [*problems[:MAX_REPORTED], *([f"and {more} more"] * (more > 0))]
+            wrong.append(f"{key}: not all values are finite")
+    if wrong:
+        more = len(wrong) - MAX_REPORTED
+        lines = [*wrong[:MAX_REPORTED], *([f"and {more} more"] * (more > 0))]
         raise ValueError(
             f"{str(path)!r} holds arrays that cannot be used:\n"
             + "\n".join(f"  {printable(line)}" for line in lines)
@@ -122,20 +124,62 @@ def check_arrays(
 
 
 def _reader(path: pathlib.Path) -> Callable[[pathlib.Path], Read]:
-    if path.name.endswith(".pth.tar"):  # facebookresearch/moco-v3
-        return torch.read_torch
-    if path.suffix in FILE_TYPES:
-        return FILE_TYPES[path.suffix][0]
-    exported = (
-        " Exported models cannot be read back: give the model from which it "
-        "was exported."
-        if path.suffix in (".onnx", ".xml", ".tflite", ".pt2")
-        else ""
-    )
-    raise ValueError(
-        f"The file's name must end in {', '.join(SUFFIXES)}, .keras or "
-        f".weights.h5. Received: {str(path)!r}.{exported}"
-    )
+    """Returns the function that reads a file, by its first bytes or else by its
+    name."""
+    kind = _suffix_by_content(path) or path.suffix.lower()
+    if kind in FILE_TYPES:
+        return FILE_TYPES[kind][0]
+    if kind in (".keras", ".weights.h5"):
+        raise ValueError(
+            f"{str(path)!r} is a file of Keras's by its content, not by its name. "
+            f"Rename it to {path.stem + kind!r}."
+        )
+    if kind in (".onnx", ".xml", ".tflite", ".pt2"):
+        raise ValueError(
+            f"{str(path)!r} is an exported model, which cannot be read back. Give "
+            "the model from which it was exported."
+        )
+    kinds = f"weights ({', '.join(SUFFIXES)}, .keras or .weights.h5)"
+    raise archives.format_error(f"a file of {kinds} by its content or name", path)
+
+
+def _suffix_by_content(path: pathlib.Path) -> str | None:
+    """Returns the suffix of files that begin as a file does, or None."""
+    with path.open("rb") as file:
+        start = file.read(9)
+    if archives.is_archive(path):
+        try:
+            with archives.open_archive(path, npz.METHODS) as archive:
+                names = archive.namelist()
+        except archives.PARSE_ERRORS:  # the reader says what is wrong
+            names = []
+        for suffix, end in ((".npz", ".npy"), (".keras", ".h5"), (".pth", ".pkl")):
+            if any(name.endswith(end) for name in names):
+                return suffix
+        return None
+    for suffix, begins in (
+        (".safetensors", start[8:] == b"{"),
+        (".weights.h5", start.startswith(b"\x89HDF")),
+        (".pth", start.startswith(b"\x80")),  # a pickle
+    ):
+        if begins:
+            return suffix
+    return None
+
+
+def _index_of(path: pathlib.Path) -> pathlib.Path | None:
+    """Returns the index of a set of files, if a file is one of them."""
+    match = _SHARD.fullmatch(path.name)
+    if match is None or int(match[2]) == 1:
+        return None
+    index = path.with_name(f"{match[1]}{match[3]}.index.json")
+    if not index.is_file():
+        raise ValueError(
+            f"{str(path)!r} is one of the {int(match[2])} files of a model, and "
+            f"{index.name!r}, which names them, is not beside it. Download the "
+            "whole folder and give its path."
+        )
+    return index
 
 
 def weights_file(path: StrPath) -> pathlib.Path:
@@ -180,7 +224,7 @@ def _read_preset(folder: pathlib.Path) -> Read:
     if task.is_file():
         found, wrong = hdf5.read_layers(task)
         arrays |= {f"task/{key}": array for key, array in found.items()}
-        problems += wrong
+        problems |= {f"task/{key}": problem for key, problem in wrong.items()}
     return arrays, problems
 
 
@@ -188,7 +232,7 @@ def _read_shards(path: pathlib.Path) -> Read:
     index = read_json(path).get("weight_map")
     if not isinstance(index, dict) or not index:
         raise ValueError(f"{str(path)!r} names no shards in 'weight_map'.")
-    arrays, problems, shard_of = {}, [], {}
+    arrays, problems, shard_of = {}, {}, {}
     for name in sorted(set(map(str, index.values()))):
         # Only files in the index's folder are opened.
         if pathlib.PurePath(name).name != name or "\\" in name:
@@ -201,16 +245,16 @@ def _read_shards(path: pathlib.Path) -> Read:
                 f"{str(path)!r} names the shard {name!r}, which is not there."
             )
         found, wrong = _reader(shard)(shard)
-        problems += wrong
-        problems += [
-            f"{key}: in {shard_of[key]} and in {name}"
+        problems |= wrong
+        problems |= {
+            key: f"in {shard_of[key]} and in {name}"
             for key in sorted(found.keys() & arrays.keys())
-        ]
+        }
         arrays.update(found)
         shard_of.update(dict.fromkeys(found, name))
     for key in sorted(index):
         if key not in shard_of:
-            problems.append(f"{key}: in no shard")
+            problems.setdefault(key, "in no shard")
         elif shard_of[key] != index[key]:
-            problems.append(f"{key}: in {shard_of[key]}, not in {index[key]}")
+            problems[key] = f"in {shard_of[key]}, not in {index[key]}"
     return arrays, problems

@@ -99,7 +99,7 @@ def read_tree(
     file: pathlib.Path | io.BytesIO,
     datasets: Callable[[Any], Iterator[tuple[str, Any]]],
     attribute: str = "",
-) -> tuple[dict[str, Array], list[str], Any]:
+) -> tuple[dict[str, Array], dict[str, str], Any]:
     """Reads the arrays of the datasets that a function of the root yields, by
     their paths.
 
@@ -108,7 +108,7 @@ def read_tree(
     """
     import h5py
 
-    arrays, problems = {}, []
+    arrays, problems = {}, {}
     # It is not locked, since another process may have it open.
     with h5py.File(file, "r", locking=False) as root:
         try:
@@ -132,8 +132,7 @@ def read_tree(
                 bfloat16 = ml_dtypes.bfloat16
                 arrays[path] = array.view(bfloat16) if is_bfloat16 else array
             else:  # text, references
-                kind = f"type {dataset.dtype}, expected floats"
-                problems.append(f"{path}: {kind}")
+                problems[path] = f"type {dataset.dtype}, expected floats"
     return arrays, problems, value
 
 

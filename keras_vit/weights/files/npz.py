@@ -11,14 +11,14 @@ from keras_vit.utils.types import Array
 from keras_vit.weights.files import archives, progress
 from keras_vit.weights.files.archives import NamedArrays, Read
 
+METHODS = (*archives.COMPRESSION_METHODS, zipfile.ZIP_LZMA)
+
 
 def read_npz(path: pathlib.Path) -> Read:
-    arrays, problems = {}, []
+    arrays, problems = {}, {}
     with (
         archives.parsing("an .npz file (a zip archive of arrays)", path),
-        archives.open_archive(
-            path, (*archives.COMPRESSION_METHODS, zipfile.ZIP_LZMA)
-        ) as archive,
+        archives.open_archive(path, METHODS) as archive,
     ):
         size = path.stat().st_size
         for member in progress.track(archive.infolist(), f"reading {path.name}", size):
@@ -28,7 +28,7 @@ def read_npz(path: pathlib.Path) -> Read:
                     raise ValueError("is there twice")
                 arrays[key] = _read_npy(archive, member)
             except archives.PARSE_ERRORS as error:
-                problems.append(f"{key}: {error}")
+                problems[key] = str(error)
     return arrays, problems
 
 

@@ -8,19 +8,16 @@ from keras_vit.weights.files import archives, progress
 from keras_vit.weights.files.archives import NamedArrays, Read
 
 # Integers that are no weights: the numbers of the tokens in old files of
-# transformers, the counters of batch norms and of PyTorch's `AveragedModel`, and
-# sizes of OpenAI's CLIP, of which one is kept, as these models are known by it.
-INTEGERS = (
-    *(".position_ids", ".num_batches_tracked", "n_averaged"),
-    *("context_length", "vocab_size", "relative_position_index"),
-)
-OPENAI_SIZE = "input_resolution"
+# transformers, and the counters of batch norms.
+INTEGERS = (".position_ids", ".num_batches_tracked")
+# Those of NumPy; integers are read, as they may be beside a model.
+_TYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL")
 
 
 def read_safetensors(path: pathlib.Path) -> Read:
     import safetensors  # here, as it is not needed for other file types
 
-    arrays, problems = {}, []
+    arrays, problems = {}, {}
     kind, errors = "a .safetensors file", (safetensors.SafetensorError,)
     with (
         archives.parsing(kind, path, errors),
@@ -29,10 +26,10 @@ def read_safetensors(path: pathlib.Path) -> Read:
         keys, size = list(file.keys()), path.stat().st_size
         for key in progress.track(keys, f"reading {path.name}", size):
             dtype = file.get_slice(key).get_dtype()
-            if dtype in ("F64", "F32", "F16", "BF16") or key == OPENAI_SIZE:
+            if dtype in _TYPES:
                 arrays[key] = file.get_tensor(key)
-            elif not key.endswith(INTEGERS):
-                problems.append(f"{key!s}: type {dtype}, expected floats")
+            else:
+                problems[key] = f"type {dtype}, expected floats"
     return arrays, problems
 
 

@@ -15,7 +15,7 @@ import math
 import pathlib
 import pickle
 import pickletools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeGuard
 
 import ml_dtypes
@@ -25,14 +25,8 @@ from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array
 from keras_vit.weights.files import archives
 
-# Those of facebookresearch/dino's training, all of which are read.
+# Those of facebookresearch/dino's training, whose weights are in three dicts.
 DINO_KEYS = ("student", "teacher", "dino_loss")
-# Training code stores a model's weights under one of these. As in timm's
-# `load_checkpoint`, averages of the weights come first.
-NESTING_KEYS = (
-    *("state_dict_ema", "model_ema"),
-    *("model", "state_dict", "model_state_dict", "teacher"),
-)
 STORAGE_TYPES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -72,6 +66,8 @@ NUM_ARGUMENTS = {
 }
 
 _MAX_OPCODES = 2**20  # a model of 1,000 arrays has some 50,000
+# A pickle may hold dicts that contain each other, and long keys in long keys.
+_MAX_DEPTH, _MAX_KEY = 8, 1000
 
 
 class UnsafePickleError(Exception):
@@ -182,47 +178,48 @@ class _Unpickler(pickle.Unpickler):
         return storage
 
 
-def read_torch(path: pathlib.Path) -> tuple[dict[str, Array], list[str]]:
-    """Reads the tensors of a .pth, .pt or .bin file, and describes other
-    entries.
+def read_torch(path: pathlib.Path) -> archives.Read:
+    """Reads the tensors of a .pth, .pt or .bin file.
 
-    If weights are nested under one of `NESTING_KEYS`, only these are returned;
-    of a checkpoint of DINO's training, those under "student", "teacher" and
-    "dino_loss", with these prefixes.
+    Those of a dict in a dict have both keys, such as "model.norm.weight".
     """
     read = _read_zip if archives.is_archive(path) else _read_legacy
     try:
         with archives.parsing("a PyTorch file of plain weights", path):
-            tensors = read(path)
+            content = read(path)
+            entries = list(_entries(content)) if isinstance(content, dict) else None
     except UnsafePickleError as error:
+        if error.name.startswith("torch.distributed."):
+            remedy = (
+                "It is a part of a model that was trained on several devices. Give "
+                "what the program writes of the whole model, such as DINOv2's "
+                "eval/*/teacher_checkpoint.pth."
+            )
+        else:
+            remedy = (
+                "This package never runs code from a file. If you trust the file, "
+                "load it with PyTorch where the code that it needs is installed, "
+                "and save only the weights: torch.save(model.state_dict(), PATH)."
+            )
         raise ValueError(
             f"{str(path)!r} is not a PyTorch file of plain weights: loading "
-            f"it would call {error.name}. This package never runs code from a "
-            "file. If you trust the file, load it with PyTorch where the code "
-            "that it needs is installed, and save only the weights: "
-            "torch.save(model.state_dict(), PATH)."
+            f"it would call {error.name}. {remedy}"
         ) from error
-    if not isinstance(tensors, dict):
+    if entries is None:
         raise archives.format_error("a PyTorch file of named weights", path)
-    nested = {k: x for k, x in tensors.items() if isinstance(x, dict)}
-    if nested.keys() >= set(DINO_KEYS):
-        tensors = {
-            f"{name}.{key}": tensor
-            for name in DINO_KEYS
-            for key, tensor in nested[name].items()
-        }
-    else:
-        names = [name for name in NESTING_KEYS if nested.get(name)]
-        tensors = nested[names[0]] if names else tensors
-    arrays, problems = {}, []
-    for key, tensor in tensors.items():
-        try:
-            if not isinstance(key, str):
-                raise ValueError("a key that is not a string")
-            arrays[key] = _array_of(tensor)
-        except ValueError as error:
-            problems.append(f"{key}: {error}")
-    return arrays, problems
+    arrays, problems, settings = {}, {}, {}
+    for key, value in entries:
+        if key in arrays or key in problems:
+            problems[key] = "is there twice"
+        elif not isinstance(value, _Call):
+            settings[key] = f"{type(value).__name__}, not a tensor"
+        else:
+            try:
+                arrays[key] = _array_of(value)
+            except ValueError as error:
+                problems[key] = str(error)
+    # Settings of a training program are no problem beside weights.
+    return arrays, problems if arrays else settings | problems
 
 
 def write_torch(items: Iterable[tuple[str, Array]], path: pathlib.Path) -> None:
@@ -278,21 +275,7 @@ def _read_zip(path: pathlib.Path) -> Any:
         tensors, storages = _unpickle(io.BytesIO(content("data.pkl")))
         for key, storage in storages.items():
             storage.set(content(f"data/{key}"), order)
-    return _state(tensors) if isinstance(tensors, _Module) else tensors
-
-
-def _state(program: _Module) -> dict[str, Any]:
-    """Returns the tensors of a TorchScript program under the keys of PyTorch's
-    `state_dict`."""
-    found, modules, known = {}, [("", program)], {id(program)}
-    for prefix, module in modules:
-        for name, value in module.items():
-            if isinstance(value, _Module) and id(value) not in known:
-                known.add(id(value))  # a module may even contain itself
-                modules.append((f"{prefix}{name}.", value))
-            elif isinstance(value, _Call) and value.name in NUM_ARGUMENTS:
-                found[f"{prefix}{name}"] = value
-    return found
+    return tensors
 
 
 def _read_legacy(path: pathlib.Path) -> Any:
@@ -345,6 +328,26 @@ def _unpickle(file: io.BytesIO) -> tuple[Any, dict[str, _Storage]]:
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         # Opcodes in an invalid order. Only stand-ins are ever called.
         raise ValueError(f"a broken pickle: {error}") from error
+
+
+def _entries(content: dict) -> Iterator[tuple[str, Any]]:
+    """Yields the entries of a dict and of the dicts in it, but for those whose
+    keys are numbers, such as an optimizer's."""
+    groups, seen = [("", content)], set()
+    for _ in range(_MAX_DEPTH):
+        inner = []
+        for start, group in groups:
+            for key, value in group.items():
+                if not isinstance(key, str):
+                    yield f"{start}<{type(key).__name__}>", key
+                elif len(start) + len(key) > _MAX_KEY:
+                    raise ValueError(f"a key of more than {_MAX_KEY:,} characters")
+                elif not isinstance(value, dict):
+                    yield start + key, value
+                elif id(value) not in seen:
+                    seen.add(id(value))
+                    inner.append((f"{start}{key}.", value))
+        groups = inner
 
 
 def _is_size(number: object) -> TypeGuard[int]:

@@ -1,9 +1,8 @@
 """The supported code bases, one class each."""
 
 from collections.abc import Collection
-from typing import NamedTuple
 
-from keras_vit.utils.types import Array, Config, StrPath
+from keras_vit.utils.types import Config, StrPath
 from keras_vit.utils.warnings import warn
 from keras_vit.weights import infer
 from keras_vit.weights.files import read_config
@@ -59,69 +58,6 @@ def get_weight_map(layout: str, weights: Collection[str] = ()) -> WeightMap:
     `Format.weight_map`."""
     code_base, variant = split(layout)
     return code_base.weight_map(variant, weights)
-
-
-class Match(NamedTuple):
-    """A code base and a map that a file's arrays may have, the arrays under
-    the keys of the map, and the file's own keys by these; the last are empty if
-    arrays were merged."""
-
-    code_base: Format
-    weight_map: WeightMap
-    arrays: dict[str, Array]
-    file_keys: dict[str, str]
-
-
-def detect_layout(arrays: dict[str, Array], layout: str | None = None) -> Match:
-    """Returns what the keys of arrays fit; a given layout is the only
-    candidate."""
-    code_bases, matches, candidates = list(FORMATS.values()), {}, []
-    variant = ""
-    if layout:
-        code_base, variant = split(layout)
-        code_bases = [code_base]
-    for code_base in code_bases:
-        normalized, names = code_base.normalize(arrays), {}
-        if not (layout or code_base.marker in (None, *normalized)):
-            continue
-        if len(arrays) == len(normalized):
-            names = dict(zip(normalized, arrays, strict=True))
-        maps = code_base.maps
-        for weight_map in [code_base.weight_map(variant)] if variant else maps:
-            match = Match(code_base, weight_map, normalized, names)
-            unmapped = weight_map.unmapped_keys(normalized)
-            candidates.append((unmapped, match))
-            complete = all(key in normalized for key in weight_map.required)
-            if not unmapped and (complete or variant):
-                matches.setdefault(code_base.name, match)
-    if "bit" in matches:
-        # Also fits "vit_jax", as a hybrid without a Vision Transformer.
-        matches.pop("vit_jax", None)
-    # Keys that both of Google's layouts have mean the same in both.
-    if len(matches) == 1 or matches.keys() == {"vit_jax", "big_vision"}:
-        return next(iter(matches.values()))
-    unmapped, match = min(candidates, key=lambda candidate: len(candidate[0]))
-    if layout and unmapped:
-        return match  # the reader lists what does not fit
-    if matches:
-        raise ValueError(
-            f"The keys fit several layouts: {', '.join(matches)}. Give one as `layout`."
-        )
-    if len(unmapped) >= len(arrays):
-        raise ValueError(
-            "The keys fit no layout. The first are: "
-            f"{', '.join(sorted(arrays)[:5])}. Known layouts: "
-            f"{', '.join(FORMATS)}."
-        )
-    required = match.weight_map.required
-    problem = "it has no place for" if unmapped else "are missing"
-    keys = unmapped or [key for key in required if key not in match.arrays]
-    lines = "\n".join(f"  {match.file_keys.get(x, x)}" for x in sorted(keys))
-    names = filter(None, (match.code_base.name, match.weight_map.variant))
-    raise ValueError(
-        f"The keys fit no layout. The nearest is {':'.join(names)!r}.\n"
-        f"Arrays that {problem}:\n{lines}"
-    )
 
 
 def implied_arguments(

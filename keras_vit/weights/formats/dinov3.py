@@ -15,7 +15,6 @@ import numpy as np
 from keras_vit.utils.published import rotary_periods
 from keras_vit.utils.types import Array, Config
 from keras_vit.utils.warnings import warn
-from keras_vit.weights.files import read
 from keras_vit.weights.formats.format import (
     QKV,
     Checkpoint,
@@ -25,6 +24,7 @@ from keras_vit.weights.formats.format import (
     Values,
     block_layers,
     image_size,
+    own_arrays,
     refuse_others,
 )
 from keras_vit.weights.weight_map import TORCH, Layers, WeightMap
@@ -84,6 +84,7 @@ _META_MAPS = tuple(
             ),
             # Used in pre-training only, as a decoder is.
             ("decoder/local_norm/*", "local_cls_norm.*", "norm"),
+            ("head/*", "head.*", "linear"),
         ),
     )
     for variant, mlp in (
@@ -143,7 +144,10 @@ TRANSFORMERS_MAPS = tuple(
             (first, "mlp.down_proj.*"),
             scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
         ),
-        (("mask_token/tokens", "embeddings.mask_token", "array"),),
+        (
+            ("mask_token/tokens", "embeddings.mask_token", "array"),
+            ("head/*", "classifier.*", "linear"),
+        ),
     )
     for variant, first in zip(
         VARIANTS,
@@ -269,7 +273,8 @@ class Dinov3(Format):
     rotary_variants = ("", "gated")
 
     def values(self, arguments: Config, variant: str, folder: bool) -> Values:
-        return {"class_token": (True,), "activation": ("gelu", "swiglu")}
+        activations = ("gelu", "swiglu")
+        return {"class_token": (True,), "activation": activations, "classes": (None,)}
 
     @staticmethod
     def after_reading(
@@ -319,7 +324,7 @@ class Dinov3(Format):
         model = build_eva(arguments)
         state = {
             key: torch.tensor(np.asarray(array, "float32"))
-            for key, array in read(checkpoint.path).items()
+            for key, array in own_arrays(checkpoint).items()
         }
         periods = state["rope_embed.periods"].numpy()
         computed = rotary_periods(arguments["rope_base"], 4 * periods.size)

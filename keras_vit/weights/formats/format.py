@@ -16,6 +16,7 @@ from keras_vit.weights.files import (
     atomic_write,
     check_new_files,
     read,
+    read_all,
     read_config,
     write,
 )
@@ -73,6 +74,8 @@ class Format:
     # gated one. A code base without such models has none.
     rotary_variants: ClassVar[tuple[str, ...]] = ()
     poolings: ClassVar[tuple[str, ...]] = ("token", "token_gap", "gap", "map")
+    # Whether a head reads `pre_logits` if there are any; else it is not known.
+    head_reads_pooler: ClassVar[bool] = True
     # How the kernel of the patch embedding is resized; `layers.resampling`.
     patch_resampling: ClassVar[str] = "bicubic_antialias"
     # All of its models have this number of heads; None if they differ.
@@ -399,6 +402,17 @@ def image_size(arguments: Config) -> tuple[int, int]:
     return rows * height, columns * width
 
 
+def own_arrays(checkpoint: Checkpoint) -> dict[str, Array]:
+    """Returns the arrays of a file under the keys that its code base gives them,
+    with the bias of zeros that the model of a head without one has."""
+    arrays, _ = read_all(checkpoint.path)
+    own = {key: arrays[x] for key, x in checkpoint.own_keys.items()}
+    kernel, bias = (checkpoint.weight_map.key(f"head/{x}") for x in ("kernel", "bias"))
+    if kernel in own:
+        own.setdefault(bias, np.zeros_like(own[kernel][:, 0]))
+    return own
+
+
 def load_state_dict(
     model: Any, checkpoint: Checkpoint, renamed: dict[str, str] | None = None
 ) -> None:
@@ -409,7 +423,7 @@ def load_state_dict(
     import torch
 
     state = {}
-    for key, array in read(checkpoint.path).items():
+    for key, array in own_arrays(checkpoint).items():
         for old, new in (renamed or {}).items():
             key = key.replace(old, new)
         state[key] = torch.tensor(np.asarray(array, "float32"))

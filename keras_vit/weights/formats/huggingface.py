@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_vit.utils.scaling import Mode, mean_and_std
 from keras_vit.utils.types import Array, Config, Tensor
-from keras_vit.weights.files import read, read_config
+from keras_vit.weights.files import read_config
 from keras_vit.weights.formats import dinov3, naflex, siglip_clip
 from keras_vit.weights.formats.format import (
     QKV,
@@ -27,6 +27,7 @@ from keras_vit.weights.formats.format import (
     ReferenceUnavailable,
     Values,
     block_layers,
+    own_arrays,
     square,
     write_folder,
 )
@@ -325,6 +326,8 @@ class HuggingFace(Format):
         "deit-bare": ("all",),
     }
     rotary_variants = dinov3.VARIANTS
+    # The pooler of `ViTModel`, which its classifiers do not have.
+    head_reads_pooler = False
     config_key = "model_type"
     folder_files = FOLDER_FILES
 
@@ -409,10 +412,9 @@ class HuggingFace(Format):
         scale = (a["layer_scale"] or 1.0,)
         activations = (*ACTIVATIONS.values(),)
         if variant in dinov3.VARIANTS:
-            values: Values = {"class_token": (True,)}
+            values: Values = {"class_token": (True,), "classes": (None,)}
             if folder:
                 values |= {
-                    "classes": (None,),
                     "layer_scale": scale,
                     "patch_bias": (True,),
                     "final_norm": ("before_pooling",),
@@ -498,8 +500,8 @@ class HuggingFace(Format):
                 if problems:
                     raise ReferenceUnavailable("; ".join(problems))
                 configs = self.folder_configs(arguments, variant, "float32", checkpoint)
-                arrays = read(checkpoint.path)
-                write_folder(path, {FOLDER_FILES[0]: arrays}, configs)
+                arrays = {FOLDER_FILES[0]: own_arrays(checkpoint)}
+                write_folder(path, arrays, configs)
             if checkpoint.weight_map.variant in naflex.VARIANTS:
                 raise ReferenceUnavailable("Siglip2VisionModel is not run")
             config = transformers.AutoConfig.from_pretrained(path)

@@ -7,12 +7,20 @@ and https://github.com/facebookresearch/moco-v3 ("mocov3"). Files of DeiT, and
 those of DINO that hold an encoder only, have the layout "timm".
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 
-from keras_vit.utils.types import Config
+from keras_vit.utils.types import Array, Config
 from keras_vit.weights.formats import timm
 from keras_vit.weights.formats.format import Format, Values
-from keras_vit.weights.weight_map import TORCH, Layer, Layers, Names, WeightMap
+from keras_vit.weights.weight_map import (
+    TORCH,
+    Layer,
+    Layers,
+    Names,
+    WeightMap,
+    rename_keys,
+)
 
 _ARGUMENTS = {"activation": "gelu", "norm_epsilon": 1e-6}
 # Layers of timm's ViT that Meta's does not have.
@@ -108,7 +116,7 @@ class Dinov2(_Meta):
                 *_without(
                     timm.encoder(mlp_names, registers="register_tokens"),
                     *_TIMM_ONLY,
-                    "head",
+                    "head_norm",
                 ),
                 ("mask_token/tokens", "mask_token", "vector"),
             ),
@@ -122,6 +130,12 @@ class Dinov2(_Meta):
     marker = "mask_token"
     position_prefixes = {"": ("class",)}
 
+    def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """Renames the blocks of its training, which are in chunks: the first
+        number of `blocks.0.3.` is that of the chunk."""
+        chunk = re.compile(r"blocks\.\d+\.(?=\d+\.)")
+        return rename_keys(arrays, lambda key: chunk.sub("blocks.", key))
+
     def implied(self, variant: str, paths: Collection[str]) -> Config:
         if "register_tokens/tokens" in paths:
             return {**self.arguments, "resampling": "bicubic_antialias"}
@@ -134,7 +148,7 @@ class Dinov2(_Meta):
         fitting = arguments["activation"]
         if variant != self.nearest_variant(arguments):
             fitting = "swiglu" if variant else "gelu"
-        return {"class_token": (True,), "activation": (fitting,)}
+        return {"class_token": (True,), "activation": (fitting,), "classes": (None,)}
 
 
 class Mae(_Meta):
@@ -171,6 +185,7 @@ class Dino(_Meta):
                 *_with_prefixes(_DINO_HEAD, "projection/", "student.module.head."),
                 ("center", "dino_loss.center", "row"),
             ),
+            required=("student.module.backbone.cls_token",),
         ),
     )
     arguments = {**_ARGUMENTS, "resampling": "bicubic_offset"}

@@ -14,8 +14,6 @@ import numpy as np
 
 from keras_vit.utils.types import Array, Config
 from keras_vit.utils.warnings import warn
-from keras_vit.weights.files import read
-from keras_vit.weights.files.safetensors import OPENAI_SIZE
 from keras_vit.weights.formats import timm
 from keras_vit.weights.formats.format import (
     Checkpoint,
@@ -25,6 +23,7 @@ from keras_vit.weights.formats.format import (
     Values,
     block_layers,
     image_size,
+    own_arrays,
     pair,
 )
 from keras_vit.weights.weight_map import TORCH, Layers, WeightMap
@@ -55,6 +54,8 @@ _PROJECTED = (
     *(layer for layer in _TRUNK if layer[0] != "head/*"),
     ("head/*", "head.proj.*", "linear"),
 )
+# An integer of OpenAI's files, by which its models are known.
+_OPENAI_SIZE = "input_resolution"
 _FIRST, _TRUNK_FIRST = _BLOCK.format(i=0), "trunk.blocks.0."
 # Projections without a bias in the file, and the key of that of zeros.
 _BIASES = {
@@ -142,7 +143,7 @@ class OpenClip(Format):
 
     @staticmethod
     def read_keys(arrays: Collection[str]) -> Config:
-        found = {"activation": "quick_gelu"} if OPENAI_SIZE in arrays else {}
+        found = {"activation": "quick_gelu"} if _OPENAI_SIZE in arrays else {}
         if not any(key.endswith("ln_post.weight") for key in arrays):
             return found  # a model of timm's
         has_norm = any(key.endswith("ln_pre.weight") for key in arrays)
@@ -274,7 +275,7 @@ class OpenClip(Format):
         )
         if a["classes"] is None:
             model.proj = None
-        arrays = self.to_file(self.normalize(read(checkpoint.path)))
+        arrays = self.to_file(self.normalize(own_arrays(checkpoint)))
         model.load_state_dict(
             {
                 key.removeprefix(_PREFIX): torch.tensor(np.asarray(array, "float32"))
