@@ -28,33 +28,33 @@ def write_class_results(run: Run, model: keras.Model) -> None:
     patches.
 
     Args:
-        run: `runs.Run`, whose images have one class each;
-            otherwise nothing is written.
+        run: `runs.Run`, whose images have one class each; otherwise nothing is
+            written.
         model: `keras.Model`. Its trained classifier.
     """
-    data, config, names = run.data, run.config, run.data.class_names
+    data, names = run.data, run.data.class_names
     if data.multi_label:
         return
     count, split = data.num_evaluation, data.evaluation_split
-    options = {**config.batches(), "one_hot": False}
+    options = {**run.reading, "one_hot": False}
     options["batch_size"] = min(run.micro_batch_size, count)
     batches = data.evaluation(**options)
     logits, labels = predict_dataset(model, batches, count)
     predicted = logits.argmax(axis=1)
     rows = per_class((predicted, labels), names)
-    save_csv(rows, run.output / "per_class.csv")
+    save_csv(rows, run.folder / "per_class.csv")
     title = f"{data.name}: {count} {split} images"
-    path = run.output / "confusion.png"
+    path = run.folder / "confusion.png"
     write_confusion(predicted, labels, names, title, path)
     logger.info(f"\n{class_table(rows)}")
     text = overfitting(run.checkpoints.rows, split)
-    if text and config.keep != "best":
+    if text and run.keep != "best":
         logger.info(f"\n{text}")
     wrong = np.flatnonzero(predicted != labels)
     if not wrong.size or len(model.inputs) > 1:  # patches are no pictures
         return
     # Only mistakes are shown: all probabilities of ImageNet take 0.4 GB.
-    likely = sigmoid if config.loss == "sigmoid" else softmax
+    likely = sigmoid if run.settings.get("loss") == "sigmoid" else softmax
     sure = likely(logits[wrong]).max(axis=1)
     order = np.argsort(-sure, kind="stable")[:_MISTAKES]
     sure = dict(zip(wrong[order], sure[order], strict=True))
@@ -69,8 +69,8 @@ def write_class_results(run: Run, model: keras.Model) -> None:
         maps = {"relevance": list(relevance(model, images))}
     except ValueError:  # a BiT, for example, has no attention
         return
-    shown = list(2 * unit_range(images, config.mode) - 1)
-    with atomic_write(run.output / "mistakes.png") as path:
+    shown = list(2 * unit_range(images, run.reading["mode"]) - 1)
+    with atomic_write(run.folder / "mistakes.png") as path:
         plot_attention_heatmap(shown, maps, titles).savefig(path)
 
 
@@ -80,13 +80,13 @@ def class_table(rows: Sequence[dict[str, Any]]) -> str:
     rows = [row for row in rows if row["images"]]
     rows.sort(key=lambda row: row["accuracy"])
     head = f"{'class':24}{'images':>8}{'accuracy':>10}  most often taken for"
-    lines = [
-        f"{printable(row['class'])[:23]:24}{row['images']:8}"
-        f"{row['accuracy']:10.4f}"
-        + f"  {printable(row['mistaken_for'])} ({row['times']})"
-        * (row["mistaken_for"] is not None)
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        name = printable(row["class"])[:23]
+        line = f"{name:24}{row['images']:8}{row['accuracy']:10.4f}"
+        if row["mistaken_for"] is not None:
+            line += f"  {printable(row['mistaken_for'])} ({row['times']})"
+        lines.append(line)
     if len(lines) > 2 * _CLASSES:
         lines[_CLASSES:-_CLASSES] = ["..."]
     return "\n".join([head, *lines])

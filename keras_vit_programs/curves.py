@@ -152,9 +152,9 @@ def images_at(
     return np.stack(images), labels
 
 
-def some_test_images(config: Any, data: ImageDataset) -> Array:
-    """Returns at most 8 test images as the model of a config takes them."""
-    batches = data.test(**config.batches(), batch_size=min(8, data.num_test))
+def some_test_images(data: ImageDataset, **reading: Any) -> Array:
+    """Returns at most 8 test images, read with these arguments of `test`."""
+    batches = data.test(**reading, batch_size=min(8, data.num_test))
     return sample_evenly(batches, data.num_test, count=8)[0]
 
 

@@ -810,7 +810,7 @@ def parse_learning_rates(text: str, dataset: str = "") -> tuple[float, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sweep(Holdout):
+class Sweep(Holdout, Dataset):
     """A sweep of learning rates."""
 
     sweep: str | None = flag(

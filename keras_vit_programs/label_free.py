@@ -11,17 +11,15 @@ import numpy as np
 
 from keras_vit import inspection, pretraining
 from keras_vit.converters import save, write_keras
-from keras_vit.models import weights_by_path
-from keras_vit.schedules import CosineSchedule
 from keras_vit.training.callbacks import Logs, Row
 from keras_vit.utils.files import atomic_write
 from keras_vit.utils.logging import logger
 from keras_vit.utils.scaling import Mode
 from keras_vit.utils.types import Array
 from keras_vit_programs.building import build_model, lossless_layout
-from keras_vit_programs.curves import pixel_range, plot_grid, unit_range
+from keras_vit_programs.curves import plot_grid, unit_range
+from keras_vit_programs.flags import LabelFree
 from keras_vit_programs.rows import Recorder
-from keras_vit_programs.sizes import COMPACT
 
 # Mean of the metric `teacher_diversity` over an interval, below which the
 # outputs hardly depend on the image.
@@ -146,7 +144,9 @@ def initialize(
             variable.assign(value.astype("float32"))
 
 
-def _build_encoder(config: Any, channels: int, **options: Any) -> keras.Model:
+def build_encoder(config: LabelFree, channels: int, **options: Any) -> keras.Model:
+    """Builds the encoder that is pre-trained, for images of this number of
+    channels; `options` are further arguments of `building.build_model`."""
     return build_model(
         config.model,
         None,
@@ -157,81 +157,9 @@ def _build_encoder(config: Any, channels: int, **options: Any) -> keras.Model:
         pooling=None,
         remat=config.remat,
         drop_path=config.drop_path,
-        **config.encoder,
+        **(config.encoder or {}),
         **options,
     )
-
-
-def build_masked(config: Any, channels: int) -> Any:
-    """Builds the masked pre-training model that a recipe's flags specify, for
-    images of this number of channels."""
-    # The small model has no class token: fine-tuning pools its patches.
-    small = config.model is None or config.model in COMPACT
-    encoder = _build_encoder(
-        config, channels, **({"class_token": False} if small else {})
-    )
-    options = {"mask_ratio": config.mask_ratio, "seed": config.seed}
-    if config.method == "mim":
-        model = pretraining.MaskedImageModeling(
-            encoder,
-            masking=config.masking,
-            mask_patch_size=config.mask_patch_size,
-            **options,
-        )
-    elif config.method == "mpp":
-        model = pretraining.MaskedPatchPrediction(
-            encoder,
-            target=config.target,
-            value_range=pixel_range(config.mode, channels),
-            **options,
-        )
-    else:
-        model = pretraining.MaskedAutoencoder(
-            encoder,
-            decoder_hidden_size=config.decoder_width,
-            decoder_num_layers=config.decoder_layers,
-            # MAE has heads of 32 channels in its decoder.
-            decoder_num_heads=max(1, config.decoder_width // 32),
-            **options,
-        )
-    initialize(model.variables_by_path(), config.initialize, config.seed)
-    return model
-
-
-def build_momentum_model(
-    config: Any, channels: int
-) -> pretraining.DINO | pretraining.MoCoV3:
-    """Builds the model that a recipe's flags specify, for images of this number
-    of channels."""
-    # MoCo v3's ViT-S/16 has heads of 32 channels.
-    is_small = (config.method, config.model) == ("mocov3", "ViTS16")
-    heads: dict[str, Any] = {"num_heads": 12} if is_small else {}
-    encoder = _build_encoder(config, channels, **heads)
-    initialize(weights_by_path(encoder), config.initialize, config.seed)
-    options = {
-        "output_dim": config.output_dim,
-        "hidden_dim": config.hidden_dim,
-        "teacher_momentum": CosineSchedule(config.teacher_momentum, 1.0, config.steps),
-    }
-    if config.method == "mocov3":
-        return pretraining.MoCoV3(encoder, temperature=config.temperature, **options)
-    return pretraining.DINO(
-        encoder,
-        bottleneck_dim=config.bottleneck_dim,
-        teacher_temperature=config.teacher_temperature,
-        student_temperature=config.temperature,
-        center_momentum=(None if config.no_centering else config.center_momentum),
-        frozen_steps=config.frozen_steps,
-        koleo_weight=config.koleo_weight,
-        seed=config.seed,
-        **options,
-    )
-
-
-def weight_decay_schedule(config: Any) -> float | CosineSchedule:
-    """Returns the weight decay of a method, a float or a schedule."""
-    start, end = config.weight_decay, config.weight_decay_end
-    return CosineSchedule(start, end, config.steps) if end else start
 
 
 def save_masked(model: Any, output: pathlib.Path) -> None:

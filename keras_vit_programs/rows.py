@@ -175,7 +175,7 @@ class Progress:
         lines = [list(cells.values())]
         if not self._titled:
             splits = [split for split, _ in cells]
-            first = [s * (s not in splits[:i]) for i, s in enumerate(splits)]
+            first = ["" if s in splits[:i] else s for i, s in enumerate(splits)]
             lines = [first, [name for _, name in cells], *lines]
         self._titled = True
         widths = [max(len(n), len(x), 7) for (_, n), x in cells.items()]

@@ -30,6 +30,18 @@ SWEEP = "sweep"
 COMPARISON = "comparison"
 # This file is written last: a folder with it is that of a finished run.
 DONE = "config.json"
+# What runs write.
+FILES = (
+    *("model.keras", "model.npz", "metrics.csv"),
+    *("curves.png", "predictions.png", "config.json"),
+)
+# Some runs write these instead of others of `FILES`.
+MORE_FILES = (
+    *("encoder.keras", "encoder.npz", "model.weights.h5"),
+    *("per_class.csv", "confusion.png", "mistakes.png"),
+    *("segmentation.png", "iou.csv"),
+    *("detection.png", "coco.json"),
+)
 _TEMPORARY = re.compile(
     r"\.(best|coco|config|curves|iou|metrics|model|predictions|segmentation|step-\d{8})-\d+\.\w+"
 )
@@ -58,15 +70,16 @@ def check_output(folder: StrPath, overwrite: bool) -> pathlib.Path:
     finished = (folder / DONE).exists()
     used = folder.is_dir() and any(folder.iterdir())
     if used and (finished or not begun) and not overwrite:
-        further = (
-            f" (with --weights {folder} --keep-head, finetune_cifar.py trains "
-            "its model further)"
-        )
+        state, further = "is not empty", ""
+        if finished:
+            state = "is that of a finished run"
+            further = (
+                f" (with --weights {folder} --keep-head, finetune_cifar.py trains "
+                "its model further)"
+            )
         raise ValueError(
-            f"The output folder {str(folder)!r} "
-            + ("is that of a finished run" if finished else "is not empty")
-            + f". Choose another --output{further * finished}, or replace what "
-            "an earlier run wrote with --overwrite."
+            f"The output folder {str(folder)!r} {state}. Choose another --output"
+            f"{further}, or replace what an earlier run wrote with --overwrite."
         )
     existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
@@ -172,14 +185,14 @@ def versions() -> dict[str, str | None]:
     }
 
 
-def program_info(config: Any) -> dict[str, Any]:
-    """Returns what files of results say about the program: its flags, its
+def program_info(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns what files of results say about the program: its settings, its
     command and the versions of packages."""
     program, *flags = sys.argv
     if program.startswith("keras-vit "):  # the command, and what it runs
         program, *flags = [*program.split(), *flags]
     return {
-        "config": dataclasses.asdict(config),
+        "config": settings,
         "command": shlex.join([program, *flags]),
         "versions": versions(),
     }

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import pathlib
-import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -14,19 +13,19 @@ import keras
 from keras_vit import converters
 from keras_vit.converters import write_keras
 from keras_vit.data import find_data_error
-from keras_vit.data.protocols import height_and_width
+from keras_vit.data.dataset import ImageDataset
 from keras_vit.distribution.sharding import to_tf_dataset
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.models import copy_labels, load_keras_file, mixed_sizes, one_size
-from keras_vit.training.callbacks import EvaluateAverages, score_name
+from keras_vit.optimizers import inner_optimizer
+from keras_vit.training.callbacks import EvaluateAverages
 from keras_vit.training.checkpoint import ResumableCheckpoint
 from keras_vit.utils import checks
 from keras_vit.utils.files import atomic_write
 from keras_vit.utils.logging import log_file, logger
 from keras_vit.utils.types import StrPath
-from keras_vit.utils.warnings import warn
 from keras_vit_programs.building import lossless_layout
-from keras_vit_programs.console import UserError, fill
+from keras_vit_programs.console import UserError
 from keras_vit_programs.curves import (
     plot_learning_curves,
     plot_predictions,
@@ -43,27 +42,13 @@ from keras_vit_programs.rows import (
 from keras_vit_programs.run_folder import (
     CHECKPOINTS,
     DONE,
-    environment_info,
+    FILES,
+    MORE_FILES,
     exclusive_lock,
     prepare_output,
-    program_info,
     save_json,
 )
-
-FILES = (
-    *("model.keras", "model.npz", "metrics.csv"),
-    *("curves.png", "predictions.png", "config.json"),
-)
-# Some runs write these instead of others of `FILES`.
-MORE_FILES = (
-    *("encoder.keras", "encoder.npz", "model.weights.h5"),
-    *("per_class.csv", "confusion.png", "mistakes.png"),
-    *("segmentation.png", "iou.csv"),
-    *("detection.png", "coco.json"),
-)
-
-# The scores of models that do not compute logits.
-_PRETRAINING = ("loss", "knn_accuracy")
+from keras_vit_programs.run_report import describe_run, plot_title, run_summary
 
 
 def save_model(model: keras.Model, output: pathlib.Path) -> None:
@@ -92,146 +77,22 @@ def write_model(model: keras.Model, path: StrPath) -> None:
         write_keras(alone, temporary)
 
 
-def run_summary(run: Any, model: keras.Model, row: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of `config.json`, with the row of `metrics.csv` of
-    the weights that are saved."""
-    metric = score_name(row)
-    return {
-        **program_info(run.config),
-        "data": run.data.metadata(),
-        "model": {
-            "name": model.name,
-            "weights": model.count_params(),
-        },
-        metric: row[metric],
-        "kept": {
-            "weights": run.config.keep,
-            "step": row["step"],
-            "chosen_by": metric if run.config.keep == "best" else None,
-        },
-        "seconds": round(time.perf_counter() - run.started, 1),
-        **environment_info(),
-    }
-
-
-def describe_run(run: Any, model: keras.Model, done: int) -> str:
-    """Returns the summary, of several lines, that is logged before training
-    from step `done` on."""
-    config, data = run.config, run.data
-    if not run.strategy.is_main:
-        return f"strategy  {run.strategy.describe()}"
-    rows, columns, channels = getattr(model, "encoder", model).input_shape[1:]
-    if rows is None or columns is None:
-        rows, columns = height_and_width(config.image_size)
-    patch = config.patch_size
-    patches = f", patches {patch} x {patch}" if patch else ""
-    resuming = f"\nresuming  from step {done}" if done else ""
-    epochs = round(config.steps * config.batch_size / data.num_train)
-    unverified = ""
-    if data.num_unverified:
-        unverified = (
-            f"images    {data.num_unverified:,} files are not decoded yet, and "
-            "a damaged one stops the run: --skip-bad-images decodes them "
-            "first\n"
-        )
-    hint = ""
-    if getattr(config, "weights", "") is None and channels == 3:
-        hint = (
-            "weights   none: trained from scratch. With released weights, the "
-            "accuracy is usually higher: --model ViTB16 --weights imagenet21k\n"
-        )
-    return fill(
-        f"data      {data.name}: {data.num_train} training and "
-        f"{data.num_evaluation} {data.evaluation_split} images, "
-        f"{len(data.class_names)} classes\n"
-        f"{unverified}"
-        f"model     {model.name}: {model.count_params():,} parameters, images "
-        f"{rows} x {columns} x {channels}{patches}\n"
-        f"{hint}"
-        f"training  {config.steps} steps of {config.batch_size} images "
-        f"({epochs} epochs), {run.summary}, on {keras.backend.backend()}\n"
-        f"strategy  {run.strategy.describe()}\n"
-        f"output    {run.output}{resuming}"
-    )
-
-
-def plot_title(run: Any, summary: dict[str, Any]) -> str:
-    """Returns the title of the plots of a run, for its `run_summary`."""
-    name, score = summary["model"]["name"], score_name(summary)
-    digits = ".2%" if score.partition("_")[2] == "accuracy" else ".4f"
-    value = format(summary[score], digits)
-    return f"{name} on {run.data.name}: {score.replace('_', ' ')} {value}"
-
-
-def write_predictions(run: Any, model: keras.Model, summary: dict[str, Any]) -> None:
+def write_predictions(run: "Run", model: keras.Model, summary: dict[str, Any]) -> None:
     """Plots the predictions for some of the evaluated images."""
-    config, total = run.config, run.data.num_evaluation
+    total = run.data.num_evaluation
     if len(model.inputs) > 1:  # patches of images of several sizes
         return
-    batches = run.data.evaluation(
-        **config.batches(), batch_size=min(config.batch_size, total)
-    )
+    size = min(run.batch_size, total)
+    batches = run.data.evaluation(**run.reading, batch_size=size)
     images, labels = sample_evenly(batches, total, multi_label=run.data.multi_label)
     plot_predictions(
         model,
         images,
         labels,
         run.data.class_names,
-        run.output / "predictions.png",
+        run.folder / "predictions.png",
         f"{plot_title(run, summary)}, {len(images)} of {total} images",
-        mode=config.mode,
-    )
-
-
-def print_results(summary: dict[str, Any], output: pathlib.Path) -> None:
-    """Logs the score, the files in the output folder and how to use them.
-
-    Args:
-        summary: Dict. The content of `config.json`.
-        output: Path of the output folder.
-    """
-    score = score_name(summary)
-    named = score.replace("_", " ")
-    logger.info(
-        f"\n{named} {summary[score]:.4f} after {summary['seconds']:.0f} seconds"
-    )
-    kept = summary["kept"]
-    if kept["chosen_by"]:
-        logger.info(
-            f"weights of step {kept['step']} of {summary['config']['steps']}, "
-            f"with the best {named}"
-            + ", which is optimistic: these images chose the weights"
-            * score.startswith("test_")
-        )
-    for name in (*FILES, *MORE_FILES):
-        if (output / name).exists():
-            logger.info(f"  {output / name}")
-    config, data = summary["config"], summary["data"]
-    height, width = height_and_width(config["image_size"])
-    most = data["max_value"]
-    factor = "" if most == 255 else f" * {255 / most:g}"
-    scale = f"keras_vit.preprocess_input(images{factor}, mode={config['mode']!r})"
-    call = "logits = model.predict(images)"
-    if score.endswith("_AP"):
-        call = "boxes = keras_vit.detection.decode(model.predict(images), "
-        call += f"{height}, {width})"
-    if score.partition("_")[2] in ("accuracy", "mean_average_precision"):
-        folder = shlex.quote(str(output))
-        logger.info(
-            "To predict, and to see why:\n"
-            f"  keras-vit predict {folder} IMAGES\n"
-            f"  keras-vit explain {folder} IMAGES"
-        )
-    has_softmax = score.partition("_")[2] == "accuracy"
-    has_softmax &= summary["config"].get("loss") != "sigmoid"
-    logger.info(
-        f"To use it in Python on images of {height} x {width} x "
-        f"{data['channels']} with values from 0 to {most}:\n"
-        "  import keras, keras_vit\n"
-        f"  model = keras.models.load_model({str(output / 'model.keras')!r})\n"
-        f"  images = {scale}"
-        + (f"\n  {call}" * (score.partition("_")[2] not in _PRETRAINING))
-        + "\n  keras_vit.decode_predictions(logits, model=model)" * has_softmax
+        mode=run.reading["mode"],
     )
 
 
@@ -246,14 +107,15 @@ LOG = "log.txt"
 _LOST = ("unhealthy", "heartbeat", "UNAVAILABLE", "Connection", "Broken pipe")
 
 
+@dataclasses.dataclass(eq=False)
 class Run:
     """A training run with an output folder, which resumes where it stopped.
 
     Use it as a context manager around the code that builds, compiles and
-    trains a model:
+    trains a model; `setup.open_run` makes it of a recipe's settings:
 
     ```python
-    with training.Run(config, data, strategy, output) as run:
+    with Run(folder, data, strategy, steps, batch_size, evaluate_every) as run:
         model = ...
         model.compile(...)
         test = run.evaluation_batches()
@@ -269,48 +131,73 @@ class Run:
     raises `Preempted`. With several processes, all of them run the same code,
     and the first one writes.
 
-    A run resumes only with the settings of `config` that it began with. What
-    else changed, such as the loss in the code, is not noticed: begin a new run
-    with `--overwrite`, or in another folder. Checkpoints hold no state of
-    further callbacks.
+    A run resumes only with the `settings` that it began with. What else
+    changed, such as the loss in the code, is not noticed: begin a new run with
+    `overwrite`, or in another folder. Checkpoints hold no state of further
+    callbacks.
 
     Args:
-        config: `flags.Training` with every setting filled in, also `steps`,
-            `evaluate_every` and `batch_size`.
+        folder: Path of the output folder, from `check_output`.
         data: `keras_vit.data.ImageDataset`.
         strategy: `keras_vit.distribution.Strategy`.
-        output: Path of the output folder, from `check_output`.
+        steps: Integer. Updates of the weights.
+        batch_size: Integer. Images per step.
+        evaluate_every: Integer. Steps between two evaluations.
+        checkpoint_every: Integer. Steps between two checkpoints; None for
+            `evaluate_every`.
+        accumulate: Integer. Micro-batches per step, which the optimizer of the
+            model accumulates: its `gradient_accumulation_steps`.
+        seed: Integer. The random seed.
+        keep: String. The weights to save: "last", or "best" for those of the
+            best evaluation.
+        patience: Integer. Evaluations without a better score after which
+            training stops; None for no early stopping.
+        overwrite: Boolean. Whether to begin a new run where one was interrupted.
+        tensorboard: Boolean. Whether to write files for TensorBoard.
+        reading: Dict. The arguments that `data.train` and `data.evaluation`
+            share.
+        augmentation: Dict. Further arguments of `data.train`.
+        settings: Dict. What `config.json` records, and a run that resumes
+            compares.
         summary: String. How the model is trained, in a few words.
 
     Attributes:
         callbacks: List of Keras callbacks. `resume` adds those of the run, of
-            which the last writes `metrics.csv`, reports progress and saves
-            checkpoints, after others that were appended before.
+            which the last is `checkpoints`, after others that were appended.
         checkpoints: `rows.Recorder`, to whose `sinks` and `watchers` functions
             of the run's evaluations and steps can be appended.
     """
 
-    def __init__(
-        self,
-        config: Any,
-        data: Any,
-        strategy: Strategy,
-        output: pathlib.Path,
-        summary: str = "",
-    ) -> None:
-        self.config, self.data, self.strategy = config, data, strategy
-        self.output, self.summary = output, summary
-        self.callbacks = []
+    folder: pathlib.Path
+    data: ImageDataset
+    strategy: Strategy
+    steps: int
+    batch_size: int
+    evaluate_every: int
+    checkpoint_every: int | None = None
+    accumulate: int = 1
+    seed: int = 0
+    keep: str = "last"
+    patience: int | None = None
+    overwrite: bool = False
+    tensorboard: bool = False
+    reading: dict[str, Any] = dataclasses.field(default_factory=dict)
+    augmentation: dict[str, Any] = dataclasses.field(default_factory=dict)
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    summary: str = ""
+
+    def __post_init__(self) -> None:
+        self.callbacks: list[keras.callbacks.Callback] = []
         self.checkpoints = Recorder(
-            output / CHECKPOINTS,
-            config.checkpoint_every or config.evaluate_every,
-            fingerprint(config),
-            config.batch_size,
-            seed=config.seed,
-            strategy=strategy,
-            keep_best=config.keep == "best",
-            steps=config.steps,
-            split=data.evaluation_split,
+            self.folder / CHECKPOINTS,
+            self.checkpoint_every or self.evaluate_every,
+            fingerprint(self.settings),
+            self.batch_size,
+            seed=self.seed,
+            strategy=self.strategy,
+            keep_best=self.keep == "best",
+            steps=self.steps,
+            split=self.data.evaluation_split,
         )
         self._training = self._saving = False
 
@@ -318,11 +205,9 @@ class Run:
         self.started = time.perf_counter()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._user_errors())
-            stack.enter_context(exclusive_lock(self.output, self.strategy))
+            stack.enter_context(exclusive_lock(self.folder, self.strategy))
             self.strategy.process_batch_size(self.micro_batch_size)
-            if self.strategy.is_main:
-                warn_of_average(self.config)
-            keras.utils.set_random_seed(self.config.seed)
+            keras.utils.set_random_seed(self.seed)
             stack.enter_context(self.checkpoints.watching())
             self._scope = stack.enter_context(contextlib.ExitStack())
             self._scope.enter_context(self.strategy.scope())
@@ -335,7 +220,7 @@ class Run:
     @property
     def micro_batch_size(self) -> int:
         """Images of a step that are computed together, of all processes."""
-        return self.config.batch_size // self.config.accumulate
+        return self.batch_size // self.accumulate
 
     def distribute(self, batches: Any) -> Any:
         """Returns batches of this process as `model.fit` takes them."""
@@ -348,15 +233,14 @@ class Run:
     def train_batches(self, **options: Any) -> Callable[[int], Any]:
         """Returns a function of a step that returns the endless batches from
         there; `options` are further arguments of `data.train`."""
-        config = self.config
         return lambda start: self.data.train(
-            batch_size=config.batch_size,
-            micro_batches=config.accumulate,
-            seed=config.seed,
+            batch_size=self.batch_size,
+            micro_batches=self.accumulate,
+            seed=self.seed,
             start=start,
             shard=self.strategy.process,
-            **config.batches(),
-            **config.augmentation(self.data.channels),
+            **self.reading,
+            **self.augmentation,
             **options,
         )
 
@@ -367,7 +251,7 @@ class Run:
             batch_size=self.micro_batch_size,
             shard=self.strategy.process,
             pad=True,
-            **self.config.batches(),
+            **self.reading,
         )
 
     def resume(
@@ -392,7 +276,6 @@ class Run:
             step between two evaluations, the rest of that epoch is trained
             here.
         """
-        config = self.config
 
         def batches(start: int) -> Any:
             return self.distribute(train_batches(start))
@@ -407,18 +290,18 @@ class Run:
         done = self._restore(model)
         logger.info(describe_run(self, one_size(_trained(model)), done))
         self.checkpoints.learning_rate = schedule
-        self._add_callbacks()
+        self._add_callbacks(model)
         self._training = True
-        rows, interval = self.checkpoints.rows, config.evaluate_every
-        first = epochs = -(-config.steps // interval)
-        if not is_over(rows, config.patience):
+        rows, interval = self.checkpoints.rows, self.evaluate_every
+        first = epochs = -(-self.steps // interval)
+        if not is_over(rows, self.patience):
             first = self.checkpoints.finish_interval(
                 model, batches, interval, validation_data, self.callbacks
             )
         return {
             "x": batches(self.checkpoints.step),
-            "steps_per_epoch": interval * config.accumulate,
-            "initial_epoch": epochs if is_over(rows, config.patience) else first,
+            "steps_per_epoch": interval * self.accumulate,
+            "initial_epoch": epochs if is_over(rows, self.patience) else first,
             "epochs": epochs,
             "validation_data": validation_data,
             "callbacks": self.callbacks,
@@ -428,44 +311,43 @@ class Run:
 
     def _restore(self, model: keras.Model) -> int:
         """Opens the output folder; returns the step to resume from."""
-        folder, strategy = self.output / CHECKPOINTS, self.strategy
-        if self.config.overwrite and strategy.is_main:
+        folder, strategy = self.folder / CHECKPOINTS, self.strategy
+        if self.overwrite and strategy.is_main:
             shutil.rmtree(folder, ignore_errors=True)
         strategy.gather(0)  # waits until the folder is removed
         done = self.checkpoints.restore(model)
         if len(set(strategy.gather(done))) > 1:
             raise ValueError(
                 "The processes find different checkpoints in "
-                f"{str(self.output)!r}: --output must be a folder that they "
+                f"{str(self.folder)!r}: --output must be a folder that they "
                 "share."
             )
         # Files are removed last: an error above leaves the folder as it was.
         if strategy.is_main:
-            prepare_output(self.output, (*FILES, *MORE_FILES))
+            prepare_output(self.folder, (*FILES, *MORE_FILES))
             folder.mkdir(exist_ok=True)
             if not done:
-                tensorboard = self.output / TENSORBOARD
+                tensorboard = self.folder / TENSORBOARD
                 shutil.rmtree(tensorboard, ignore_errors=True)
-                (self.output / LOG).unlink(missing_ok=True)
-            self._stack.enter_context(log_file(self.output / LOG))
+                (self.folder / LOG).unlink(missing_ok=True)
+            self._stack.enter_context(log_file(self.folder / LOG))
         return done
 
-    def _add_callbacks(self) -> None:
-        config, sinks = self.config, self.checkpoints.sinks
-        if config.patience:
-            sinks.append(stop_early(config.patience))
-        if config.uses_averages:
+    def _add_callbacks(self, model: keras.Model) -> None:
+        sinks = self.checkpoints.sinks
+        if self.patience:
+            sinks.append(stop_early(self.patience))
+        if getattr(inner_optimizer(model), "use_ema", False):
             self.callbacks.append(EvaluateAverages())
         if self.strategy.is_main:
-            path = self.output / "metrics.csv"
-            write_rows(self.checkpoints.rows, path)
-            sinks.insert(0, lambda recorder, _: write_rows(recorder.rows, path))
-            progress = Progress(config.steps)
+            path, rows = self.folder / "metrics.csv", self.checkpoints.rows
+            write_rows(rows, path)
+            progress = Progress(self.steps)
             self.checkpoints.watchers.append(progress.watch)
-            curves = draw_curves(self.output / "curves.png", self.data.name)
-            sinks += [progress, curves]
-            if config.tensorboard:
-                folder = self.output / TENSORBOARD
+            curves = draw_curves(self.folder / "curves.png", self.data.name)
+            sinks[:0] = [lambda *_: write_rows(rows, path), progress, curves]
+            if self.tensorboard:
+                folder = self.folder / TENSORBOARD
                 tensorboard = keras.callbacks.TensorBoard(folder, write_graph=False)
                 self.callbacks.append(tensorboard)
         self.callbacks.append(self.checkpoints)
@@ -492,9 +374,9 @@ class Run:
             Dict. The content of `config.json`.
         """
         self._saving = True
-        strategy, output = self.strategy, self.output
+        strategy, folder = self.strategy, self.folder
         row = self.checkpoints.rows[-1]
-        if self.config.keep == "best":
+        if self.keep == "best":
             strategy.gather(0)  # waits until the first process has saved it
             row = self.checkpoints.restore_best(model)
         model = _trained(model)
@@ -502,8 +384,8 @@ class Run:
         if strategy.is_main and keep:
             saved = one_size(model)
             saved.class_names = self.data.class_names
-            saved.preprocess_mode = self.config.mode
-            (write or save_model)(saved, output)
+            saved.preprocess_mode = self.reading["mode"]
+            (write or save_model)(saved, folder)
         # What follows needs no other process: one that waits in vain for the
         # first would not end.
         self._scope.close()
@@ -514,19 +396,19 @@ class Run:
                 # trained model takes only batches that they share.
                 if strategy.num_devices > 1:
                     is_mixed = len(model.inputs) > 1
-                    model = load_keras_file(output / "model.keras")
+                    model = load_keras_file(folder / "model.keras")
                     model = mixed_sizes(model) if is_mixed else model
                 write_predictions(self, model, summary)
                 if more:
                     more(self, model)
             plot_learning_curves(
                 self.checkpoints.rows,
-                output / "curves.png",
+                folder / "curves.png",
                 plot_title(self, summary),
             )
-            save_json(summary, output / DONE)
+            save_json(summary, folder / DONE)
             # A finished run does not resume.
-            shutil.rmtree(output / CHECKPOINTS, ignore_errors=True)
+            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         strategy.gather(0)  # no process ends before the first
         return summary
 
@@ -543,7 +425,7 @@ class Run:
             elif self._saving and isinstance(error, OSError):
                 message = (
                     "The results cannot be written to "
-                    f"{str(self.output)!r}: {error}. {self.checkpoints.last}"
+                    f"{str(self.folder)!r}: {error}. {self.checkpoints.last}"
                 )
             else:
                 message = explain_error(error, self.strategy, self.checkpoints)
@@ -574,17 +456,7 @@ def explain_error(
     return None
 
 
-def fingerprint(config: Any) -> dict[str, Any]:
+def fingerprint(settings: dict[str, Any]) -> dict[str, Any]:
     """Returns the settings that must be equal for a run to resume."""
-    settings = dataclasses.asdict(config) | {"backend": keras.backend.backend()}
+    settings = settings | {"backend": keras.backend.backend()}
     return {k: v for k, v in settings.items() if k not in _MAY_CHANGE}
-
-
-def warn_of_average(config: Any) -> None:
-    """Warns if an average of the weights contains much of the first ones."""
-    decay, steps = config.average, config.steps
-    if decay**steps > 0.1:
-        warn(
-            f"--average {decay} over {steps} steps is {decay**steps:.0%} the "
-            "weights that training starts with: give a lower one."
-        )

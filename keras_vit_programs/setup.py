@@ -14,22 +14,25 @@ from keras_vit.data.splits import parse_holdout
 from keras_vit.distribution import get_strategy
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.optimizers import PublishedAdamW, PublishedSGD
-from keras_vit.schedules import WarmupDecay
 from keras_vit.utils.logging import show as show_log
 from keras_vit.utils.optional import require
+from keras_vit.utils.warnings import warn
 from keras_vit_programs.console import user_errors
+from keras_vit_programs.flags import Dataset, Training
 from keras_vit_programs.run_folder import check_output
-from keras_vit_programs.runs import print_results
+from keras_vit_programs.run_report import print_results
+from keras_vit_programs.runs import Run
 
 
 def build_optimizer(
-    config: Any, schedule: Callable[..., Any], **options: Any
+    config: Training, schedule: Callable[..., Any], **options: Any
 ) -> PublishedSGD | PublishedAdamW:
     """Returns the optimizer of a `flags.Training` whose `steps` are filled in:
     SGD with momentum 0.9, or AdamW; `options` replace arguments."""
+    steps: Any = config.steps  # filled in by now
     average_from = config.average_from
     if average_from is not None:
-        average_from = math.floor(average_from * config.steps)
+        average_from = math.floor(average_from * steps)
     options = {
         "weight_decay": config.weight_decay,
         "layer_decay": config.layer_decay,
@@ -49,14 +52,7 @@ def build_optimizer(
     return PublishedAdamW(schedule, **options)
 
 
-def warmup_decay(config: Any) -> WarmupDecay:
-    """Returns the learning rate of a config by step: a warm-up, and its
-    `decay`, by default a cosine."""
-    decay = getattr(config, "decay", "cosine")
-    return WarmupDecay(config.learning_rate, config.steps, config.warmup_steps, decay)
-
-
-def load_run_data(config: Any) -> ImageDataset:
+def load_run_data(config: Dataset) -> ImageDataset:
     """Returns the dataset of a config, of whose training images the fraction
     `holdout`, or that of "paper", is evaluated on instead.
 
@@ -64,9 +60,8 @@ def load_run_data(config: Any) -> ImageDataset:
     set, or on the validation images of a CSV file. None is like 0, except that
     the model does not train on the images that a preset leaves out.
     """
-    holdout = config.holdout
-    left_out = holdout
-    if holdout is None:
+    holdout = left_out = config.holdout
+    if left_out is None:
         name = config.dataset.partition(":")[0]
         left_out = config.published.left_out.get(name, 0.0)
     data = load_dataset(
@@ -78,8 +73,8 @@ def load_run_data(config: Any) -> ImageDataset:
 
 
 def begin(
-    config: Any, load: Callable[..., Any] = load_run_data
-) -> tuple[Strategy, Any, pathlib.Path]:
+    config: Training, load: Callable[..., ImageDataset] = load_run_data
+) -> tuple[Strategy, ImageDataset, pathlib.Path]:
     """Returns the strategy, the dataset and the output folder of a config.
 
     It also sets the dtype policy and shows the log. No files are written.
@@ -89,8 +84,7 @@ def begin(
         load: Function of a config that returns the dataset.
 
     Returns:
-        Tuple of a `keras_vit.distribution.Strategy`, a
-        `keras_vit.data.ImageDataset` and a path.
+        The strategy, the dataset and the path of the output folder.
 
     Raises:
         ValueError: if the strategy, the dataset or the output folder cannot
@@ -121,11 +115,44 @@ def begin(
     return strategy, data, check_output(output, is_free)
 
 
+# The settings of recipes that are arguments of `Run`.
+_OF_RUNS = (
+    *("steps", "batch_size", "evaluate_every", "checkpoint_every", "accumulate"),
+    *("seed", "keep", "patience", "overwrite", "tensorboard"),
+)
+
+
+def open_run(
+    config: Training,
+    data: ImageDataset,
+    strategy: Strategy,
+    output: pathlib.Path,
+    summary: str = "",
+) -> Run:
+    """Returns the `Run` of a config whose values are all filled in."""
+    steps: Any = config.steps  # filled in by now
+    if strategy.is_main and (first := config.average**steps) > 0.1:
+        warn(
+            f"--average {config.average} over {steps} steps is {first:.0%} the "
+            "weights that training starts with: give a lower one."
+        )
+    return Run(
+        output,
+        data,
+        strategy,
+        **{name: getattr(config, name) for name in _OF_RUNS},
+        reading=config.batches(),
+        augmentation=config.augmentation(data.channels),
+        settings=dataclasses.asdict(config),
+        summary=summary,
+    )
+
+
 def launch(
-    config: Any,
+    config: Training,
     resolve_config: Callable[..., Any],
     train: Callable[..., dict[str, Any]],
-    load: Callable[..., Any] = load_run_data,
+    load: Callable[..., ImageDataset] = load_run_data,
 ) -> None:
     """Trains with a config whose missing values `resolve_config` fills in, and
     logs the results; see `begin`."""
@@ -137,7 +164,7 @@ def launch(
         print_results(results, output)
 
 
-def set_up(config: Any) -> Strategy:
+def set_up(config: Training) -> Strategy:
     """Returns the strategy of a config, and sets the dtype policy."""
     show_log()
     strategy = get_strategy(config.strategy)

@@ -19,7 +19,12 @@ from keras_vit.training.compiling import jit_compile
 from keras_vit.utils.logging import logger
 from keras_vit_programs.console import user_errors
 from keras_vit_programs.curves import plot_sweep
-from keras_vit_programs.flags import parse_learning_rates
+from keras_vit_programs.flags import (
+    Study,
+    Sweep,
+    Training,
+    parse_learning_rates,
+)
 from keras_vit_programs.run_folder import (
     DONE,
     SWEEP,
@@ -27,8 +32,8 @@ from keras_vit_programs.run_folder import (
     program_info,
     save_json,
 )
-from keras_vit_programs.runs import Run, fingerprint
-from keras_vit_programs.setup import build_optimizer, set_up
+from keras_vit_programs.runs import fingerprint
+from keras_vit_programs.setup import build_optimizer, open_run, set_up
 
 FILES = ("sweep.json", "sweep.png")
 
@@ -36,12 +41,12 @@ FILES = ("sweep.json", "sweep.png")
 def sweep(
     train: Callable[..., dict[str, Any]],
     resolve_config: Callable[..., Any],
-    load: Callable[[Any], ImageDataset],
-    config: Any,
+    load: Callable[[Sweep], ImageDataset],
+    config: Sweep,
     data: ImageDataset,
     strategy: Strategy,
     output: pathlib.Path,
-) -> tuple[Any, ImageDataset]:
+) -> tuple[Sweep, ImageDataset]:
     """Trains with every learning rate of a grid, and returns the best.
 
     Each learning rate trains without the validation images and is evaluated on
@@ -54,7 +59,7 @@ def sweep(
         resolve_config: Function of a config and data that fills in all
             settings.
         load: Function of a config that returns the data.
-        config: `flags.Training` with a field `sweep`.
+        config: `flags.Sweep`.
         data: `ImageDataset` with a validation split.
         strategy: `keras_vit.distribution.Strategy`.
         output: Path of the output folder.
@@ -70,7 +75,7 @@ def sweep(
                 resolve_config(dataclasses.replace(config, learning_rate=rate), data),
                 sweep=None,
             )
-            for rate in parse_learning_rates(config.sweep, config.dataset)
+            for rate in parse_learning_rates(config.sweep or "", config.dataset)
         }
         if config.overwrite and strategy.is_main:
             shutil.rmtree(output / SWEEP, ignore_errors=True)
@@ -90,7 +95,8 @@ def sweep(
             try:
                 results[rate] = train(one, data, strategy, folder, keep=False)
             except Diverged as error:  # the learning rate is too high
-                results[rate] = program_info(one) | {"diverged": str(error)}
+                info = program_info(dataclasses.asdict(one))
+                results[rate] = info | {"diverged": str(error)}
                 if strategy.is_main:
                     logger.info(error)
                     save_json(results[rate], folder / DONE)
@@ -109,7 +115,7 @@ def _folder(output: pathlib.Path, rate: float) -> pathlib.Path:
     return output / SWEEP / f"lr-{rate:g}"
 
 
-def read_finished(config: Any, folder: pathlib.Path) -> dict[str, Any] | None:
+def read_finished(config: Training, folder: pathlib.Path) -> dict[str, Any] | None:
     """Returns the `config.json` of a training that is finished, or None; raises
     a `ValueError` if it is of other settings than those of `config`."""
     path = folder / DONE
@@ -117,7 +123,7 @@ def read_finished(config: Any, folder: pathlib.Path) -> dict[str, Any] | None:
         return None
     summary = json.loads(path.read_text())
     found = {**summary["config"], "backend": summary["versions"]["backend"]}
-    expected = fingerprint(config)
+    expected = fingerprint(dataclasses.asdict(config))
     known = {k: found[k] for k in expected if k in found}
     check_same_run(path, known, expected)
     return summary
@@ -126,7 +132,7 @@ def read_finished(config: Any, folder: pathlib.Path) -> dict[str, Any] | None:
 def _summarize(
     results: Mapping[float, Any],
     data: ImageDataset,
-    config: Any,
+    config: Sweep,
     output: pathlib.Path,
     strategy: Strategy,
 ) -> float:
@@ -148,7 +154,9 @@ def _summarize(
     logger.info(f"\nlearning rate  {name} on {data.num_validation} validation images")
     for rate, value in found.items():
         text = "diverged" if value is None else f"{value:.4f}"
-        logger.info(f"{rate:<13g}  {text}" + "  best" * (rate == best))
+        if rate == best:
+            text += "  best"
+        logger.info(f"{rate:<13g}  {text}")
     logger.info(f"\ntraining on all images with {best:g}")
     summary = {
         "rates": [
@@ -163,7 +171,7 @@ def _summarize(
     return best
 
 
-def begin_study(config: Any) -> Strategy:
+def begin_study(config: Study) -> Strategy:
     """Returns the strategy of a study, and sets the dtype policy."""
     strategy = set_up(config)
     if strategy.process[1] > 1:
@@ -171,12 +179,13 @@ def begin_study(config: Any) -> Strategy:
     return strategy
 
 
-def open_study(config: Any, name: str, chosen: str) -> pathlib.Path:
+def open_study(config: Study, name: str, chosen: str) -> pathlib.Path:
     """Creates or reopens the folder of a study of several runs, by default
     `runs/{name}`; raises a `ValueError` if it is of other settings than those
     of `config`, of which `chosen`, the runs of the study, may differ."""
     output = pathlib.Path(config.output or f"runs/{name}").expanduser()
-    settings = {k: v for k, v in fingerprint(config).items() if k != chosen}
+    settings = fingerprint(dataclasses.asdict(config))
+    del settings[chosen]
     path = output / "flags.json"
     if path.exists() and not config.overwrite:
         check_same_run(path, json.loads(path.read_text()), settings)
@@ -201,11 +210,12 @@ def measure_once(
 
 
 def train_classifier(
-    config: Any,
+    config: Training,
     data: ImageDataset,
     strategy: Strategy,
     output: pathlib.Path,
     build_model: Callable[[], keras.Model],
+    warmup: float,
     summary: str = "",
 ) -> dict[str, Any]:
     """Trains a model with a warm-up, a cosine and the optimizer of a config,
@@ -214,9 +224,11 @@ def train_classifier(
         done = None if config.overwrite else read_finished(config, output)
     if done is not None:
         return done
-    with Run(config, data, strategy, output, summary) as run:
+    with open_run(config, data, strategy, output, summary) as run:
         model = build_model()
-        schedule = warmup_cosine(config.learning_rate, config.steps, config.warmup)
+        peak: Any = config.learning_rate  # filled in by now, as the steps
+        steps: Any = config.steps
+        schedule = warmup_cosine(peak, steps, warmup)
         model.compile(
             optimizer=build_optimizer(config, schedule),
             loss=losses.get_loss("softmax", config.one_hot),

@@ -1,5 +1,7 @@
 """The teacher of the flag `--teacher`."""
 
+from typing import Any
+
 import keras
 
 from keras_vit import losses
@@ -8,18 +10,13 @@ from keras_vit.distillation import TARGETS, Distillation, load_teacher
 from keras_vit_programs import flags
 
 
-def distill(
-    student: keras.Model, config: flags.Teacher, data: ImageDataset
-) -> keras.Model:
+def distill(student: keras.Model, config: flags.Teacher, data: ImageDataset) -> Any:
     """Returns the model that a recipe trains: the student, or with `--teacher`
     a `Distillation`."""
     if config.teacher is None:
         return student
-    if most := getattr(config, "max_tokens", None):
-        raise ValueError(
-            "--teacher sees images of one size: leave out --max-tokens. "
-            f"Received: --max-tokens {most}"
-        )
+    if len(student.inputs) > 1:
+        raise ValueError("--teacher sees images of one size: leave out --max-tokens.")
     target = config.distill or "logits"
     kinds = TARGETS[target]
     kind = config.distill_loss or kinds[0]

@@ -192,7 +192,8 @@ def measure(config, data, strategy, folder, kind, placement):
     # A model's run is the same, whatever else --settings names.
     one = dataclasses.replace(config, settings="all")
     trained = studies.train_classifier(
-        one, data, strategy, folder, build_model, f"{kind}, {placement}"
+        *(one, data, strategy, folder, build_model, config.warmup),
+        f"{kind}, {placement}",
     )
     model = keras_vit.models.load_keras_file(folder / "model.keras")
     found = keras_vit.evaluation.few_shot_of_model(

@@ -176,7 +176,7 @@ def train(config, data, strategy, output):
     """Trains with the settings of `resolve_config`, and saves the results."""
     summary = "the head" if config.train == "head" else "encoder and head"
     summary = f"{config.head}, {summary}"
-    with runs.Run(config, data, strategy, output, summary) as run:
+    with setup.open_run(config, data, strategy, output, summary) as run:
         if strategy.num_devices > 1:
             raise ValueError(
                 "Detectors train on one device: give --strategy none. "

@@ -134,7 +134,7 @@ def main(config):
             "split": config.split,
             "reading": options,
             "data": data.metadata(),
-            **run_folder.program_info(config),
+            **run_folder.program_info(dataclasses.asdict(config)),
         },
         output / "results.json",
     )

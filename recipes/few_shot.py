@@ -157,7 +157,7 @@ def main(config):
             "seconds": round(time.perf_counter() - started, 1),
             "reading": options,
             "data": data.metadata(),
-            **run_folder.program_info(config),
+            **run_folder.program_info(dataclasses.asdict(config)),
         },
         output / "results.json",
     )

@@ -40,7 +40,7 @@ from keras_vit_programs import (
     defaults,
     flags,
     presets,
-    runs,
+    run_report,
     setup,
     sizes,
     studies,
@@ -283,13 +283,13 @@ def main(config):
         config = resolve_config(config, data)
     results = train(config, data, strategy, output)
     if strategy.is_main:
-        runs.print_results(results, output)
+        run_report.print_results(results, output)
 
 
 def train(config, data, strategy, output, keep=True):
     """Trains with the settings of `resolve_config`, and saves the results."""
     summary = "fine-tuning" if config.weights else "from scratch"
-    with runs.Run(config, data, strategy, output, summary) as run:
+    with setup.open_run(config, data, strategy, output, summary) as run:
         # 1. Data: a function of the step to resume from, which returns endless
         # batches of (images, labels), and the batches of an evaluation.
         train_batches = run.train_batches(**training_options(config, data))

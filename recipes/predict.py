@@ -140,7 +140,7 @@ def main(config):
         "predictions": predictions,
         "skipped": data.num_skipped,
         "reading": options,
-        **run_folder.program_info(config),
+        **run_folder.program_info(dataclasses.asdict(config)),
     }
     run_folder.save_json(summary, output / FILES[1])
     figure = keras_vit.evaluation.plot_top_predictions(
@@ -222,7 +222,7 @@ def save_boxes(config, trained, files, output):
             drawn.append(found)
     run_folder.prepare_output(output, FILES)
     run_folder.save_csv(rows, output / FILES[0], columns)
-    summary = {"boxes": rows, **run_folder.program_info(config)}
+    summary = {"boxes": rows, **run_folder.program_info(dataclasses.asdict(config))}
     run_folder.save_json(summary, output / FILES[1])
     figure = keras_vit.evaluation.plot_boxes(pictures, None, drawn, names)
     save_figure(figure, output / FILES[2])

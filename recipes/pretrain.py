@@ -51,7 +51,7 @@ from keras_vit_programs import (
     defaults,
     flags,
     presets,
-    runs,
+    run_report,
     setup,
     teacher,
 )
@@ -179,12 +179,12 @@ def main(given):
         config = resolve_config(given, data)
     results = train(config, data, strategy, output, summary(given, config))
     if strategy.is_main:
-        runs.print_results(results, output)
+        run_report.print_results(results, output)
 
 
 def train(config, data, strategy, output, summary):
     """Trains with settings that `resolve_config` has filled in."""
-    with runs.Run(config, data, strategy, output, summary) as run:
+    with setup.open_run(config, data, strategy, output, summary) as run:
         # 1. Data: batches of (images, labels), with a weight for each image in
         # evaluations.
         train_batches = run.train_batches()
@@ -194,7 +194,7 @@ def train(config, data, strategy, output, summary):
         model = build_model(config, data)
 
         # 3. Optimizer, loss and metrics.
-        schedule = setup.warmup_decay(config)
+        schedule = learning_rate_schedule(config)
         classes = len(data.class_names)
         metric = keras_vit.metrics.get_metric(data.multi_label, classes)
         model.compile(
@@ -239,6 +239,12 @@ def build_model(config, data):
         building.initialize_positions(model, config.seed)
     building.init_head_bias(model, config.head_bias)
     return teacher.distill(model, config, data)
+
+
+def learning_rate_schedule(config):
+    steps, warmup = config.steps, config.warmup_steps
+    peak, decay = config.learning_rate, config.decay
+    return keras_vit.schedules.WarmupDecay(peak, steps, warmup, decay)
 
 
 def build_optimizer(config, schedule):

@@ -36,7 +36,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
-from keras_vit_programs import curves, defaults, flags, label_free, runs, setup, sizes
+from keras_vit_programs import curves, defaults, flags, label_free, setup, sizes
 from keras_vit_programs.presets import MOMENTUM
 
 
@@ -129,7 +129,7 @@ def train(config, data, strategy, output):
     # A sharded model computes only if all processes call it.
     alone = strategy.is_main and strategy.num_devices == 1
     has_knn = alone and len(data.class_names) > 1 and not data.multi_label
-    with runs.Run(config, data, strategy, output, config.method) as run:
+    with setup.open_run(config, data, strategy, output, config.method) as run:
         # 1. Data: batches of random crops; labels are not used.
         def train_batches(start):
             return data.train(
@@ -146,10 +146,10 @@ def train(config, data, strategy, output):
         test = run.evaluation_batches()
 
         # 2. Model: a student and its moving average, with their own loss.
-        model = label_free.build_momentum_model(config, data.channels)
+        model = build_model(config, data)
 
         # 3. Optimizer.
-        schedule = setup.warmup_decay(config)
+        schedule = learning_rate_schedule(config)
         model.compile(
             optimizer=build_optimizer(config, schedule),
             jit_compile=keras_vit.training.jit_compile(strategy),
@@ -171,9 +171,39 @@ def train(config, data, strategy, output):
         return run.save(model, label_free.save_momentum_model)
 
 
+def build_model(config, data):
+    # MoCo v3's ViT-S/16 has heads of 32 channels.
+    is_small = (config.method, config.model) == ("mocov3", "ViTS16")
+    heads = {"num_heads": 12} if is_small else {}
+    encoder = label_free.build_encoder(config, data.channels, **heads)
+    variables = keras_vit.models.weights_by_path(encoder)
+    label_free.initialize(variables, config.initialize, config.seed)
+    schedules, steps = keras_vit.schedules, config.steps
+    momentum = schedules.CosineSchedule(config.teacher_momentum, 1.0, steps)
+    options = {
+        "output_dim": config.output_dim,
+        "hidden_dim": config.hidden_dim,
+        "teacher_momentum": momentum,
+    }
+    if config.method == "mocov3":
+        options["temperature"] = config.temperature
+        return keras_vit.pretraining.MoCoV3(encoder, **options)
+    return keras_vit.pretraining.DINO(
+        encoder,
+        bottleneck_dim=config.bottleneck_dim,
+        teacher_temperature=config.teacher_temperature,
+        student_temperature=config.temperature,
+        center_momentum=(None if config.no_centering else config.center_momentum),
+        frozen_steps=config.frozen_steps,
+        koleo_weight=config.koleo_weight,
+        seed=config.seed,
+        **options,
+    )
+
+
 def attention_pictures(config, data, output):
     """Returns the function that plots the attention of the class token."""
-    images = curves.some_test_images(config, data)
+    images = curves.some_test_images(data, **config.batches())
     return label_free.draw_pictures(
         lambda model: label_free.attention_rows(model, images, config.mode),
         output / "attention",
@@ -194,11 +224,23 @@ def resolve_config(given, data):
     return config
 
 
+def learning_rate_schedule(config):
+    peak, warmup = config.learning_rate, config.warmup_steps
+    return keras_vit.schedules.WarmupDecay(peak, config.steps, warmup)
+
+
+def weight_decay_schedule(config):
+    start, end = config.weight_decay, config.weight_decay_end
+    if not end:
+        return start
+    return keras_vit.schedules.CosineSchedule(start, end, config.steps)
+
+
 def build_optimizer(config, schedule):
     optimizer = setup.build_optimizer(
         config,
         schedule,
-        weight_decay=label_free.weight_decay_schedule(config),
+        weight_decay=weight_decay_schedule(config),
         decay_kernels_only=False,
         clipnorm=config.clip or None,
         global_clipnorm=None,

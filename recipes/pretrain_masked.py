@@ -38,7 +38,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
-from keras_vit_programs import curves, defaults, flags, label_free, runs, setup, sizes
+from keras_vit_programs import curves, defaults, flags, label_free, setup, sizes
 from keras_vit_programs.presets import MASKED
 
 # The defaults, in the order in which they are set, after those of `MASKED`.
@@ -105,14 +105,14 @@ def main(config):
 def train(config, data, strategy, output):
     """Trains with settings that `resolve_config` has filled in."""
     summary = f"{config.method}, {config.mask_ratio:.0%} masked"
-    with runs.Run(config, data, strategy, output, summary) as run:
+    with setup.open_run(config, data, strategy, output, summary) as run:
         # 1. Data: batches of images; labels are not used.
         train_batches = run.train_batches()
         test = run.evaluation_batches()
 
         # 2. Model: an encoder and a decoder or head that predicts the masked
         # patches. It computes its own loss.
-        model = label_free.build_masked(config, data.channels)
+        model = build_model(config, data)
 
         # 3. Optimizer.
         schedule = learning_rate_schedule(config)
@@ -132,9 +132,42 @@ def train(config, data, strategy, output):
         return run.save(model, label_free.save_masked)
 
 
+def build_model(config, data):
+    # The small model has no class token: fine-tuning pools its patches.
+    small = config.model is None or config.model in sizes.COMPACT
+    no_token = {"class_token": False} if small else {}
+    encoder = label_free.build_encoder(config, data.channels, **no_token)
+    options = {"mask_ratio": config.mask_ratio, "seed": config.seed}
+    if config.method == "mim":
+        model = keras_vit.pretraining.MaskedImageModeling(
+            encoder,
+            masking=config.masking,
+            mask_patch_size=config.mask_patch_size,
+            **options,
+        )
+    elif config.method == "mpp":
+        model = keras_vit.pretraining.MaskedPatchPrediction(
+            encoder,
+            target=config.target,
+            value_range=curves.pixel_range(config.mode, data.channels),
+            **options,
+        )
+    else:
+        model = keras_vit.pretraining.MaskedAutoencoder(
+            encoder,
+            decoder_hidden_size=config.decoder_width,
+            decoder_num_layers=config.decoder_layers,
+            # MAE has heads of 32 channels in its decoder.
+            decoder_num_heads=max(1, config.decoder_width // 32),
+            **options,
+        )
+    label_free.initialize(model.variables_by_path(), config.initialize, config.seed)
+    return model
+
+
 def reconstructions(config, data, output):
     """Returns the function that plots reconstructions."""
-    images, mode = curves.some_test_images(config, data), config.mode
+    images, mode = curves.some_test_images(data, **config.batches()), config.mode
     return label_free.draw_pictures(
         lambda model: label_free.reconstruction_rows(model, images, mode),
         output / "reconstructions",
@@ -158,7 +191,7 @@ def resolve_config(given, data):
 def learning_rate_schedule(config):
     peak, warmup = config.learning_rate, config.warmup_steps
     if config.milestone is None:
-        return setup.warmup_decay(config)
+        return keras_vit.schedules.WarmupDecay(peak, config.steps, warmup)
     milestones = [max(warmup, round(config.milestone * config.steps))]
     start = config.warmup_start * peak
     return keras_vit.schedules.WarmupMultiStep(peak, warmup, milestones, start=start)

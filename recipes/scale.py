@@ -308,6 +308,7 @@ def measure(config, strategy, output, point):
         strategy,
         folder,
         lambda: build_model(config, data, point),
+        config.warmup,
         point.folder,
     )
     model = keras_vit.models.load_keras_file(folder / "model.keras")

@@ -44,6 +44,7 @@ from keras_vit_programs import (
     defaults,
     flags,
     run_folder,
+    run_report,
     runs,
     setup,
     sizes,
@@ -184,7 +185,7 @@ def main(config):
         config = resolve_config(config, data)
     results = train(config, data, strategy, output)
     if strategy.is_main:
-        runs.print_results(results, output)
+        run_report.print_results(results, output)
 
 
 def load(config):
@@ -194,7 +195,7 @@ def load(config):
 def train(config, data, strategy, output):
     """Trains with the settings of `resolve_config`, and saves the results."""
     summary = "the head" if config.train == "head" else "encoder and head"
-    with runs.Run(config, data, strategy, output, summary) as run:
+    with setup.open_run(config, data, strategy, output, summary) as run:
         # 1. Data: batches of (images, masks).
         def train_batches(start):
             return data.train(
@@ -349,6 +350,7 @@ def compare(config, data, strategy, output):
         strategy,
         folder / "encoder",
         lambda: build_encoder(encoder, images.shape[1:], classes=10),
+        encoder.warmup,
         "a classifier",
     )["test_accuracy"]
     scores = {"encoder": {"test_accuracy": accuracy}}

@@ -231,7 +231,7 @@ def means_of(done):
 
 def save(config, output, done):
     results = {"tasks": done, "means": means_of(done)}
-    results |= run_folder.program_info(config)
+    results |= run_folder.program_info(dataclasses.asdict(config))
     run_folder.save_json(results, output / RESULTS)
 
 

@@ -413,7 +413,7 @@ class ImageDataset:
         """Like `test`, with the images of "train", "validation" or "test"."""
         total = getattr(self, f"num_{split}")
         if not total:
-            hint = "; give load_dataset a `holdout`" * (split == "validation")
+            hint = "; give load_dataset a `holdout`" if split == "validation" else ""
             raise ValueError(f"{self.name!r} has no {split} images{hint}.")
         options = PipelineOptions(
             image_size, batch_size, protocol, mode, one_hot, shard, pad

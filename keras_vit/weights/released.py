@@ -162,12 +162,14 @@ def list_weights(
         folder = _folder(variant, tag)
         is_cached = any((folder / x.name).is_file() for x in sources)
         classes = "-" if released.classes is None else str(released.classes)
+        if released.zero_init_head:
+            classes += " 0-head"
         rows.append(
             (
                 variant,
                 tag,
                 str(released.image_size),
-                classes + " 0-head" * released.zero_init_head,
+                classes,
                 released.preprocess_mode,
                 ", ".join(x.netloc if x.scheme != "hf" else "hf" for x in addresses),
                 "yes" if is_cached else "",

@@ -15,13 +15,13 @@ import keras
 
 import keras_vit
 from keras_vit.utils import logging
-from keras_vit_programs.runs import Run
+from keras_vit_programs import setup
 from tests.recipes import programs, runs
 from tests.small import vit
 
 
 def train(config, data, strategy, output):
-    with Run(config, data, strategy, output) as run:
+    with setup.open_run(config, data, strategy, output) as run:
 
         def train_batches(start):
             return data.train(

@@ -9,7 +9,6 @@ import keras_vit
 from keras_vit import evaluation
 from keras_vit_programs import class_results
 from keras_vit_programs.class_results import class_table, overfitting
-from keras_vit_programs.flags import SupervisedFlags
 from tests.small import randomize, vit
 
 pytestmark = pytest.mark.backends("torch")
@@ -60,8 +59,10 @@ def test_mistakes_have_the_probabilities_of_the_loss(loss, tmp_path, monkeypatch
     options = {"image_size": 8, "mode": "tf", "protocol": "simple"}
     run = types.SimpleNamespace(
         data=data,
-        config=SupervisedFlags(loss=loss, **options),
-        output=tmp_path,
+        reading=options,
+        settings={"loss": loss},
+        keep="last",
+        folder=tmp_path,
         micro_batch_size=100,
         checkpoints=types.SimpleNamespace(rows=[{"test_loss": 1.0, "train_loss": 1.0}]),
     )

@@ -22,7 +22,6 @@ import pytest
 import keras_vit
 from keras_vit.training.callbacks import completed_steps
 from keras_vit_programs import building, flags, runs, setup, sizes
-from keras_vit_programs import label_free as masked
 
 RECIPES = pathlib.Path(__file__).parents[2] / "recipes"
 
@@ -83,8 +82,6 @@ def plan(recipe, config, data):
     def build():
         if hasattr(recipe, "build_model"):
             return recipe.build_model(completed, data)
-        if hasattr(completed, "method"):
-            return masked.build_masked(completed, data.channels)
         size = completed.image_size
         return building.build_model(
             completed.model,
@@ -97,8 +94,7 @@ def plan(recipe, config, data):
         )
 
     def optimizer():
-        make = getattr(recipe, "learning_rate_schedule", setup.warmup_decay)
-        schedule = make(completed)
+        schedule = recipe.learning_rate_schedule(completed)
         build = getattr(recipe, "build_optimizer", setup.build_optimizer)
         return build(completed, schedule), schedule
 
@@ -148,9 +144,9 @@ def interrupted(step):
     """Interrupts training after a step, before its checkpoint is saved."""
     add = runs.Run._add_callbacks
 
-    def add_more(run):
+    def add_more(run, model):
         run.callbacks.append(Crash(step))
-        add(run)
+        add(run, model)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs.Run, "_add_callbacks", add_more)

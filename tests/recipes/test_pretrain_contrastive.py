@@ -50,7 +50,7 @@ def test_defaults_match_the_publications(method):
     config = recipe.resolve_config(config, imagenet())
     found = {name: getattr(config, name) for name in PUBLISHED[method]}
     assert found == PUBLISHED[method]
-    decay = momentum.weight_decay_schedule(config)
+    decay = recipe.weight_decay_schedule(config)
     if method == "mocov3":
         assert decay == 0.1
         return

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit_programs import label_free as masked
-from keras_vit_programs import presets
+from keras_vit_programs import curves, presets
 from tests.harness import numpy
 from tests.recipes import programs
 from tests.recipes.programs import imagenet, read_metadata, rows_of
@@ -186,7 +185,7 @@ def test_files_of_a_run_are_fine_tuned(method, finished):
 
 @pytest.mark.backends("torch")
 def test_pixel_range_of_each_mode():
-    assert masked.pixel_range("tf", 1) == ((-1.0,), (1.0,))
-    low, high = masked.pixel_range("torch", 3)
+    assert curves.pixel_range("tf", 1) == ((-1.0,), (1.0,))
+    low, high = curves.pixel_range("torch", 3)
     np.testing.assert_allclose(low, [-2.1179, -2.0357, -1.8044], atol=1e-3)
     np.testing.assert_allclose(high, [2.2489, 2.4286, 2.6400], atol=1e-3)

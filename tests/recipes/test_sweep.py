@@ -124,7 +124,7 @@ def quick(monkeypatch):
             f"{data.evaluation_split}_accuracy": FOUND[rate],
             "seconds": 1,
             "config": {"mode": config.mode, "image_size": 8},
-            "data": {"name": "digits", "channels": 1, "image_size": 8},
+            "data": {"name": "digits", "channels": 1, "max_value": 16},
             "kept": {"chosen_by": None},
         }
 

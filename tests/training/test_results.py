@@ -11,16 +11,15 @@ import keras_vit
 from keras_vit.data.splits import stratified_split
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.utils import logging
-from keras_vit_programs import curves
+from keras_vit_programs import curves, run_report
 from keras_vit_programs import runs as results
-from tests.recipes import programs
 
 pytestmark = pytest.mark.backends("torch")
 
 
 def printed_code(metadata, folder, capsys):
     logging.show()
-    results.print_results(metadata, folder)
+    run_report.print_results(metadata, folder)
     lines = capsys.readouterr().out.splitlines()
     return [line.strip() for line in lines if line.startswith("  ")]
 
@@ -129,10 +128,9 @@ def test_plotted_predictions_keep_the_colors_of_the_images(tmp_path, mode, color
 def test_predictions_of_a_run_keep_the_colors_of_the_images(tmp_path):
     images = np.full((4, 6, 6, 3), (200, 120, 40), np.uint8)
     data = keras_vit.data.from_arrays(images, [0, 1, 0, 1], (images, [0] * 4))
-    config = programs.Settings(
-        image_size=4, batch_size=2, mode="torch", protocol="simple"
-    )
-    run = types.SimpleNamespace(config=config, data=data, output=tmp_path)
+    reading = {"image_size": 4, "mode": "torch", "protocol": "simple"}
+    alone = keras_vit.distribution.get_strategy("none")
+    run = results.Run(tmp_path, data, alone, 1, 2, 1, reading=reading)
     metadata = {"model": {"name": "m"}, "test_accuracy": 0.5}
     results.write_predictions(run, classifier(3), metadata)
     path = tmp_path / "predictions.png"

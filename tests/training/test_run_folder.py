@@ -11,7 +11,7 @@ import pytest
 import keras_vit
 from keras_vit.utils import logging
 from keras_vit.utils.files import log_os_errors
-from keras_vit_programs import flags, run_folder, runs
+from keras_vit_programs import flags, run_folder, setup
 from keras_vit_programs.runs import explain_error
 from tests.recipes import programs
 from tests.small import vit
@@ -139,7 +139,7 @@ def run_of(folder, **settings):
     config = programs.Settings(steps=1, evaluate_every=1, mode="tf", **settings)
     data = keras_vit.data.load_dataset("digits")
     alone = keras_vit.distribution.get_strategy("none")
-    with runs.Run(config, data, alone, folder) as run:
+    with setup.open_run(config, data, alone, folder) as run:
         yield run
 
 

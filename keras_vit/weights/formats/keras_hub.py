@@ -298,7 +298,8 @@ class KerasHub(Format):
     def nearest_variant(self, arguments: Config) -> str:
         """Returns the variant of the keras-hub model that fits best."""
         if arguments["layer_scale"] is not None:
-            return "dinov2" + "-swiglu" * (arguments["activation"] == "swiglu")
+            is_gated = arguments["activation"] == "swiglu"
+            return "dinov2-swiglu" if is_gated else "dinov2"
         return "deit" if arguments["num_registers"] else "vit"
 
     def values(self, arguments: Config, variant: str, folder: bool) -> Values:

@@ -1,0 +1,139 @@
+"""What a run says of itself: its beginning, its results, `config.json`."""
+
+import pathlib
+import shlex
+import time
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from keras_vit.data.protocols import height_and_width
+from keras_vit.training.callbacks import Row, score_name
+from keras_vit.utils.logging import logger
+from keras_vit_programs.console import fill
+from keras_vit_programs.run_folder import (
+    FILES,
+    MORE_FILES,
+    environment_info,
+    program_info,
+)
+
+if TYPE_CHECKING:
+    from keras_vit_programs.runs import Run
+
+
+def describe_run(run: "Run", model: keras.Model, done: int) -> str:
+    """Returns the summary, of several lines, that is logged before training
+    from step `done` on."""
+    if not run.strategy.is_main:
+        return f"strategy  {run.strategy.describe()}"
+    data, settings = run.data, run.settings
+    height, width, channels = getattr(model, "encoder", model).input_shape[1:]
+    if height is None or width is None:
+        height, width = height_and_width(settings["image_size"])
+    patches = ""
+    if patch := settings.get("patch_size"):
+        patches = f", patches {patch} x {patch}"
+    epochs = round(run.steps * run.batch_size / data.num_train)
+    lines = [
+        f"data      {data.name}: {data.num_train} training and "
+        f"{data.num_evaluation} {data.evaluation_split} images, "
+        f"{len(data.class_names)} classes"
+    ]
+    if data.num_unverified:
+        lines.append(
+            f"images    {data.num_unverified:,} files are not decoded yet, and "
+            "a damaged one stops the run: --skip-bad-images decodes them first"
+        )
+    lines.append(
+        f"model     {model.name}: {model.count_params():,} parameters, images "
+        f"{height} x {width} x {channels}{patches}"
+    )
+    if settings.get("weights", "") is None and channels == 3:
+        lines.append(
+            "weights   none: trained from scratch. With released weights, the "
+            "accuracy is usually higher: --model ViTB16 --weights imagenet21k"
+        )
+    lines += [
+        f"training  {run.steps} steps of {run.batch_size} images ({epochs} "
+        f"epochs), {run.summary}, on {keras.backend.backend()}",
+        f"strategy  {run.strategy.describe()}",
+        f"output    {run.folder}",
+    ]
+    if done:
+        lines.append(f"resuming  from step {done}")
+    return fill("\n".join(lines))
+
+
+def run_summary(run: "Run", model: keras.Model, row: Row) -> dict[str, Any]:
+    """Returns the content of `config.json`, with the row of `metrics.csv` of
+    the weights that are saved."""
+    metric = score_name(row)
+    return {
+        **program_info(run.settings),
+        "data": run.data.metadata(),
+        "model": {"name": model.name, "weights": model.count_params()},
+        metric: row[metric],
+        "kept": {
+            "weights": run.keep,
+            "step": row["step"],
+            "chosen_by": metric if run.keep == "best" else None,
+        },
+        "seconds": round(time.perf_counter() - run.started, 1),
+        **environment_info(),
+    }
+
+
+def plot_title(run: "Run", summary: dict[str, Any]) -> str:
+    """Returns the title of the plots of a run, for its `run_summary`."""
+    name, score = summary["model"]["name"], score_name(summary)
+    digits = ".2%" if score.partition("_")[2] == "accuracy" else ".4f"
+    value = format(summary[score], digits)
+    return f"{name} on {run.data.name}: {score.replace('_', ' ')} {value}"
+
+
+def print_results(summary: dict[str, Any], folder: pathlib.Path) -> None:
+    """Logs the score, the files in the output folder and how to use them, for
+    the content of `config.json`."""
+    config, data, kept = summary["config"], summary["data"], summary["kept"]
+    score = score_name(summary)
+    split, _, kind = score.partition("_")
+    named = score.replace("_", " ")
+    lines = [f"\n{named} {summary[score]:.4f} after {summary['seconds']:.0f} seconds"]
+    if kept["chosen_by"]:
+        chosen = f"weights of step {kept['step']} of {config['steps']}, with the best "
+        chosen += named
+        if split == "test":
+            chosen += ", which is optimistic: these images chose the weights"
+        lines.append(chosen)
+    paths = [folder / name for name in (*FILES, *MORE_FILES)]
+    lines += [f"  {path}" for path in paths if path.exists()]
+    if kind in ("accuracy", "mean_average_precision"):
+        shown = shlex.quote(str(folder))
+        lines += [
+            "To predict, and to see why:",
+            f"  keras-vit predict {shown} IMAGES",
+            f"  keras-vit explain {shown} IMAGES",
+        ]
+    height, width = height_and_width(config["image_size"])
+    most = data["max_value"]
+    factor = "" if most == 255 else f" * {255 / most:g}"
+    scale = f"keras_vit.preprocess_input(images{factor}, mode={config['mode']!r})"
+    lines += [
+        f"To use it in Python on images of {height} x {width} x "
+        f"{data['channels']} with values from 0 to {most}:",
+        "  import keras, keras_vit",
+        f"  model = keras.models.load_model({str(folder / 'model.keras')!r})",
+        f"  images = {scale}",
+    ]
+    if kind == "AP":
+        lines.append(
+            "  boxes = keras_vit.detection.decode(model.predict(images), "
+            f"{height}, {width})"
+        )
+    elif kind not in ("loss", "knn_accuracy"):  # of models that compute no logits
+        lines.append("  logits = model.predict(images)")
+    if kind == "accuracy" and config.get("loss") != "sigmoid":
+        lines.append("  keras_vit.decode_predictions(logits, model=model)")
+    for line in lines:
+        logger.info(line)
