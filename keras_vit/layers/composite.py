@@ -1,5 +1,6 @@
 """Base classes of layers."""
 
+import functools
 import inspect
 import re
 from collections.abc import Iterator, Mapping
@@ -16,17 +17,23 @@ _NO_ATTRIBUTES = (
 )
 
 
+@functools.cache
+def _arguments(kind: type) -> tuple[str, ...]:
+    """Returns the names of the arguments of the constructors in this package."""
+    return tuple(
+        name
+        for base in kind.__mro__
+        if base.__module__.startswith("keras_vit.") and "__init__" in vars(base)
+        for name in inspect.signature(base.__init__).parameters
+        if name not in _NO_ATTRIBUTES
+    )
+
+
 def with_arguments(instance: Any, config: Config) -> Config:
     """Returns a config with the arguments of the constructors of a layer or
     model in this package, each of which is an attribute of the same name."""
-    names = [
-        name
-        for kind in type(instance).__mro__
-        if kind.__module__.startswith("keras_vit.") and "__init__" in vars(kind)
-        for name in inspect.signature(kind.__init__).parameters
-    ]
-    for name in names:
-        if name not in config and name not in _NO_ATTRIBUTES:
+    for name in _arguments(type(instance)):
+        if name not in config:
             value = getattr(instance, name)
             if not isinstance(value, (bool, int, float, str, tuple)):
                 value = keras.saving.serialize_keras_object(value)
@@ -35,7 +42,21 @@ def with_arguments(instance: Any, config: Config) -> Config:
 
 
 class Layer(keras.Layer):
-    """Base class of layers whose arguments are attributes of the same name."""
+    """Base class of layers whose arguments are attributes of the same name.
+
+    They are set once: sublayers and weights that were made of a first value
+    would not follow a second, which would be saved.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        kind: Any = type(self)
+        if name in vars(self) and name in _arguments(kind):
+            raise AttributeError(
+                f"`{name}` of the layer {self.name!r} cannot be changed, because "
+                f"parts of the layer depend on it. Make a layer with "
+                f"{name}={value!r}."
+            )
+        super().__setattr__(name, value)
 
     def get_config(self) -> Config:
         return with_arguments(self, super().get_config())

@@ -1,6 +1,6 @@
 """Every public layer, through one harness and through Keras's own."""
 
-import keras  # noqa: F401  (in the calls below)
+import keras
 import numpy as np
 import pytest
 
@@ -157,6 +157,26 @@ ONE_EACH = list({case.split("(")[0]: case for case in reversed(CASES)}.values())
 def test_integers_are_cast(case):
     make, *inputs = case_of(case)
     check_integers(make, *inputs)
+
+
+@pytest.mark.parametrize("case", ONE_EACH)
+def test_arguments_cannot_be_changed(case):
+    """They would be saved, while sublayers and weights keep the first value."""
+    make, *inputs = case_of(case)
+    layer = make()
+    if isinstance(layer, keras.layers.LayerNormalization):
+        return  # whose attributes are Keras's
+    config = layer.get_config()
+    for _ in range(2):  # before and after it is built
+        for name in config.keys() - keras.Layer().get_config().keys():
+            with pytest.raises(AttributeError, match=f"`{name}` of.*'{layer.name}'"):
+                setattr(layer, name, "other")
+        assert layer.get_config() == config
+        layer(*inputs)
+    layer.trainable = False
+    layer.dtype_policy = "float16"
+    found = layer.get_config()
+    assert not found["trainable"] and layer.compute_dtype == "float16"
 
 
 # Layers that have weights, or kernels of a backend, and none inside them.
