@@ -647,7 +647,26 @@ def read_litert(path: Path) -> Run:
         interpreter = litert.Interpreter(str(path), num_threads=os.cpu_count())
     served = interpreter.get_signature_runner()
     (name,) = served.get_input_details()
-    return lambda images: _outputs(served(**{name: images}))
+
+    def run(images: Array) -> Outputs:
+        with _without_native_lines():
+            return _outputs(served(**{name: images}))
+
+    return run
+
+
+@contextlib.contextmanager
+def _without_native_lines() -> Iterator[None]:
+    """Hides what C++ code prints on stderr: LiteRT names its delegate at the first
+    run, and has no setting for this."""
+    stderr = os.dup(2)
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def read_torch_program(path: Path) -> Run:

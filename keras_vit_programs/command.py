@@ -11,6 +11,7 @@ those of the flags named here:
 import difflib
 import importlib
 import importlib.util
+import logging
 import os
 import pathlib
 import runpy
@@ -163,6 +164,10 @@ def import_tensorflow() -> None:
             os.close(stderr)
             hidden.seek(0)
             os.write(2, hidden.read())
+    # It takes the models of a sweep for one whose function is traced anew.
+    logging.getLogger("tensorflow").addFilter(
+        lambda line: "triggered tf.function retracing" not in line.getMessage()
+    )
 
 
 def recipes() -> pathlib.Path:

@@ -38,9 +38,11 @@ def pixel_range(
 
 
 def unit_range(images: Array, mode: Mode) -> Array:
-    """Inverts `preprocess_input` to values in [0, 1]."""
+    """Inverts `preprocess_input` to values in [0, 1], and to gray for images that
+    are not of 1 or 3 channels."""
     low, high = pixel_range(mode, images.shape[-1])
-    return np.clip((images - low) / np.subtract(high, low), 0, 1)
+    found = np.clip((images - low) / np.subtract(high, low), 0, 1)
+    return found if images.shape[-1] in (1, 3) else found.mean(-1, keepdims=True)
 
 
 def _figure(title: str, size: tuple[float, float]) -> Any:

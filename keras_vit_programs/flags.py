@@ -496,7 +496,7 @@ class Training(Output, Pixels, Compute, Steps):
             "erase": self.erase or 0.0,
             # Greyscale images are mostly digits and letters, which a flip
             # changes.
-            "flip": channels == 3 and not self.no_flip,
+            "flip": channels != 1 and not self.no_flip,
         }
 
 

@@ -81,7 +81,9 @@ class Report:
             patch = tokens.token_layout(model, size).patch_size
         self.batches = make_batches(images, size, patch, mode, keep_aspect)
         self.few = [batch[:NUM_SHOWN] for batch in self.batches[:NUM_SHOWN]]
-        self.small = [thumbnail(x, _MAX_SIDE) for x in images[:NUM_SHOWN]]
+        self.small = [
+            thumbnail(x, _MAX_SIDE).astype("uint8") for x in images[:NUM_SHOWN]
+        ]
 
     def build(self) -> dict[str, bytes]:
         """Returns the files as `{name: bytes}`, the page last."""

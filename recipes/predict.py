@@ -7,7 +7,7 @@
   python recipes/predict.py --weights mine.npz --labels names.txt --images a.png
       uses other weights, with class names from a file
 
-Folders are searched for JPEG, PNG, BMP and GIF files. The output folder
+Folders are searched for image files and arrays of NumPy. The output folder
 contains predictions.csv, predictions.json and predictions.png, the images with
 bar charts of their top classes; of a detector of recipes/detect.py, the boxes
 of a score of --least-score or more, in pixels. Probabilities are those of a

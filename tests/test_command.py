@@ -10,6 +10,8 @@ import pytest
 
 import keras_vit_programs.command as command
 from keras_vit_programs import run_folder
+from tests.recipes.runs import folders
+from tests.small import tiny
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -56,6 +58,80 @@ def test_help_does_not_wait_for_keras(folder, capsys):
         with pytest.raises(SystemExit) if name else contextlib.nullcontext():
             command.main([name, "--help"] if name else [])
         assert capsys.readouterr().out == page
+
+
+# One process runs all commands, as its imports take most of the time.
+COMMANDS = """
+import os, sys, tempfile
+from keras_vit_programs import command
+for line in sys.stdin.read().splitlines():
+    with tempfile.TemporaryFile() as lines:
+        stderr = os.dup(2)
+        os.dup2(lines.fileno(), 2)
+        try:
+            status = command.main(line.split())
+        except SystemExit as stopped:
+            status = stopped.code
+        os.dup2(stderr, 2)
+        lines.seek(0)
+        found = lines.read().decode()
+    if status or found:
+        sys.exit(f"{line} returned {status} and printed: {found}")
+"""
+_SMALL = "--model compact-vit --image-size 16 --patch-size 8 --steps 2 --batch-size 4"
+_DENSE = "--image-size 16 --patch-size 4 --steps 2 --batch-size 2"
+READING = """
+evaluate model.keras sizes --output runs/1
+predict model.keras sizes/test --max-tokens 5 --output runs/2
+"""
+LINES = f"""
+train sizes {_SMALL} --augment light1 --mixup 0.1 --erase 0.1
+train sizes {_SMALL} --max-tokens 5 --output runs/tokens
+predict runs/sizes sizes/test
+predict runs/tokens sizes/test --output runs/1
+explain runs/tokens sizes/test
+evaluate runs/tokens --output runs/2
+report runs/sizes sizes/test/a/0.png
+convert runs/sizes --inspect
+detect squares {_DENSE} --output runs/boxes
+predict runs/boxes squares/test/images --output runs/3
+segment squares {_DENSE} --output runs/masks
+"""
+EXPORTS = {
+    "jax": ["served"],
+    "tensorflow": ["served", "sizes.onnx", "sizes.tflite"],
+    "torch": ["sizes.pt2", "sizes.xml", "page --to web --set preprocessing=tf"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.backends("jax", "tensorflow", "torch")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("reading", marks=pytest.mark.backends("jax", "tensorflow")),
+        pytest.param("all", marks=pytest.mark.suite("torch")),
+        pytest.param("exports", marks=pytest.mark.nightly),
+    ],
+)
+def test_commands_print_no_lines_of_other_libraries(kind, folder):
+    folders(folder)
+    model = tiny(classes=2, input_shape=(16, 16, 3))
+    model.class_names = ["a", "b"]
+    model.save("model.keras")
+    written = EXPORTS[os.environ["KERAS_BACKEND"]]
+    exports = "\n".join(f"export model.keras {x}" for x in written)
+    lines = {"reading": READING, "all": LINES, "exports": exports}[kind]
+    environment = {**os.environ, "PYTHONPATH": str(command.recipes().parent)}
+    del environment["TF_CPP_MIN_LOG_LEVEL"]  # that of the tests
+    found = subprocess.run(
+        [sys.executable, "-c", COMMANDS],
+        input=lines.strip(),
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert not found.stderr, found.stderr
 
 
 def test_help_names_all_commands(capsys):
@@ -143,7 +219,9 @@ def test_messages_of_tensorflow_are_hidden(folder, ending, printed):
         [
             *(sys.executable, "-c"),
             "import os, sys, keras_vit_programs.command as c; sys.tracebacklimit = 0; "
-            "c.import_tensorflow(); os.write(2, b' and the next one')",
+            "c.import_tensorflow(); os.write(2, b' and the next one'); import logging; "
+            "line = '5 of 9 messages triggered tf.function retracing'; "
+            "logging.getLogger('tensorflow').warning(line)",
         ],
         env={**os.environ, "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.utils.images import open_image
+from keras_vit.utils.images import FLIPPED, open_image, read_image
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import Array, Tensor
 
@@ -18,10 +18,12 @@ from keras_vit.utils.types import Array, Tensor
 AREA = (0.05, 1.0)
 ASPECT = (0.75, 1.33)
 
-_EXIF_BYTES = 4096  # of a file, in which EXIF data must begin
-# The EXIF orientations that need a vertical, and a horizontal, flip. For those
-# above 4, rows and columns are swapped before.
-_FLIPPED = (3, 4, 7, 8), (2, 3, 6, 7)
+# What the beginning or the end of a file has if it tells an orientation: EXIF data,
+# in one of three ways, or XMP's namespace, whose bytes are searched in.
+_ORIENTED = r"\C*([Ee][Xx][Ii]f|adobe)\C*"
+_SEARCHED = 2**17
+# How files of TIFF begin, of both orders of bytes and sizes of offsets, and of WebP.
+_BY_PILLOW = r"II[*+]\x00|MM\x00[*+]|RIFF"
 
 
 @functools.cache
@@ -51,12 +53,12 @@ def decode(
     channels: int,
     window: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Decodes a string tensor of a JPEG, PNG, BMP or GIF image to uint8
-    `(height, width, channels)`; pixels keep their type.
+    """Decodes a string tensor of an image file to uint8 `(height, width,
+    channels)`; pixels keep their type.
 
-    A JPEG is rotated and flipped as its EXIF orientation says. Of 16 bits the
-    upper 8 are kept, and of an animation the first frame. Alpha is ignored, but
-    transparent pixels of a GIF are black. CMYK becomes RGB, and images are
+    Images are rotated and flipped as Pillow's `exif_transpose` does. Of 16 bits
+    the upper 8 are kept, and of an animation the first frame. Alpha is ignored,
+    but transparent pixels of a GIF are black. CMYK becomes RGB, and images are
     converted to 1 or 3 channels.
 
     `window` returns the top, left, height and width of a crop for the image's
@@ -72,15 +74,14 @@ def decode(
                 tf.io.decode_and_crop_jpeg, encoded, crop_window=crop
             )
         if channels != 1:
-            return _upright(read(channels=channels), encoded)
+            return read(channels=channels)
         # TensorFlow cannot convert CMYK to gray.
         found = tf.io.extract_jpeg_shape(encoded)[2]
-        pixels = tf.cond(
+        return tf.cond(
             (found == 1) | (found == 3),
             lambda: read(channels=1),
             lambda: tf.image.rgb_to_grayscale(read(channels=3)),
         )
-        return _upright(pixels, encoded)
 
     def of_pixels(pixels: Tensor) -> Tensor:
         pixels = _with_channels(pixels, channels)
@@ -89,22 +90,38 @@ def decode(
         top, left, height, width = tf.unstack(window(tf.shape(pixels)))
         return pixels[top : top + height, left : left + width]
 
+    def by_tensorflow() -> Tensor:
+        # TensorFlow refuses to convert some formats: a GIF, a BMP with alpha.
+        read_other = functools.partial(tf.io.decode_image, expand_animations=False)
+        pixels = tf.cond(
+            tf.io.is_jpeg(encoded),
+            of_jpeg,
+            lambda: of_pixels(read_other(encoded)),
+        )
+        return _upright(pixels, encoded)
+
+    def by_pillow() -> Tensor:
+        def read(content: Any) -> Array:
+            return read_image(_as_file(content), channels)
+
+        pixels = tf.numpy_function(read, [encoded], tf.uint8)
+        return of_pixels(tf.ensure_shape(pixels, (None, None, channels)))
+
     if encoded.dtype != tf.string:
         return of_pixels(encoded)
-    # TensorFlow refuses to convert some formats: a GIF, a BMP with alpha.
-    read_other = functools.partial(tf.io.decode_image, expand_animations=False)
-    return tf.cond(
-        tf.io.is_jpeg(encoded),
-        of_jpeg,
-        lambda: of_pixels(read_other(encoded)),
-    )
+    start = tf.strings.substr(encoded, 0, 4)
+    is_for_pillow = tf.strings.regex_full_match(start, _BY_PILLOW)
+    return tf.cond(is_for_pillow, by_pillow, by_tensorflow)
+
+
+def _as_file(content: bytes | Array) -> io.BytesIO:
+    # TensorFlow gives an array of an object outside of a graph.
+    return io.BytesIO(np.asarray(content, object).item())
 
 
 def _read_orientation(encoded: bytes | Array) -> np.int32:
-    # TensorFlow gives an array of an object outside of a graph.
-    file = io.BytesIO(np.asarray(encoded, object).item())
     try:
-        with open_image(file, ("JPEG",)) as image:
+        with open_image(_as_file(encoded)) as image:
             found = image.getexif().get(0x112)
     except Exception:  # Pillow raises many types; TensorFlow may decode it
         found = 1
@@ -112,11 +129,11 @@ def _read_orientation(encoded: bytes | Array) -> np.int32:
 
 
 def _upright(pixels: Tensor, encoded: Tensor) -> Tensor:
-    """Rotates and flips a decoded JPEG as its EXIF orientation says."""
-    # Cameras write it at the beginning. Most other files have none.
-    start = tf.strings.substr(encoded, 0, _EXIF_BYTES)
-    # `\C` is a byte, and `.` a character of UTF-8.
-    found = tf.strings.regex_full_match(start, r"\C*Exif\x00\x00\C*")
+    """Rotates and flips decoded pixels as the file says."""
+    # Most files tell no orientation, and are not opened for it a second time.
+    size = tf.minimum(tf.strings.length(encoded), _SEARCHED)
+    ends = [tf.strings.substr(encoded, at, size) for at in (0, -size)]
+    found = tf.strings.regex_full_match(tf.strings.join(ends), _ORIENTED)
 
     def turned() -> Tensor:
         orientation = tf.numpy_function(_read_orientation, [encoded], tf.int32)
@@ -125,7 +142,7 @@ def _upright(pixels: Tensor, encoded: Tensor) -> Tensor:
             lambda: tf.transpose(pixels, (1, 0, 2)),
             lambda: pixels,
         )
-        flip = [tf.reduce_any(orientation == each) for each in _FLIPPED]
+        flip = [tf.reduce_any(orientation == each) for each in FLIPPED]
         axes = tf.where(flip)
         return tf.reverse(x, tf.cast(axes[:, 0], tf.int32))
 

@@ -74,6 +74,11 @@ class ImageSource:
         if options.budget is not None:
             cut = options.budget.cutter(options.protocol, training=True)
         augment = None
+        if options.crops is not None and data.channels not in (1, 3):
+            raise ValueError(
+                "`crops` change colors, and are for images of 1 or 3 channels. "
+                f"{data.name!r} has {data.channels}: train a masked model, such as MAE."
+            )
         if AUGREG[options.augment][0]:
             if data.channels != 3:
                 raise ValueError(
@@ -154,7 +159,10 @@ class ImageSource:
         """Returns the pixels and the label of an image."""
         images = self.evaluation_stream(split, range(index, index + 1))
         _, _, content, label = next(iter(images))
-        return decode(self.read(content), 3).numpy(), label.numpy()
+        pixels = self.read(content)
+        if pixels.dtype == tf.string:
+            pixels = decode(pixels, 3)
+        return pixels.numpy(), label.numpy()
 
     def class_counts(self, data: ImageDataset) -> Array:
         images = self.evaluation_stream("train", range(data.num_train))
@@ -303,7 +311,9 @@ def map_with_names(examples: Dataset, prepare: Callable[..., Any]) -> Dataset:
 
     workers = max(4, os.cpu_count() or 1)
     return examples.interleave(
-        one,
+        # AutoGraph would translate each statement of `prepare`, which is written
+        # for a graph, and warns of those that it does not know.
+        tf.autograph.experimental.do_not_convert(one),
         cycle_length=workers,
         num_parallel_calls=workers,
         deterministic=True,

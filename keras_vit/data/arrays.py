@@ -10,6 +10,8 @@ from keras_vit.data._decode import tf
 from keras_vit.data._pipeline import listed_dataset
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.splits import make_splits, parse_holdout
+from keras_vit.utils.array_files import are_pixels, scaled
+from keras_vit.utils.scaling import MAX_CHANNELS
 from keras_vit.utils.types import Array, ArrayLike, Tensor
 from keras_vit.utils.warnings import warn
 
@@ -38,9 +40,9 @@ def from_arrays(
     ```
 
     Args:
-        images: Array of shape `(count, height, width, channels)`, with 1 or 3
-            channels: uint8, or float with values from 0 to 255. A memory map
-            is read image by image.
+        images: Array of shape `(count, height, width, channels)`, with 1 to 16
+            channels: uint8, uint16, whose values are divided by 257, or float with
+            values from 0 to 255. A memory map is read image by image.
         labels: Integer array of shape `(count,)` or `(count, 1)`, with values
             from 0 to the number of classes minus 1. If an image may have
             several classes, an array of zeros and ones of shape
@@ -78,7 +80,7 @@ def from_arrays(
         all_labels,
         parts,
         "images",
-        lambda key, index: parts[key][index],
+        lambda key, index: scaled(parts[key][index]),
         holdout,
         dtype=np.dtype("uint8" if is_uint8 else "float32"),
         channels=arrays[0].shape[-1],
@@ -137,19 +139,20 @@ def _check_images(name: str, images: Any) -> Any:
     if not hasattr(images, "shape"):
         images = np.asarray(images)
     shape = tuple(images.shape)
-    if len(shape) != 4 or shape[-1] not in (1, 3) or 0 in shape:
+    if len(shape) != 4 or shape[-1] > MAX_CHANNELS or 0 in shape:
         raise ValueError(
             f"`{name}` must be of shape (count, height, width, channels) with "
-            f"1 or 3 channels, and hold an image or more. Received: {shape}; "
-            "give gray images as `images[..., None]`."
+            f"up to {MAX_CHANNELS} channels, and hold an image or more. Received: "
+            f"{shape}; give gray images as `images[..., None]`."
         )
     if images.dtype == np.uint8:
         return images
     low, high = float(images.min()), float(images.max())
-    is_float = np.issubdtype(images.dtype, np.floating)
-    if not is_float or not (low >= 0 and 1 < high <= 255):  # also NaN
+    # Integers of 16 bits that go up to 255 are not scaled to 65535.
+    is_scaled = images.dtype.kind == "f" or high > 255
+    if not (is_scaled and are_pixels(images.dtype, low, high)):
         raise ValueError(
-            f"`{name}` must be uint8, or float with values from 0 to 255. "
+            f"`{name}` must be uint8, uint16, or float with values from 0 to 255. "
             f"Received: {images.dtype} with values from {low:g} to {high:g}. "
             "Scale them, as in `images * 255` or `(images + 1) * 127.5`, or "
             'use `images.astype("uint8")` for integers.'

@@ -12,8 +12,8 @@ import numpy as np
 from keras_vit.data.canvases import BOXES_SIZE, digit_boxes
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.labels import summarize
-from keras_vit.data.masks import read_image
 from keras_vit.data.segmentation import Crop, cropped_dataset
+from keras_vit.utils.images import read_image
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import Array
 

@@ -176,7 +176,7 @@ class ImageDataset:
     Attributes:
         name: String.
         class_names: Tuple of strings.
-        channels: Integer, 1 or 3.
+        channels: Integer, 1 or 3, or up to 16 of arrays.
         image_size: Integer, the height and width of all images; None if they
             differ or are not squares.
         median_side: Integer. Median of the heights and widths of a sample of

@@ -12,7 +12,6 @@ from keras_vit.data._decode import decode, tf
 from keras_vit.data._pipeline import listed_dataset
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.image_files import (
-    EXTENSIONS,
     HIDDEN,
     image_files,
     median_side,
@@ -20,7 +19,9 @@ from keras_vit.data.image_files import (
 )
 from keras_vit.data.labels import summarize
 from keras_vit.data.splits import TEST_SPLITS, make_splits
-from keras_vit.utils.types import Array, StrPath
+from keras_vit.utils.array_files import open_array
+from keras_vit.utils.images import EXTENSIONS
+from keras_vit.utils.types import Array, StrPath, Tensor
 from keras_vit.utils.warnings import warn
 
 _THUMBNAIL_SIDE = 512
@@ -31,9 +32,12 @@ def load_thumbnail(path: pathlib.Path) -> Array:
 
     Of a large image, every n-th pixel is taken, to save memory.
     """
-    pixels = decode(tf.io.read_file(os.fsencode(path)), 3)
+    if array := open_array(path):
+        pixels = array.read().mean(-1)  # in gray
+    else:
+        pixels = decode(tf.io.read_file(os.fsencode(path)), 3).numpy()
     step = -(-max(pixels.shape) // _THUMBNAIL_SIDE)
-    return pixels[::step, ::step].numpy() / 255
+    return pixels[::step, ::step] / 255
 
 
 def warn_duplicate_images(
@@ -138,17 +142,51 @@ def files_dataset(
 ) -> ImageDataset:
     """Returns the `ImageDataset` of image files; `splits` has the indices of
     the images of each split, and `verified` is whether all were decoded."""
+    channels = _channels(files)
+
+    def read(path: Tensor) -> Tensor:
+        if channels is None:
+            return tf.io.read_file(path)
+        values = tf.numpy_function(_read_values, [path], tf.float32)
+        return tf.ensure_shape(values, (None, None, channels))
+
     return listed_dataset(
         name,
         class_names,
         files,
         labels,
         splits,
-        lambda path: tf.io.read_file(path),
+        read,
+        channels=channels or 3,
         median_side=median_side([files[i] for i in splits["train"]]),
         num_skipped=num_skipped,
         num_unverified=0 if verified else len(files),
     )
+
+
+def _read_values(path: bytes | Array) -> Array:
+    # TensorFlow gives an array of an object outside of a graph.
+    array = open_array(os.fsdecode(np.asarray(path, object).item()))
+    if array is None:
+        raise ValueError("the file has been replaced by a picture")
+    return array.read()
+
+
+def _channels(files: Sequence[pathlib.Path]) -> int | None:
+    """Returns the number of channels of files of arrays, or None for pictures;
+    raises a `ValueError` if files differ in it."""
+    found = {}
+    for path in files:
+        array = open_array(path)
+        found.setdefault(array and array.shape[-1], path)
+    if len(found) > 1:
+        kinds = [f"{str(x)!r} ({n or 'a picture'})" for n, x in found.items()]
+        raise ValueError(
+            "All images must be pictures, or arrays of one number of channels, each "
+            f"in a file. Received: {' and '.join(kinds)}. Save them as arrays of "
+            "NumPy, or leave files out."
+        )
+    return next(iter(found), None)
 
 
 def load_files(

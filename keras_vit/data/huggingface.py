@@ -4,7 +4,6 @@ The package is not imported: its objects have `features` and a length, and are
 indexed by integers and by the names of columns.
 """
 
-import io
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from keras_vit.data.arrays import indexed_dataset
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.labels import encode_labels
 from keras_vit.data.splits import TEST_SPLITS, parse_holdout
-from keras_vit.utils.checks import check_image_mode
-from keras_vit.utils.images import open_image
+from keras_vit.utils.images import to_pixels
 from keras_vit.utils.types import Array
 
 
@@ -82,40 +80,6 @@ def from_huggingface(
         channels=channels,
         image_size=image_size,
     )
-
-
-def to_pixels(image: Any, channels: int) -> Array:
-    """Returns an image as a uint8 array `(height, width, channels)`: one of
-    Pillow, a uint8 array, or a dict with the encoded "bytes" or the "path" of a
-    file, as `datasets.Image(decode=False)` gives it; raises a `ValueError` for
-    others."""
-    if isinstance(image, dict):
-        content = image.get("bytes")
-        file = io.BytesIO(content) if content else image["path"]
-        with open_image(file) as opened:
-            return to_pixels(opened, channels)
-    if hasattr(image, "convert"):
-        from PIL import ImageOps
-
-        check_image_mode(image)
-        image = ImageOps.exif_transpose(image)
-        if image.mode.startswith("I"):  # of 16 bits, the upper 8 are kept
-            image = (np.asarray(image) >> 8).astype("uint8")
-        else:
-            image = image.convert("L" if channels == 1 else "RGB")
-    pixels = np.asarray(image)
-    if pixels.ndim == 2:
-        pixels = pixels[..., None]
-    if pixels.ndim == 3 and pixels.shape[-1] == 1:
-        pixels = np.repeat(pixels, channels, axis=-1)
-    fits = pixels.ndim == 3 and pixels.shape[-1] == channels
-    if pixels.dtype != np.uint8 or not fits or 0 in pixels.shape:
-        raise ValueError(
-            "It must be an image of Pillow, or a uint8 array of shape (height, "
-            f"width, {channels}). Received: {type(image).__name__}, dtype "
-            f"{pixels.dtype}, shape {pixels.shape}"
-        )
-    return pixels
 
 
 def _check_column(key: str, split: Any, column: str) -> None:

@@ -8,20 +8,20 @@ from collections.abc import Sequence
 
 from keras_vit.data._decode import decode, tf
 from keras_vit.data.labels import summarize
-from keras_vit.utils.images import open_image
+from keras_vit.utils.array_files import open_array
+from keras_vit.utils.images import EXTENSIONS, check_image_mode, open_image
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import StrPath
 from keras_vit.utils.warnings import warn
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 # Beginnings of the names of files and folders that programs write.
 HIDDEN = (".", "__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
 # Notes and annotations, of which there may be one for each image.
 _NOTES = (".txt", ".md", ".csv", ".json", ".xml", ".yaml", ".yml", ".html")
-# The formats that TensorFlow decodes, and how their files end. A file with
-# something behind its end may be valid: cameras append data.
+# How files end. A file with something behind its end may be valid: cameras append
+# data. A TIFF has no end, and is decoded.
 _TRAILERS = {"PNG": b"IEND\xaeB`\x82", "GIF": b";", "JPEG": b"\xff\xd9"}
-_FORMATS = (*_TRAILERS, "BMP")
+_FORMATS = (*_TRAILERS, "BMP", "WEBP", "TIFF")
 # A PNG of 200 kB can hold 20000 x 20000 pixels. An image of this number of
 # pixels and a copy of it take 800 MB.
 _MAX_PIXELS = 2**27
@@ -101,14 +101,18 @@ def find_defect(path: StrPath, thorough: bool = True) -> str | None:
                 return "is empty."
             if start[:2] == b"BM" and (defect := _bmp_defect(start)):
                 return defect
-            with open_image(file, _FORMATS) as image:
-                kind, size = image.format, image.size[::-1]
+            if array := open_array(path):
+                kind, size = "array", array.shape[:2]
+            else:
+                with open_image(file, _FORMATS) as image:
+                    check_image_mode(image)
+                    kind, size = image.format, image.size[::-1]
             file.seek(-min(8, file.seek(0, os.SEEK_END)), os.SEEK_END)
             end, length = file.read(), file.tell()
     except pillow.UnidentifiedImageError:
         return (
-            "is not a JPEG, PNG, BMP or GIF image, whatever its name says, or "
-            "it is damaged."
+            "is not a JPEG, PNG, BMP, GIF, WebP or TIFF image or a NumPy array, "
+            "whatever its name says, or it is damaged."
         )
     except pillow.DecompressionBombError:
         return f"has more than {_MAX_PIXELS // 10**6} million pixels."
@@ -124,10 +128,21 @@ def find_defect(path: StrPath, thorough: bool = True) -> str | None:
     ends = end.endswith(_TRAILERS.get(kind, _TRAILERS["JPEG"]))
     if kind == "BMP":
         ends = length >= int.from_bytes(start[2:6], "little")
+    elif kind == "WEBP":
+        ends = length >= int.from_bytes(start[4:8], "little") + 8
+    elif kind == "TIFF":
+        ends = False
+    elif array:
+        ends = array.is_verified
     if ends and not thorough:
         return None
     try:
-        decode(tf.io.read_file(os.fsencode(path)), 3)
+        if array:
+            array.read()
+        else:
+            decode(tf.io.read_file(os.fsencode(path)), 3)
+    except ValueError as error:
+        return f"cannot be used: {error}."
     except tf.errors.OpError:
         return "cannot be decoded: its content is damaged or incomplete."
     return None
@@ -152,6 +167,9 @@ def median_side(paths: Sequence[StrPath], sample: int = 200) -> int | None:
     `sample` image files, which are opened but not decoded."""
     sides = []
     for path in paths[:: -(-len(paths) // sample) or 1]:
-        with open_image(path, _FORMATS) as image:
-            sides += image.size
+        if array := open_array(path):
+            sides += array.shape[:2]
+        else:
+            with open_image(path, _FORMATS) as image:
+                sides += image.size
     return round(statistics.median(sides)) if sides else None

@@ -17,17 +17,15 @@ import numpy as np
 
 from keras_vit.data.canvases import digit_canvases
 from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.huggingface import to_pixels
 from keras_vit.data.image_files import image_files
 from keras_vit.data.labels import summarize
 from keras_vit.data.segmentation import masked_dataset
 from keras_vit.data.splits import split_by_path
-from keras_vit.utils.images import open_image
+from keras_vit.utils.images import PICTURES, open_image, read_image
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import Array
 from keras_vit.utils.warnings import warn
 
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 _THREADS = min(8, os.cpu_count() or 1)
 
 _CLASSES_FILE = "classes.txt"
@@ -94,17 +92,6 @@ def load_segmentation(name: str, ignore: int = 255) -> ImageDataset:
         "folder with images/ and masks/, or in TFDS: "
         f"{', '.join(TFDS_MASKS)}. Received: {name!r}"
     )
-
-
-def read_image(file: Any) -> Array:
-    """Returns a file of an image as a uint8 array of three channels; raises a
-    `ValueError` if its pixels are floats or of 32 bits."""
-    if isinstance(file, pathlib.Path):
-        # Pillow 13 misreads rotated TIFF files without compression by path.
-        with file.open("rb") as opened:
-            return read_image(opened)
-    with open_image(file) as image:
-        return to_pixels(image, 3)
 
 
 def read_mask(file: Any) -> Array:
@@ -194,7 +181,7 @@ def _find_pairs(folder: pathlib.Path) -> list[_Paths]:
     """Returns pairs of paths of images and masks."""
     images, masks = (
         _by_name(folder / kind, suffixes)
-        for kind, suffixes in (("images", _SUFFIXES), ("masks", (".png",)))
+        for kind, suffixes in (("images", PICTURES), ("masks", (".png",)))
     )
     if single := sorted(images.keys() ^ masks.keys()):
         raise ValueError(

@@ -21,7 +21,10 @@ def load_dataset(
     Args:
         name: "digits"; a folder, with `train/CLASS/*` and `test/CLASS/*` or
             only `CLASS/*`; a CSV file of paths and labels, as `from_csv` reads
-            it; or a name in TFDS, which may be downloaded.
+            it; or a name in TFDS, which may be downloaded. The files are pictures,
+            or arrays `(height, width, channels)` of one number of channels, up to
+            16, in files of NumPy or TIFF: uint8, uint16, whose values are divided
+            by 257, or floats from 0 to 255.
         holdout: Float in [0, 1). Fraction of the training images to hold out
             for `ImageDataset.validation`, always the same ones; or "paper" for
             the fraction of the paper: 1% of ImageNet, 2% of CIFAR, 10% of

@@ -9,8 +9,8 @@ import numpy as np
 from keras_vit.data.boxes import boxes_dataset
 from keras_vit.data.canvases import free_place, photo_window, photographs
 from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.masks import open_image
 from keras_vit.utils import checks
+from keras_vit.utils.images import open_image
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import Array, StrPath
 

@@ -415,11 +415,14 @@ def match_class_names(
 
 def fitted(data: ImageDataset, trained: LoadedClassifier) -> ImageDataset:
     """Returns an `ImageDataset` with the number of channels that a model takes;
-    raises a `ValueError` if it is neither 1 nor 3."""
-    if trained.channels not in (1, 3):
+    raises a `ValueError` if its images cannot have it."""
+    if data.channels != trained.channels and not (
+        {data.channels, trained.channels} <= {1, 3}
+    ):
         raise ValueError(
-            "Images are decoded to 1 or 3 channels. The model takes "
-            f"{trained.channels}."
+            f"The images of {data.name!r} have {data.channels} channels, and the "
+            f"model takes {trained.channels}: give it images as in its training. "
+            "Pictures have 1 or 3 channels, and arrays of NumPy up to 16."
         )
     return dataclasses.replace(data, channels=trained.channels)
 

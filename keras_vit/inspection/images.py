@@ -10,13 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_vit.preprocessing import preprocess_input
-from keras_vit.utils.checks import check_image_mode
-from keras_vit.utils.images import open_image
+from keras_vit.utils.array_files import open_array
+from keras_vit.utils.images import EXTENSIONS, read_image
 from keras_vit.utils.scaling import Mode
 from keras_vit.utils.types import Array, StrPath
-
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-_PILLOW_MODES = {1: "L", 3: "RGB"}
 
 
 def image_paths(names: Sequence[StrPath]) -> list[pathlib.Path]:
@@ -30,7 +27,7 @@ def image_paths(names: Sequence[StrPath]) -> list[pathlib.Path]:
             found = sorted(
                 p
                 for p in path.iterdir()
-                if p.suffix.lower() in _SUFFIXES
+                if p.suffix.lower() in EXTENSIONS
                 and p.is_file()
                 and not p.name.startswith(".")
             )
@@ -41,13 +38,9 @@ def image_paths(names: Sequence[StrPath]) -> list[pathlib.Path]:
 
 
 def read_images(paths: Sequence[pathlib.Path], channels: int = 3) -> list[Array]:
-    """Reads image files as uint8 arrays `(height, width, channels)`, and raises
-    a `ValueError` with all that cannot be read."""
-    if paths and channels not in _PILLOW_MODES:
-        raise ValueError(
-            f"The model takes images of {channels} channels, and image files "
-            "have 1 or 3: leave out IMAGES to inspect the weights only."
-        )
+    """Reads image files as arrays `(height, width, channels)`, pictures of uint8
+    and arrays of float32, with values in [0, 255], and raises a `ValueError` with
+    all that cannot be read."""
     images, bad = [], []
     for path in paths:
         try:
@@ -63,17 +56,16 @@ def read_images(paths: Sequence[pathlib.Path], channels: int = 3) -> list[Array]
 
 
 def _read(path: pathlib.Path, channels: int) -> Array:
-    """Reads an image as uint8, with this number of channels."""
-    from PIL import Image, ImageOps
-
-    with open_image(path) as image:
-        check_image_mode(image)
-        image = ImageOps.exif_transpose(image)
-        if image.mode.startswith("I"):  # 16 bits, which Pillow cannot convert
-            pixels = np.asarray(image).astype("float64") / 256
-            image = Image.fromarray(np.clip(pixels, 0, 255).astype("uint8"))
-        pixels = np.asarray(image.convert(_PILLOW_MODES[channels]))
-    return pixels.reshape(*pixels.shape[:2], channels)
+    array = open_array(path)
+    if array is not None and array.shape[-1] == channels:
+        return array.read()
+    if array is None and channels in (1, 3):
+        return read_image(path, channels)
+    found = array.shape[-1] if array else "1 or 3"
+    raise ValueError(
+        f"it has {found} channels, and the model takes {channels}. Files of NumPy and "
+        "TIFF have up to 16"
+    )
 
 
 def resize(image: Array, size: Sequence[int]) -> Array:
@@ -82,10 +74,15 @@ def resize(image: Array, size: Sequence[int]) -> Array:
 
     if image.shape[:2] == tuple(size):
         return image
-    gray = image.shape[-1] == 1
-    picture = Image.fromarray(image[..., 0] if gray else image)
-    picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    return np.asarray(picture).reshape(*size, image.shape[-1])
+    planes = [
+        np.asarray(
+            Image.fromarray(np.ascontiguousarray(plane)).resize(
+                (size[1], size[0]), Image.Resampling.BILINEAR
+            )
+        )
+        for plane in np.moveaxis(image, -1, 0)
+    ]
+    return np.stack(planes, axis=-1)
 
 
 def thumbnail(image: Array, max_side: int) -> Array:

@@ -109,17 +109,6 @@ def _is_real(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def check_image_mode(image: Any) -> None:
-    """Raises a `ValueError` if Pillow would clip the pixels of its image."""
-    # Before version 11.3, Pillow gave PNG images of 16 bits the mode "I".
-    if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
-        kind = "floats" if image.mode == "F" else "integers of 32 bits"
-        raise ValueError(
-            f"its pixels are {kind} (mode {image.mode!r}), whose range is "
-            "unknown. Scale them to 0 to 255 and save them as 8 bits"
-        )
-
-
 def averages_fit_norms(model: Any) -> None:
     """Raises a `ValueError` if averages of weights are trained before a batch
     norm, whose moving statistics are those of the weights themselves."""

@@ -24,7 +24,7 @@ MODES: dict[str, tuple[Values, Values]] = {
         (0.26862954, 0.26130258, 0.27577711),
     ),
 }
-_MAX_CHANNELS = 16
+MAX_CHANNELS = 16
 
 
 def as_mode(mode: Any, mean: Any = None, std: Any = None, name: str = "mode") -> Mode:
@@ -41,14 +41,14 @@ def as_mode(mode: Any, mean: Any = None, std: Any = None, name: str = "mode") ->
         found = np.array(np.broadcast_arrays(*pair))  # (2, channels)
         means, stds = found.astype("float64")
         known = found.dtype.kind in "iuf" and found.ndim == 2
-        known &= 0 < found.shape[1] <= _MAX_CHANNELS
+        known &= 0 < found.shape[1] <= MAX_CHANNELS
         if not (known and np.isfinite(found).all() and (stds > 0).all()):
             raise ValueError
     except (TypeError, ValueError):
         raise ValueError(
             f"`{name}` must be one of {', '.join(map(repr, MODES))}, or a mean and "
             "a standard deviation above 0 of pixels in [0, 1], `(mean, std)`: "
-            f"numbers, or one for each of up to {_MAX_CHANNELS} channels. "
+            f"numbers, or one for each of up to {MAX_CHANNELS} channels. "
             f"Received: {name}={mode!r:.200}"
         ) from None
     for known_name, values in MODES.items():

@@ -4,12 +4,14 @@ import re
 import struct
 import zlib
 
+import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from keras_vit.data import image_files
 from keras_vit.data.image_files import find_defect, median_side
-from tests.training.pictures import encode, noise
+from keras_vit.utils.array_files import open_array
+from tests.training.pictures import encode, encode_tiff, noise
 
 pytestmark = pytest.mark.backends("tensorflow")
 PIXELS = noise(40, 56)
@@ -44,8 +46,7 @@ BMP_OF_32 = encode(Image.fromarray(PIXELS).convert("RGBA"), "BMP")
 FAULTS = {
     "nothing": (b"", "is empty"),
     "text": (b"a text that is named .jpg", "is not a JPEG"),
-    "WebP": (encode(PIXELS, "WEBP"), "is not a JPEG"),
-    "TIFF": (encode(PIXELS, "TIFF"), "is not a JPEG"),
+    "PPM": (encode(PIXELS, "PPM"), "is not a JPEG"),
     "PNG bomb": (png_of(20000, 20000), "more than 134 million pixels"),
     "JPEG bomb": (jpeg_of(20000, 20000), "134 million"),
     "progressive": (jpeg_of(65000, 65000, progressive=True), "134 million"),
@@ -79,6 +80,8 @@ GOOD = {
     "GIF": GIF,
     "BMP": BMP,
     "BMP of 32 bits": BMP_OF_32,
+    "WebP": encode(PIXELS, "WEBP"),
+    "TIFF": encode(PIXELS, "TIFF"),
     "one pixel": encode(noise(1, 1), "JPEG"),
     "100 times": png_of(100, 1),
 }
@@ -92,14 +95,94 @@ def test_truncated_images_are_detected(name, tmp_path, monkeypatch):
     monkeypatch.setattr(image_files, "decode", lambda *_: decoded.append(1))
     content, path = GOOD[name], tmp_path / "x"
     path.write_bytes(content)
-    assert find_defect(path, thorough=False) is None and not decoded
+    assert find_defect(path, thorough=False) is None
+    assert bool(decoded) == (name == "TIFF")
+    decoded.clear()
     for percent in (1, 10, 50, 90, 99):
         path.write_bytes(content[: max(1, len(content) * percent // 100)])
         assert find_defect(path, thorough=False) or decoded, percent
         decoded.clear()
     path.write_bytes(content + b"what a camera adds" * 99)
     assert find_defect(path, thorough=False) is None
-    assert bool(decoded) != name.startswith("BMP")
+    assert bool(decoded) != name.startswith(("BMP", "WebP"))
+
+
+LONG = np.random.default_rng(0).integers(0, 65536, (20, 27, 5)).astype("uint16")
+FLOATS = LONG.astype("float32") / 257
+ARRAYS = {
+    "NumPy": lambda path: np.save(path, LONG),
+    "big-endian": lambda path: np.save(path, LONG.astype(">u2")),
+    "floats": lambda path: np.save(path, FLOATS.astype("float64")),
+    "by columns": lambda path: np.save(path, np.asfortranarray(FLOATS)),
+    "TIFF": encode_tiff(LONG),
+    "alpha": encode_tiff(np.insert(LONG, 3, 7, axis=-1), alpha=[0, 2, 0, 0]),
+    "planes": encode_tiff(LONG, ">", planes=2),
+    "differences": encode_tiff(LONG, ">", predictor=2),
+    "tiles": encode_tiff(LONG, predictor=2, tile=16),
+    "planes of tiles": encode_tiff(FLOATS, planes=2, predictor=3, tile=16),
+    "differences of floats": encode_tiff(FLOATS, predictor=3),
+    "pages": lambda path: Image.fromarray(LONG[..., 0]).save(
+        path,
+        "TIFF",
+        save_all=True,
+        append_images=[Image.fromarray(LONG[..., i]) for i in range(1, 5)],
+        compression="tiff_lzw",
+    ),
+}
+
+
+def write_array(folder, content):
+    path = folder / ("x.tif" if isinstance(content, bytes) else "x.npy")
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        content(path)
+    return path
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_of_channels_are_read(name, tmp_path):
+    """Those of 16 bits are divided by 257, and floats are as they are."""
+    path = write_array(tmp_path, ARRAYS[name])
+    if name == "pages":
+        path = path.rename(path.with_suffix(".tiff"))
+    assert find_defect(path, thorough=False) is None
+    array = open_array(path)
+    assert array.shape == (20, 27, 5)
+    found = array.read()
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, FLOATS, rtol=1e-6)
+    assert median_side([path]) == 24
+    path.write_bytes(path.read_bytes()[: len(LONG.tobytes()) // 3])
+    assert find_defect(path, thorough=False)
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+def test_arrays_are_turned_as_pictures(turn, tmp_path):
+    path = write_array(tmp_path, encode_tiff(PIXELS[..., [0, 1, 2, 0]], turn=turn))
+    picture = Image.fromarray(PIXELS)
+    picture.getexif()[0x112] = turn
+    expected = np.asarray(ImageOps.exif_transpose(picture))[..., [0, 1, 2, 0]]
+    assert open_array(path).shape == expected.shape
+    np.testing.assert_array_equal(open_array(path).read(), expected)
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (lambda path: np.save(path, LONG.astype("int32")), "type int32, from"),
+        (lambda path: np.save(path, FLOATS / 255), r"float32, from .*\* x`"),
+        (lambda path: np.save(path, FLOATS * np.nan), "from nan"),
+        (lambda path: np.save(path, np.moveaxis(LONG, -1, 0)), "moveaxis"),
+        (lambda path: np.save(path, [{}], allow_pickle=True), "Python objects"),
+        (lambda path: path.write_bytes(b"text"), "EOF"),
+        (encode_tiff(FLOATS - 9), "from -9"),
+        (encode_tiff(np.zeros((4, 4, 17), "uint8")), "up to 16"),
+    ],
+)
+def test_arrays_that_are_no_images_are_reported(content, words, tmp_path):
+    path = write_array(tmp_path, content)
+    assert re.search(words, find_defect(path, thorough=False))
 
 
 def test_unreadable_file_is_reported(tmp_path):

@@ -147,7 +147,7 @@ def test_channels_of_data_and_model_must_match():
     grey = classifiers.LoadedClassifier(vit(input_shape=(8, 8, 1)), 8, 1, "tf")
     assert keras_vit.evaluation.fitted(data, grey).channels == 1
     four = classifiers.LoadedClassifier(None, 8, 4, "tf")
-    with pytest.raises(ValueError, match="1 or 3 channels. The model takes 4"):
+    with pytest.raises(ValueError, match="have 3 channels, and the model takes 4"):
         keras_vit.evaluation.fitted(data, four)
     # A folder that is named digits is read as images.
     folder = keras_vit.data.ImageDataset("digits", ("a", "b"), 3, None, 0, 1)

@@ -2,6 +2,8 @@
 
 import functools
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -225,22 +227,46 @@ def test_image_formats_are_decoded(kind, encoded, expected):
     assert np.abs(part - whole).mean() < (0.01 if exact else 1)
 
 
-@pytest.mark.parametrize("endian", "<>")
-def test_exif_orientation_is_applied(endian):
+XMP = b"""<x:xmpmeta xmlns:x="adobe:ns:meta/" x:xmptk="XMP Core 5.5.0">
+<rdf:Description tiff:Orientation="%d" xmlns:xap="http://ns.adobe.com/xap/1.0/"/>"""
+
+
+def turned(kind, how):
+    """Returns the encoded file of an image with an orientation."""
     pixels = noise(24, 40)
+    if kind == "XMP":
+        return encode(pixels, "JPEG", xmp=XMP % how)
+    exif = Image.Exif()
+    exif.endian = "<" if how % 2 else ">"
+    exif[0x10F], exif[0x112] = "a maker", how
+    if kind != "PNG at its end":
+        return encode(pixels, kind, exif=exif, lossless=True)
+    chunk = b"eXIf" + exif.tobytes()[6:]  # Pillow writes it before the pixels
+    chunk = struct.pack(">I", len(chunk) - 4) + chunk
+    chunk += struct.pack(">I", zlib.crc32(chunk[4:]))
+    content = encode(pixels)
+    return content[:-12] + chunk + content[-12:]
+
+
+@pytest.mark.parametrize(
+    "kind", ["JPEG", "PNG", "PNG at its end", "WEBP", "TIFF", "XMP"]
+)
+def test_orientation_is_that_of_pillow(kind):
     for how in range(10):  # of which 0 and 9 are nothing
-        exif = Image.Exif()
-        exif.endian = endian
-        exif[0x10F], exif[0x112] = "a maker", how
-        encoded = encode(pixels, "JPEG", exif=exif)
-        turned = ImageOps.exif_transpose(Image.open(io.BytesIO(encoded)))
-        expected = np.asarray(turned).astype(int)
+        encoded = turned(kind, how)
+        with Image.open(io.BytesIO(encoded)) as image:
+            expected = np.asarray(ImageOps.exif_transpose(image)).astype(int)
+        assert expected.shape == ((40, 24, 3) if 4 < how < 9 else (24, 40, 3))
         found = _decode.decode(encoded, 3).numpy()
         assert found.shape == expected.shape
-        assert np.abs(found - expected).max() < 8, how
+        limit = 8 if kind in ("JPEG", "XMP") else 1
+        assert np.abs(found - expected).max() < limit, how
         part = random_area(encoded, 3, SEED).numpy()
-        stored = _decode.sample_crop_window((24, 40, 3), SEED).numpy()[2:]
-        assert part.shape[:2] == tuple(stored[::-1] if 4 < how < 9 else stored)
+        # A crop is taken before the image is turned, where the file allows it.
+        shape = expected.shape if kind in ("WEBP", "TIFF") else (24, 40, 3)
+        size = tuple(_decode.sample_crop_window(shape, SEED).numpy()[2:])
+        is_turned = 4 < how < 9 and shape == (24, 40, 3)
+        assert part.shape[:2] == (size[::-1] if is_turned else size)
 
 
 def test_invalid_exif_data_is_ignored():

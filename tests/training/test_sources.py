@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.data import _pipeline
+from keras_vit.data import CROPS, _pipeline
 from keras_vit.data.huggingface import to_pixels
 from keras_vit_programs import setup
 from tests.recipes import programs
+from tests.small import vit
 from tests.training.batches import take
-from tests.training.pictures import encode, noise, write_folder
+from tests.training.pictures import encode, encode_tiff, noise, write_folder
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.backends("tensorflow")
@@ -207,6 +208,58 @@ def test_float_arrays_keep_fractions(images):
     assert data.image_names("test")[0] == "test[0]"
     pixels, *_ = take(data.test(image_size=SIZE, batch_size=10), 1)
     np.testing.assert_allclose(pixels[0], half[20:] / 127.5 - 1, atol=1e-6)
+
+
+LONG = np.random.default_rng(0).integers(0, 65536, (20, SIZE, SIZE, 5), "uint16")
+FIVE = (0.2, 0.3, 0.4, 0.5, 0.6), (0.1, 0.2, 0.3, 0.4, 0.5)  # mean and deviation
+
+
+def sets_of_five_channels(folder):
+    """Yields data sets of `LONG`, of two classes, from all sources."""
+    for kind in ("npy", "tif"):
+        for i, image in enumerate(LONG):
+            path = folder / kind / "ab"[i % 2] / f"{i}.{kind}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content = encode_tiff(image, predictor=2)
+            path.write_bytes(content) if kind == "tif" else np.save(path, image)
+        yield keras_vit.data.load_dataset(str(folder / kind))
+    rows = [f"npy/{'ab'[i % 2]}/{i}.npy,{'ab'[i % 2]}" for i in range(20)]
+    (folder / "x.csv").write_text("\n".join(["path,label", *rows]))
+    yield keras_vit.data.load_dataset(str(folder / "x.csv"))
+    yield keras_vit.data.from_arrays(LONG, np.arange(20) % 2)
+
+
+@pytest.mark.slow
+@pytest.mark.backends("jax", "tensorflow", "torch")
+def test_images_of_five_channels_are_trained_on_and_predicted(tmp_path):
+    scaled = (LONG / 65535 - FIVE[0]) / FIVE[1]
+    model = vit(input_shape=(SIZE, SIZE, 5), classes=2)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    for data in sets_of_five_channels(tmp_path):
+        names = data.image_names("test")
+        numbers = np.array([int(re.findall(r"\d+", name)[-1]) for name in names])
+        options = {"image_size": SIZE, "batch_size": len(numbers), "mode": FIVE}
+        pixels, labels, _ = take(data.test(**options), 1)
+        np.testing.assert_allclose(pixels[0], scaled[numbers], atol=1e-5)
+        np.testing.assert_array_equal(labels[0], numbers % 2)
+        image, _ = data.read("test", 0)
+        np.testing.assert_allclose(image, LONG[numbers[0]] / 257, rtol=1e-6)
+        batches = data.train(**options, protocol="vit_jax", erase=0.5)
+        model.fit(batches, steps_per_epoch=1, shuffle=False, verbose=0)
+        for refused in ({"augment": "light1"}, {"crops": CROPS["dino"]}):
+            with pytest.raises(ValueError, match=f"`{[*refused][0]}.* has 5"):
+                data.train(**options, **refused)
+    model.save(tmp_path / "model.keras")
+    trained = keras_vit.evaluation.load_classifier(str(tmp_path / "model.keras"))
+    data, files = keras_vit.data.load_files([tmp_path / "tif"])
+    data = keras_vit.evaluation.fitted(data, trained)
+    batches = data.test(image_size=SIZE, batch_size=8, mode=FIVE)
+    found, _ = keras_vit.evaluation.predict_dataset(trained.predictor, batches, 20)
+    expected = model.predict(scaled[[int(path.stem) for path in files]], verbose=0)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    write_folder(tmp_path, {"npy/a/picture.png": noise(9, 9)})
+    with pytest.raises(ValueError, match="npy' .5. and .*picture.png' .a picture"):
+        keras_vit.data.load_dataset(str(tmp_path / "npy"))
 
 
 @pytest.mark.parametrize(
