@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from keras_vit.data import load_segmentation, segmentation
 from keras_vit.data import masks as mask_files
 from keras_vit.data.canvases import IGNORE, digit_canvases, single_digits
-from keras_vit.data.huggingface import to_pixels
+from keras_vit.utils.images import to_pixels
 from tests.training.batches import check_order, take
 from tests.training.pictures import encode
 

@@ -11,7 +11,7 @@ import pytest
 
 import keras_vit
 from keras_vit.data import CROPS, _pipeline
-from keras_vit.data.huggingface import to_pixels
+from keras_vit.utils.images import to_pixels
 from keras_vit_programs import setup
 from tests.recipes import programs
 from tests.small import vit

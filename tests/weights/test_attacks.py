@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.data.huggingface import to_pixels
 from keras_vit.data.masks import read_image
 from keras_vit.downloads import cache
 from keras_vit.evaluation import load_classifier
 from keras_vit.inspection import images
+from keras_vit.utils.images import to_pixels
 from keras_vit.weights import open_checkpoint
 from keras_vit.weights.files import archives, read
 from keras_vit.weights.files import torch as torch_files
