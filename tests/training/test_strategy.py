@@ -140,15 +140,8 @@ def test_distributed_mean_loss_matches_one_device(mirrored):
             )
             for name in sorted({*OTHERS, "mirored"})
         ),
-        ("none", {"model_devices": 2}, "model_devices=2"),
         pytest.param(
             *("tpu", {}, "TPU_NAME"), marks=pytest.mark.backends("tensorflow")
-        ),
-        pytest.param(
-            "model-parallel",
-            {"devices": ["cpu:0"], "model_devices": 3},
-            "model_devices=3 with 1 devices",
-            marks=pytest.mark.backends("jax"),
         ),
     ],
 )
