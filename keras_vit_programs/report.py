@@ -126,14 +126,13 @@ def draw_boxes(
 ) -> "tuple[keras.Model, int | tuple[int, int], Mode, Figure | None]":
     """Returns a detector, the size of its images and their `mode`, and a figure
     of the objects that it finds in images."""
-    from keras_vit import detection
     from keras_vit.evaluation import find_boxes, load_classifier, plot_boxes
 
     trained = load_classifier(weights, mode=mode)
     model, size = trained.model, trained.image_size
     images = images[:8]
     found = find_boxes(model, images, size, trained.mode, least_score=0.4)
-    names = trained.class_names or detection.class_names(model)
+    names = trained.class_names or getattr(model, "class_names", None)
     count = model.output["classes"].shape[-1]
     names = names or [f"class {i}" for i in range(count)]
     pictures = [image / 255 for image in images]

@@ -196,7 +196,7 @@ def plot_explanations(model, data, options, titles, classes=None):
 
 def save_boxes(config, trained, files, output):
     """Finds the objects in images, and writes and draws their boxes."""
-    names = trained.class_names or keras_vit.detection.class_names(trained.model)
+    names = trained.class_names or trained.model.class_names
     count = trained.model.output["classes"].shape[-1]
     names = names or [f"class {i}" for i in range(count)]
     columns = ("file", "class", "score", "x_min", "y_min", "x_max", "y_max")

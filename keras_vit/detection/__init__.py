@@ -1,6 +1,5 @@
 """Object detection on Vision Transformers."""
 
-from keras_vit.detection.decoding import class_names as class_names
 from keras_vit.detection.decoding import decode as decode
 from keras_vit.detection.fcos import FCOS as FCOS
 from keras_vit.detection.files import load as load

@@ -64,16 +64,6 @@ def decode(
     ]
 
 
-def class_names(model: keras.Model) -> tuple[str, ...] | None:
-    """Returns the names of the classes of a detector, or None.
-
-    Args:
-        model: A `keras.Model` of `YOLOS`, `FCOS` or `load`.
-    """
-    found = (getattr(layer, "class_names", None) for layer in model.layers)
-    return next((tuple(names) for names in found if names), None)
-
-
 def _suppressed(boxes: Array, scores: Array) -> dict[str, Array]:
     """Returns the best boxes `(N, 4)` of scores `(N, classes)`."""
     # Nothing remains of a box outside of the image, such as that of a point

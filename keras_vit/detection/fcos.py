@@ -129,32 +129,24 @@ def FCOS(
     pixels = patch_pixels(encoder)
     outputs = PointBoxes(
         tuple(tuple(n * _SCALES[x] for n in pixels) for x in pyramid),
-        class_names,
         dtype="float32",
         name="point_boxes",
     )(found["box"], found["class"], images)
-    return FCOSModel(images, outputs, name=name or unique_name("fcos"))
+    model = FCOSModel(images, outputs, name=name or unique_name("fcos"))
+    model.class_names = class_names
+    model.preprocess_mode = getattr(encoder, "preprocess_mode", None)
+    return model
 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class PointBoxes(Layer):
     """Returns the outputs of an `FCOS`, given the maps of the levels: of the
     logarithms of the distances to the left, top, right and bottom side, in
-    steps of `strides` (rows and columns, in pixels), and of classes.
+    steps of `strides` (rows and columns, in pixels), and of classes."""
 
-    It also keeps the `class_names`, because Keras saves the arguments of
-    layers.
-    """
-
-    def __init__(
-        self,
-        strides: Sequence[tuple[float, float]],
-        class_names: Sequence[str] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, strides: Sequence[tuple[float, float]], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.strides = tuple(map(tuple, strides))
-        self.class_names = class_names and tuple(class_names)
 
     def call(
         self, distances: list[Tensor], classes: list[Tensor], images: Tensor

@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -11,14 +10,19 @@ import numpy as np
 from keras_vit.config import ViTConfig
 from keras_vit.converters import merged_weights
 from keras_vit.detection.yolos import YOLOS
+from keras_vit.downloads import fetch_if_remote
 from keras_vit.layers.initializers import skip_init
 from keras_vit.models import VisionTransformer, config_of
 from keras_vit.utils import checks
 from keras_vit.utils.types import Config, StrPath
-from keras_vit.weights.files import class_names_of
+from keras_vit.weights.files import class_names_of, stored_mode
 from keras_vit.weights.formats import yolos
 from keras_vit.weights.formats.format import read_folder, write_folder
-from keras_vit.weights.formats.huggingface import label_entries
+from keras_vit.weights.formats.huggingface import (
+    JSON_FILES,
+    label_entries,
+    processor_of,
+)
 from keras_vit.weights.formats.huggingface_config import hidden_act, read_arguments
 from keras_vit.weights.weight_map import assign_all, from_checkpoint, to_checkpoint
 
@@ -54,9 +58,9 @@ def load(path: StrPath) -> keras.Model:
     Returns:
         A `keras.Model`, as `YOLOS` returns it, for images of any size that is a
         multiple of the patch size. Released weights take images normalized by
-        `preprocess_input(images, mode="torch")`. It trains with the weights of
-        the loss, and is saved with the names of classes, that `config.json`
-        has.
+        `preprocess_input(images, mode="torch")`; `model.preprocess_mode` is that
+        of the folder. It trains with the weights of the loss, and is saved with
+        the names of classes, that `config.json` has.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -67,6 +71,7 @@ def load(path: StrPath) -> keras.Model:
 
     >>> model = keras_vit.detection.load("hf://hustvl/yolos-small")
     """
+    path = fetch_if_remote(path)
     # transformers stores an array of no layers for a model of one block.
     arrays, config = read_folder(path, "yolos", yolos.MID_POSITIONS)
     c = _encoder_config(config)
@@ -90,7 +95,7 @@ def load(path: StrPath) -> keras.Model:
     shape = None, None, config.get("num_channels", 3)
     with skip_init():
         encoder = VisionTransformer(c, include_top=False, input_shape=shape)
-        model = YOLOS(
+        model: Any = YOLOS(
             encoder,
             classes,
             queries,
@@ -103,6 +108,7 @@ def load(path: StrPath) -> keras.Model:
         weights,
         lambda: f"The arrays of {str(path)!r} do not fit its config.json.",
     )
+    model.preprocess_mode = stored_mode(path) or "torch"
     return model
 
 
@@ -110,32 +116,32 @@ def save(
     model: keras.Model,
     folder: StrPath,
     overwrite: bool = False,
-    class_names: Sequence[str] | None = None,
 ) -> None:
     """Writes a YOLOS as a folder that transformers reads.
 
-    The weights of the loss (`loss_options` of `YOLOS`) are written, too.
+    The weights of the loss (`loss_options` of `YOLOS`), the names of classes
+    (`model.class_names`) and the scaling of pixels (`model.preprocess_mode`) are
+    written, too.
 
     Args:
         model: `keras.Model` of `YOLOS` or `load`.
         folder: Path of the folder to write.
         overwrite: Boolean. Whether files in it may be replaced.
-        class_names: Names of the classes; None for those of the file that the
-            model was loaded from, else "LABEL_0" ...
 
     Raises:
         FileExistsError: if there are files and `overwrite` is False.
         ValueError: if transformers' YOLOS cannot be this model.
     """
-    config = _config(model, class_names)
+    config = _config(model)
     weights = merged_weights(model)
     arrays = to_checkpoint(weights, yolos.YOLOS, config["num_attention_heads"])
     arrays = yolos.join(arrays, config["num_detection_tokens"])
     write_folder(
         pathlib.Path(folder),
         {"model.safetensors": arrays},
-        {"config.json": config},
+        {"config.json": config, **processor_of(model, "YolosImageProcessor")},
         overwrite,
+        names=JSON_FILES,
     )
 
 
@@ -163,7 +169,7 @@ def _encoder_config(config: Config) -> ViTConfig:
     )
 
 
-def _config(model: keras.Model, class_names: Sequence[str] | None) -> Config:
+def _config(model: Any) -> Config:
     """Returns the content of config.json, or raises a `ValueError`."""
     c = config_of(model)
     if type(c) is not ViTConfig or c.grid_size is None:
@@ -174,14 +180,7 @@ def _config(model: keras.Model, class_names: Sequence[str] | None) -> Config:
     tokens = model.get_layer("detection_tokens")
     rows, columns = c.grid_size
     classes = model.output["classes"].shape[-1] - 1
-    # A file may repeat a name, such as "N/A" in those of COCO.
-    names = tokens.class_names or [f"LABEL_{i}" for i in range(classes)]
-    names = names if class_names is None else list(class_names)
-    if class_names is not None and len(set(names)) != classes:
-        raise ValueError(
-            f"`class_names` must be {classes} different names, as many as the "
-            f"model has classes. Received: {names}"
-        )
+    names = checks.class_names(model.class_names, classes)
     config = {
         "model_type": "yolos",
         "architectures": ["YolosForObjectDetection"],
@@ -198,7 +197,7 @@ def _config(model: keras.Model, class_names: Sequence[str] | None) -> Config:
             theirs: tokens.loss_options.get(name, default)
             for name, (theirs, default) in _LOSS_OPTIONS.items()
         },
-        **label_entries(names),
+        **label_entries(names or [f"LABEL_{i}" for i in range(classes)]),
         "dtype": "float32",
     }
     theirs = _encoder_config(config)

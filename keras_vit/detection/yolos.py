@@ -103,7 +103,6 @@ def YOLOS(
     x = DetectionTokens(
         queries,
         loss_options=loss_options,
-        class_names=class_names,
         initializer=initializers.Normal(0.02),
         name="detection_tokens",
     )(graph.input(blocks[0]))  # (B, Q + P + N, D)
@@ -123,7 +122,10 @@ def YOLOS(
         "boxes": _mlp(x, "box", 4, "sigmoid"),
     }
     name = name or unique_name("yolos")
-    return with_any_size(YOLOSModel(graph.inputs[0], outputs, name=name))
+    model = YOLOSModel(graph.inputs[0], outputs, name=name)
+    model.class_names = class_names
+    model.preprocess_mode = getattr(encoder, "preprocess_mode", None)
+    return with_any_size(model)
 
 
 def _mlp(x: Tensor, name: str, units: int, activation: str | None) -> Tensor:
@@ -147,20 +149,18 @@ def _mlp(x: Tensor, name: str, units: int, activation: str | None) -> Tensor:
 class DetectionTokens(ClassToken):
     """Inserts learned tokens with position embeddings at the front.
 
-    It also keeps the `loss_options` and the `class_names` of its model, because
-    Keras saves the arguments of layers.
+    It also keeps the `loss_options` of its model, because Keras saves the
+    arguments of layers.
     """
 
     def __init__(
         self,
         num_tokens: int,
         loss_options: Config | None = None,
-        class_names: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_tokens, **kwargs)
         self.loss_options = dict(loss_options or {})
-        self.class_names = class_names
 
     def build(self, input_shape: Shape) -> None:
         super().build(input_shape)

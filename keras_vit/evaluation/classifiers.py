@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import pathlib
 import re
+from typing import Any
 
 import keras
 import numpy as np
@@ -32,7 +33,7 @@ from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array, ArrayLike, Config
 from keras_vit.utils.warnings import warn
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.files import read_config, stored_mode
+from keras_vit.weights.files import read_config
 from keras_vit.weights.formats.huggingface import MULTI_LABEL
 
 _SHOWN = 5
@@ -143,14 +144,15 @@ def load_classifier(
     path = pathlib.Path(downloads.fetch_if_remote(weights)).expanduser()
     folder = read_config(path) if path.is_dir() else {}
     if folder.get("model_type") == "yolos":
-        detector, given = detection.load(path), parse_image_size(image_size)
+        detector: Any = detection.load(path)
+        given = parse_image_size(image_size)
         _check_size(detector, given)
         return LoadedClassifier(
             model=detector,
             image_size=given or min(height_and_width(folder.get("image_size", 512))),
             channels=detector.input_shape[-1],
-            mode=as_mode(mode or stored_mode(path) or "torch"),
-            class_names=detection.class_names(detector),
+            mode=as_mode(mode or detector.preprocess_mode),
+            class_names=detector.class_names,
         )
     if (path / "model.keras").is_file():
         path = path / "model.keras"

@@ -84,10 +84,17 @@ def load_weights(
     )
     labelled: Any = model
     if "head/kernel" in shapes.keys() - reinitialized:
-        labelled.class_names = checkpoint.class_names(checkpoint.classes)
+        names = checkpoint.class_names(checkpoint.classes)
+        labelled.class_names = names and tuple(names)
     mode = checkpoint.preprocess_mode
     if mode is not None and fits(mode, channels(shapes)):
         labelled.preprocess_mode = mode
+    elif mode is not None and channels(shapes) == 1:
+        warn(
+            f"The weights of {checkpoint.path!r} need another scaling of each channel, "
+            f"mode={mode!r}, which images of one channel cannot have. Build the model "
+            "with `preprocessing=True`, or for three channels: both repeat the channel."
+        )
 
 
 def warn_of_other_options(

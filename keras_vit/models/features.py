@@ -18,7 +18,7 @@ from keras_vit.layers import (
     initializers,
 )
 from keras_vit.models.graph import Graph, with_calls
-from keras_vit.models.model import Model, unique_name
+from keras_vit.models.model import Model, copy_labels, unique_name
 from keras_vit.utils.types import Tensor
 
 _STAGE = re.compile(r"stage_\d+")
@@ -267,7 +267,7 @@ def without_preprocessing(model: keras.Model) -> keras.Model:
 
 def _copy(model: keras.Model, inputs: Tensor, **functions: Any) -> keras.Model:
     """Returns a copy of a model of one input, made by functions of
-    `clone_model`, with the names of its classes."""
+    `clone_model`, with the names of its classes and the mode of its pixels."""
     structure = [inputs] if isinstance(model.input, list) else inputs
     # `clone_model` would compile the copy of a compiled model, which fails with
     # a loss that is not registered.
@@ -276,7 +276,7 @@ def _copy(model: keras.Model, inputs: Tensor, **functions: Any) -> keras.Model:
         copy = keras.models.clone_model(model, input_tensors=structure, **functions)
     finally:
         model.compiled = compiled
-    copy.class_names = getattr(model, "class_names", None)
+    copy_labels(model, copy)
     return copy
 
 

@@ -61,7 +61,8 @@ class Model(keras.Model):
         names = config.pop("class_names", None)
         mode = config.pop("preprocess_mode", None)
         model = super().from_config(config, custom_objects)
-        model.class_names, model.preprocess_mode = names, mode and as_mode(mode)
+        model.class_names = names and tuple(names)
+        model.preprocess_mode = mode and as_mode(mode)
         return model
 
     @functools.wraps(keras.Model.fit)

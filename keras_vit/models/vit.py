@@ -250,7 +250,9 @@ def VisionTransformer(
     `patch_size`, the patch kernel is resized by the pseudo-inverse of bicubic
     resizing ("FlexiViT", https://arxiv.org/abs/2212.08013), and a warning says
     so. With another number of channels, the patch kernel is summed over its
-    channels (for one channel), or its channels are repeated and rescaled.
+    channels (for one channel), or its channels are repeated and rescaled. If the
+    weights need another scaling of each channel, `preprocessing` repeats the
+    channel of gray images instead.
     Without `representation_size`, a stored `pre_logits` layer is dropped,
     together with the head that was trained on it. A `.weights.h5` file of
     Keras's `save_weights` does not store `activation`, `norm_epsilon` and

@@ -147,6 +147,7 @@ def EoMT(
     outputs = {"masks": masks, "classes": logits, **outputs}
     name = name or unique_name("eomt")
     model = EoMTModel(graph.inputs[0], outputs, name=name)
+    model.preprocess_mode = getattr(encoder, "preprocess_mode", None)
     return with_any_size(model)
 
 

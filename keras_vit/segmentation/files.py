@@ -1,17 +1,21 @@
 """EoMT's files in the layout of transformers."""
 
 import pathlib
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit.config import ViTConfig, resolve
 from keras_vit.converters import merged_weights
+from keras_vit.downloads import fetch_if_remote
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers.initializers import skip_init
 from keras_vit.models import VisionTransformer, config_of
 from keras_vit.segmentation.eomt import EoMT, QueryMask
+from keras_vit.utils import checks
 from keras_vit.utils.types import Array, Config, StrPath
+from keras_vit.weights.files import class_names_of, stored_mode
 from keras_vit.weights.formats.eomt import (
     CLASS_WEIGHTS,
     EOMT,
@@ -19,6 +23,11 @@ from keras_vit.weights.formats.eomt import (
     PROBABILITIES,
 )
 from keras_vit.weights.formats.format import read_folder, write_folder
+from keras_vit.weights.formats.huggingface import (
+    JSON_FILES,
+    label_entries,
+    processor_of,
+)
 from keras_vit.weights.formats.huggingface_config import mlp_ratio
 from keras_vit.weights.infer import infer_architecture
 from keras_vit.weights.weight_map import assign_all, from_checkpoint, to_checkpoint
@@ -63,7 +72,8 @@ def load(path: StrPath, masked: bool | None = None) -> keras.Model:
 
     Returns:
         A `keras.Model`, as `EoMT` returns it, for images of any size. It trains
-        with the weights of the loss that `config.json` has.
+        with the weights of the loss, and has the names of classes, of
+        `config.json`; `model.preprocess_mode` is that of the folder.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -75,6 +85,7 @@ def load(path: StrPath, masked: bool | None = None) -> keras.Model:
     >>> model = keras_vit.segmentation.load("hf://tue-mps/"
     ...     "ade20k_semantic_eomt_large_512")
     """
+    path = fetch_if_remote(path)
     # transformers stores an array of no register tokens.
     arrays, config = read_folder(path, "eomt", _REGISTERS)
     num_blocks = config.get("num_blocks", 4)
@@ -95,7 +106,10 @@ def load(path: StrPath, masked: bool | None = None) -> keras.Model:
     )
     if masked is None:
         masked = bool(probabilities.any())
-    model = _build(config, weights, masked)
+    model: Any = _build(config, weights, masked)
+    classes = model.get_layer("eomt_head").classes
+    model.class_names = checks.class_names(class_names_of(config, classes), classes)
+    model.preprocess_mode = stored_mode(path)
     assign_all(
         _variables(model),
         weights,
@@ -109,7 +123,9 @@ def load(path: StrPath, masked: bool | None = None) -> keras.Model:
 def save(model: keras.Model, folder: StrPath, overwrite: bool = False) -> None:
     """Writes an EoMT as a folder that transformers reads.
 
-    The weights of the loss (`loss_options` of `EoMT`) are written, too.
+    The weights of the loss (`loss_options` of `EoMT`), the names of classes
+    (`model.class_names`) and the scaling of pixels (`model.preprocess_mode`) are
+    written, too.
 
     Args:
         model: `keras.Model` of `EoMT` or `load`.
@@ -136,8 +152,9 @@ def save(model: keras.Model, folder: StrPath, overwrite: bool = False) -> None:
     write_folder(
         pathlib.Path(folder),
         {"model.safetensors": arrays},
-        {"config.json": config},
+        {"config.json": config, **processor_of(model, "EomtImageProcessor")},
         overwrite,
+        names=JSON_FILES,
     )
 
 
@@ -197,7 +214,7 @@ def _variables(model: keras.Model) -> dict[str, keras.Variable]:
     }
 
 
-def _config(model: keras.Model) -> Config:
+def _config(model: Any) -> Config:
     """Returns the content of config.json, or raises a `ValueError`."""
     c = config_of(model)
     if type(c) is not ViTConfig:
@@ -206,6 +223,7 @@ def _config(model: keras.Model) -> Config:
             "hybrid. Build the encoder with `VisionTransformer`."
         )
     head, queries = model.get_layer("eomt_head"), model.get_layer("queries")
+    names = checks.class_names(model.class_names, head.classes)
     rows, columns = c.grid_size or (1, 1)
     width, gated = c.hidden_size, c.activation == "swiglu"
     ratio = mlp_ratio(width, c.mlp_dim, gated)
@@ -246,7 +264,6 @@ def _config(model: keras.Model) -> Config:
             theirs: head.loss_options.get(name, default)
             for name, (theirs, default) in _LOSS_OPTIONS.items()
         },
-        "id2label": {str(i): f"LABEL_{i}" for i in range(head.classes)},
-        "label2id": {f"LABEL_{i}": i for i in range(head.classes)},
+        **label_entries(names or [f"LABEL_{i}" for i in range(head.classes)]),
         "dtype": "float32",
     }

@@ -98,4 +98,6 @@ def LinearSegmenter(
         x = keras.layers.Activation(
             classifier_activation, dtype="float32", name="probabilities"
         )(x)
-    return Model(images, x, name=name or unique_name("linear_segmenter"))
+    model = Model(images, x, name=name or unique_name("linear_segmenter"))
+    model.preprocess_mode = getattr(encoder, "preprocess_mode", None)
+    return model

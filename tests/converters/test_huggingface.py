@@ -156,12 +156,12 @@ def test_class_names_come_with_the_head(config, tmp_path):
         load(path, **given, include_top=False),
     )
     for model in kept:
-        assert model.class_names == NAMES
+        assert model.class_names == tuple(NAMES)
         found = keras_vit.decode_predictions(np.eye(5)[:1], top=1, model=model)
         assert found[0][0][1] == "ant"
     for model in new:
         assert model.class_names is None
     save(kept[0], tmp_path / "back")
-    assert load(tmp_path / "back").class_names == NAMES
+    assert load(tmp_path / "back").class_names == tuple(NAMES)
     recipe = build_for_training(None, str(tmp_path / "back"), None, classes=5)
     assert recipe.class_names is None  # its head is new

@@ -344,6 +344,44 @@ def check_kept(source, folder, check):
         np.testing.assert_allclose(model.predict(PIXELS, verbose=0), found, atol=1e-6)
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("kind", ["Yolos", "Eomt"])
+def test_labels_of_dense_models_are_kept(kind, tmp_path):
+    """Names of classes and the scaling of pixels, in folders and .keras files."""
+    transformers = pytest.importorskip("transformers")
+    task = "ObjectDetection" if kind == "Yolos" else "UniversalSegmentation"
+    sizes = {"image_size": [32, 32], "num_detection_tokens": 3}
+    if kind == "Eomt":
+        sizes = {"image_size": 32, "num_queries": 3, "num_blocks": 1}
+    names = ("ant", "bee", "cat", "dog", "emu")
+    case = originals.Case(f"{kind}For{task}", {**sizes, "mlp_ratio": 2}, {})
+    theirs = originals.build(case, id2label=dict(enumerate(names)))
+    theirs.save_pretrained(tmp_path / "theirs")
+    make = getattr(transformers, f"{kind}ImageProcessor")
+    processor = make(**SATELLITE, rescale_factor=1 / 127.5)
+    processor.save_pretrained(tmp_path / "theirs")
+    model = keras_vit.load(tmp_path / "theirs")
+    keras_vit.save(model, tmp_path / "ours")
+    model.save(tmp_path / "model.keras")
+    keras_vit.save(keras_vit.load(tmp_path / "model.keras"), tmp_path / "again")
+    for folder in ("ours", "again"):
+        again = keras_vit.load(tmp_path / folder)
+        assert again.class_names == names
+        assert again.preprocess_mode == model.preprocess_mode
+        config = type(theirs.config).from_pretrained(tmp_path / folder)
+        assert tuple(config.id2label.values()) == names
+        whole = {"do_resize": False, "do_pad": False, "return_tensors": "np"}
+        pixels = list(PIXELS[:, :16, :16])
+        expected, found = (
+            x(pixels, **whole)["pixel_values"]
+            for x in (processor, make.from_pretrained(tmp_path / folder))
+        )
+        np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
+    (tmp_path / "theirs/preprocessor_config.json").unlink()
+    default = "torch" if kind == "Yolos" else None
+    assert keras_vit.load(tmp_path / "theirs").preprocess_mode == default
+
+
 TIMM = {
     "satellite": {"mean": SATELLITE_MODE[0], "std": SATELLITE_MODE[1]},
     "zero and one": {"mean": (0, 0, 0), "std": (1, 1, 1)},
@@ -434,6 +472,10 @@ def test_gray_images_equal_those_of_three_channels(mode, options, tmp_path):
     colors = tiny(input_shape=SHAPE, preprocessing=mode, **options)
     randomize(colors)
     colors.save(tmp_path / "colors.keras")
+    with pytest.warns(UserWarning, match="another scaling of each channel"):
+        keras_vit.load(
+            tmp_path / "colors.keras", input_shape=(16, 16, 1), preprocessing=False
+        )
     gray = keras_vit.load(tmp_path / "colors.keras", input_shape=(16, 16, 1))
     assert gray.input_shape == (None, None, None, 1)
     pixels = PIXELS[..., :1]

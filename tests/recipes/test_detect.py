@@ -32,7 +32,7 @@ def test_it_writes_its_results(head, finished, data_folders, tmp_path):
     assert len(metrics) == 12 and "test_AP50" in rows[1]
     data = keras_vit.data.load_detection(str(photos))
     model = keras_vit.load(output / "model.keras")
-    assert keras_vit.detection.class_names(model) == ("bright", "dark")
+    assert model.class_names == ("bright", "dark")
     again = keras_vit.evaluation.evaluate_boxes(
         model, data.evaluation(image_size=16, batch_size=3)
     )

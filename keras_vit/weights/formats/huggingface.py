@@ -10,7 +10,7 @@ import math
 import pathlib
 import re
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -250,11 +250,32 @@ def problem_type(old: dict, activation: str | None = None) -> dict:
     return {}
 
 
-def label_entries(class_names: list[str]) -> Config:
+def label_entries(class_names: Sequence[str]) -> Config:
     """Returns the entries of config.json that name the classes."""
     return {
         "id2label": {str(i): name for i, name in enumerate(class_names)},
         "label2id": {name: i for i, name in enumerate(class_names)},
+    }
+
+
+def processor_of(model: Any, kind: str) -> dict[str, Config]:
+    """Returns the preprocessor_config.json of a model whose mode is known, with
+    the defaults of a `kind` of image processor for all but the scaling."""
+    if (mode := model.preprocess_mode) is None:
+        return {}
+    channels = model.inputs[0].shape[-1]
+    return {JSON_FILES[1]: {"image_processor_type": kind, **_scaling(mode, channels)}}
+
+
+def _scaling(mode: Mode, channels: int) -> Config:
+    """Returns the entries of preprocessor_config.json that scale pixels."""
+    mean, std = mean_and_std(mode, channels)
+    return {
+        "do_rescale": True,
+        "do_normalize": True,
+        "image_mean": mean,
+        "image_std": std,
+        "rescale_factor": 1 / 255,
     }
 
 
@@ -282,7 +303,6 @@ def _preprocessor_config(
             mode = "clip"
         elif mode is None and meta and source.layout != "keras":
             mode = "torch"
-    mean, std = mean_and_std(mode or "tf", arguments["channels"])
     if source and source.layout == "timm":
         timm = read_config(source.path).get("pretrained_cfg")
     bicubic = isinstance(timm, dict) and timm.get("interpolation") == "bicubic"
@@ -292,11 +312,7 @@ def _preprocessor_config(
         # Pillow's constants. In a folder with timm's config.json, transformers
         # chooses the class by the model, and classes differ in their default.
         "resample": 3 if bicubic else 2,
-        "do_rescale": True,
-        "do_normalize": True,
-        "image_mean": mean,
-        "image_std": std,
-        "rescale_factor": 1 / 255,
+        **_scaling(mode or "tf", arguments["channels"]),
         "size": {"height": size, "width": size},
     }
 
