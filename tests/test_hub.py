@@ -104,6 +104,10 @@ def test_libraries_without_the_model_are_left_out(tmp_path):
     _, same, _ = hub.verify(tmp_path / "folder")
     assert same
 
+    run = make_run(tmp_path / "both", pooling="token_gap", layer_scale=1.0)
+    missing = hub.save(run, tmp_path / "of_dinov2")
+    assert "pooling='token_gap'" in missing["timm"]
+
     run = make_run(tmp_path / "other", position_embedding="sincos2d")
     missing = hub.save(run, tmp_path / "sincos")
     assert "position_embedding='sincos2d'" in missing["timm"]

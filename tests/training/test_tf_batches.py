@@ -104,8 +104,8 @@ def test_modes_normalize_with_mean_and_std(data, channels, mode, mean, std):
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"protocol": "vit-jax"}, "no protocol 'vit-jax'.*vit_jax, big_vision"),
-        ({"augment": "light"}, "no augment 'light'.*none, light1"),
+        ({"protocol": "vit-jax"}, "`protocol` must.*'vit_jax', 'big_vision'"),
+        ({"augment": "light"}, "`augment` must.*'none', 'light1'"),
         ({"mode": "caffe"}, r"`mode` must be .*\(mean, std\).*'caffe'"),
         ({"mode": (0.5, 0)}, r"`mode` must be .*\(0.5, 0\)"),
         ({"mixup": 1.5}, "`mixup` must be 0 to 1. Received: 1.5"),
@@ -113,7 +113,7 @@ def test_modes_normalize_with_mean_and_std(data, channels, mode, mean, std):
         ({"start": -1}, "`start` must be 0 or more"),
         ({"shard": (2, 2)}, r"shard=\(2, 2\)"),
         ({"shard": (0, 3)}, r"`batch_size`.*shard=\(0, 3\), batch_size=4"),
-        ({"channels": 1, "augment": "light1"}, "has 1: use --augment"),
+        ({"channels": 1, "augment": "light1"}, "has 1: use `augment=none`"),
         ({"split": "validation"}, "no validation images; .*holdout"),
     ],
 )

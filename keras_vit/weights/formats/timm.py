@@ -189,7 +189,11 @@ def model_arguments(arguments: Config) -> Config:
     refuse_others(
         "timm",
         a,
-        {"patch_bias": (not a["pre_norm"],), "position_prefix": prefixes},
+        {
+            "patch_bias": (not a["pre_norm"],),
+            "position_prefix": prefixes,
+            "pooling": ("token", "gap", "map", None),
+        },
     )
     widened = 2 if a["activation"] == "swiglu" else 1
     return {
