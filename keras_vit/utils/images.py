@@ -29,7 +29,12 @@ def read_image(file: StrPath | IO[bytes], channels: int = 3) -> Array:
     bits."""
     if isinstance(file, str | pathlib.Path):
         # Pillow 13 misreads rotated TIFF files without compression by path.
-        file = io.BytesIO(pathlib.Path(file).read_bytes())
+        content = io.BytesIO(pathlib.Path(file).read_bytes())
+        try:
+            return read_image(content, channels)
+        except require("PIL").UnidentifiedImageError as error:
+            formats = ", ".join(FORMATS)
+            raise OSError(f"{str(file)!r} is no image of {formats}.") from error
     with open_image(file) as image:
         return to_pixels(image, channels)
 

@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import io
 import json
+import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -106,7 +107,7 @@ class KerasFile:
 
 def read_keras(path: StrPath, finite: bool = True) -> KerasFile:
     """Reads a .keras or .weights.h5 file."""
-    path, config, layers = existing_path(path), {}, {}
+    path, config, layers = _existing_file(path), {}, {}
     with archives.parsing(f"a {path.suffix} file of Keras's", path):
         content = path
         if path.suffix == ".keras":
@@ -156,6 +157,14 @@ def read_keras(path: StrPath, finite: bool = True) -> KerasFile:
     return KerasFile(weights, grid, config, layers, metadata)
 
 
+def _existing_file(path: StrPath) -> pathlib.Path:
+    """Returns the path of a file, or raises an error if there is none."""
+    path = existing_path(path)
+    if path.is_dir():
+        raise ValueError(f"{str(path)!r} is a folder, not a {path.suffix} file.")
+    return path
+
+
 def write_metadata(path: StrPath, arguments: Config, built: Config) -> None:
     """Stores the arguments that describe a model's architecture, and the others
     that it was built with, as metadata in a .weights.h5 file."""
@@ -179,7 +188,7 @@ def check_is_safe(
     """
     import h5py
 
-    path = existing_path(path)
+    path = _existing_file(path)
     with archives.parsing("a .keras file of Keras's", path):
         text, stored = archives.read_members(path, _MEMBERS)
         config = archives.parse_json(text)
