@@ -548,7 +548,7 @@ def test_unusual_labels_warn(images, labels, test, words):
 def test_unusable_csv_files_raise(images, tmp_path):
     (tmp_path / "photos.txt").touch()
     for name in ("photo.csv", "photos.txt"):
-        with pytest.raises(ValueError, match="no CSV file|no folder or file"):
+        with pytest.raises((ValueError, OSError), match="no CSV file|photo.csv"):
             keras_vit.data.load_dataset(str(tmp_path / name))
     path = write_csv(tmp_path, images[:9], [(i, LABELS[i]) for i in range(9)])
     (tmp_path / "3.png").write_bytes(encode(images[3])[:100])

@@ -221,7 +221,7 @@ def test_labels_of_minus_one_raise():
     assert data.num_test == 5
     options = dict(image_size=8, batch_size=2)
     named = "split test of kv_local_unlabelled/1.0.0 .* 0 to 1.*"
-    remedy = "--test-split validation. Received: -1"
+    remedy = "`test_split=validation`. Received: -1"
 
     def model_is_not_run(images):
         raise AssertionError
