@@ -166,6 +166,7 @@ def test_adapter_and_base_must_fit(tmp_path):
         keras_vit.load(folder, base=base)
 
 
+@pytest.mark.nightly  # peft is not among the packages of the suite
 @pytest.mark.parametrize(
     "name, layers",
     [
