@@ -164,7 +164,7 @@ def import_tensorflow() -> None:
             os.close(stderr)
             hidden.seek(0)
             os.write(2, hidden.read())
-    # It takes the models of a sweep for one whose function is traced anew.
+    # TensorFlow warns of repeated tracing, because each model of a sweep is traced.
     logging.getLogger("tensorflow").addFilter(
         lambda line: "triggered tf.function retracing" not in line.getMessage()
     )

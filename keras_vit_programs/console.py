@@ -15,7 +15,8 @@ from typing import Any, NoReturn, TypeVar
 
 logger = logging.getLogger("keras_vit")
 Arguments = TypeVar("Arguments")
-# As that of `keras_vit.preprocess_input`: a name, or means and deviations.
+# A mode of pixels is a name, or a mean and a standard deviation, as
+# `keras_vit.preprocess_input` takes it.
 Mode = str | tuple[tuple[float, ...], tuple[float, ...]]
 
 

@@ -115,12 +115,12 @@ def write_rows(rows: Sequence[Row], path: pathlib.Path) -> None:
 
 def draw_curves(path: pathlib.Path, title: str) -> Callable[[Recorder, Row], None]:
     """Returns a sink that draws `curves.png`, at most every 20 seconds."""
-    drawn = time.perf_counter()
+    last_drawing = time.perf_counter()
 
     def draw(recorder: Recorder, row: Row) -> None:
-        nonlocal drawn
-        if time.perf_counter() - drawn > 20:
-            drawn = time.perf_counter()
+        nonlocal last_drawing
+        if time.perf_counter() - last_drawing > 20:
+            last_drawing = time.perf_counter()
             with log_os_errors(path.name):
                 plot_learning_curves(recorder.rows, path, title)
 

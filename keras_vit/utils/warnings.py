@@ -5,7 +5,7 @@ import os
 import warnings
 from types import FrameType
 
-# The beginning of the path of keras_vit, and of keras_vit_programs beside it.
+# The beginning of the path of keras_vit, and of keras_vit_programs in the same folder.
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 

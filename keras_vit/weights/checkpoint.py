@@ -50,7 +50,7 @@ class Checkpoint:
             differ in files of older versions of the code base.
         own_keys: Dict of the keys that the code base gives its arrays to the
             keys of the file, which differ if a program wraps the model.
-        outer_head: Boolean. Whether the head is a layer beside an encoder, so
+        outer_head: Boolean. Whether the head is a layer after an encoder, so
             that its pooling is not known.
         released_mode: String. The `mode` of `preprocess_input` in the table of
             released weights; None for other files.

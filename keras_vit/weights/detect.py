@@ -74,7 +74,8 @@ class Match(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, bool, int]:
-        """Of two matches of the same model, the smaller changes less."""
+        """A key for sorting: the match with the lowest one leaves out the fewest
+        arrays and removes the shortest prefix."""
         others = len(self.left_out) - self.dropped
         return others, self.head is not None, len(self.prefix)
 

@@ -176,7 +176,7 @@ def _index_of(path: pathlib.Path) -> pathlib.Path | None:
     if not index.is_file():
         raise ValueError(
             f"{str(path)!r} is one of the {int(match[2])} files of a model, and "
-            f"{index.name!r}, which names them, is not beside it. Download the "
+            f"{index.name!r}, which names them, is not in its folder. Download the "
             "whole folder and give its path."
         )
     return index

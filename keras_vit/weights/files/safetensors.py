@@ -10,7 +10,7 @@ from keras_vit.weights.files.archives import NamedArrays, Read
 # Integers that are no weights: the numbers of the tokens in old files of
 # transformers, and the counters of batch norms.
 INTEGERS = (".position_ids", ".num_batches_tracked")
-# Those of NumPy; integers are read, as they may be beside a model.
+# NumPy has these types; integers are read, as a file may hold them with a model.
 _TYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL")
 
 

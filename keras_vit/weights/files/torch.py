@@ -3,7 +3,7 @@
 A file contains a pickle, which describes each tensor and names the storage of
 its values. Since PyTorch 1.6, pickle and storages are members of a zip archive;
 before, the storages follow the pickle. In a TorchScript program, such as OpenAI's
-CLIP, the pickle describes modules, and the code beside it is not read.
+CLIP, the pickle describes modules, and the code in the archive is not read.
 `pickle.Unpickler` is given stand-ins for the functions and classes that a pickle
 may name. They only record how they are called: nothing that a file names is
 imported or run.
@@ -25,7 +25,7 @@ from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array
 from keras_vit.weights.files import archives
 
-# Those of facebookresearch/dino's training, whose weights are in three dicts.
+# The training code of facebookresearch/dino saves its weights in these dicts.
 DINO_KEYS = ("student", "teacher", "dino_loss")
 STORAGE_TYPES = {
     "DoubleStorage": "float64",
@@ -218,7 +218,7 @@ def read_torch(path: pathlib.Path) -> archives.Read:
                 arrays[key] = _array_of(value)
             except ValueError as error:
                 problems[key] = str(error)
-    # Settings of a training program are no problem beside weights.
+    # A checkpoint may also hold the settings of the program that trained it.
     return arrays, problems if arrays else settings | problems
 
 
