@@ -84,14 +84,18 @@ _ARGUMENT = re.compile(r"`(?P<name>[a-z_]+)(?:=(?P<value>[^`]*))?`")
 
 def with_flags(message: object, names: Collection[str]) -> str:
     """Returns a message of the library in the flags of a program, of these
-    names: `overwrite=True` becomes --overwrite, `num_heads=3` --set num_heads=3."""
+    names: `overwrite=True` becomes --overwrite, and `num_heads=3`, an argument of
+    models, --set num_heads=3."""
+    from keras_vit.config import HybridConfig, ModelArguments, field_names
+
+    of_models = {"base", *ModelArguments.__annotations__, *field_names(HybridConfig)}
 
     def flag(found: re.Match[str]) -> str:
         name, value = found["name"], found["value"]
         if name in names:
             text = "--" + {"layout": "from"}.get(name, name).replace("_", "-")
             return text if value in (None, "True") else f"{text} {value}"
-        if "set" in names:
+        if "set" in names and name in of_models:
             return f"--set {name}={'...' if value is None else value}"
         return found[0]
 

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from keras_vit_programs.console import nearest_flag
+from keras_vit_programs.console import nearest_flag, with_flags
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -25,3 +25,15 @@ def test_hint_at_the_flag_of_an_unknown_argument(given, hint):
     if "--" not in given:
         parser.add_argument("target")
         assert nearest_flag(parser, message) == ""
+
+
+def test_messages_of_the_library_are_translated_to_flags():
+    message = (
+        "Pass `layout`, `num_heads=3` or `base`, `overwrite=True`, `load_weights`."
+    )
+    convert = "Pass --from, --set num_heads=3 or --set base=..., --overwrite, "
+    assert with_flags(message, {"layout", "set", "overwrite"}) == (
+        f"{convert}`load_weights`."
+    )
+    assert with_flags(message, {"erase"}) == message
+    assert with_flags("`erase=0.0`", {"erase"}) == "--erase 0.0"
