@@ -368,7 +368,7 @@ class Run:
                 `--weights` and `predictions.png` are written.
             keep: Boolean. Whether to write the model at all.
             more: Function of the run and the model that writes further results
-                of a classifier, such as `evaluation.write_class_results`.
+                of a classifier, such as `class_results.write_class_results`.
 
         Returns:
             Dict. The content of `config.json`.
