@@ -97,12 +97,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         **kwargs: Any,
     ) -> None:
         if average_from is not None:
-            if type(average_from) is not int or average_from < 0:
-                raise ValueError(
-                    "`average_from` must be the number of updates before the "
-                    "first one that is averaged. Received: "
-                    f"average_from={average_from!r}"
-                )
+            average_from = checks.non_negative_int("average_from", average_from)
             kwargs["use_ema"] = True
         if kwargs.get("ema_overwrite_frequency") is not None:
             raise ValueError(

@@ -180,7 +180,7 @@ DENSE = {
     "fcos(levels=('P6',))": "levels=.*P6",
     "fcos(depth=0)": "depth=0",
     "fcos(classes=0)": "classes=0",
-    "fcos(class_names='ab')": "2 names.*Received: 'ab'",
+    "fcos(class_names='ab')": "2 names.*Received: class_names='ab'",
     "FCOS(bit(), 2)": "no blocks",
     "YOLOS(tiny(position_embedding='relative'), 2)": "position_embedding_0",
     "YOLOS(tiny(position_placement='every_layer'), 2)": "position_embedding_0",
@@ -189,7 +189,7 @@ DENSE = {
     "boxes(classes=(0, 1))": r"of shape \(batch, objects, 4\)",
     "boxes(boxes=FRACTIONS[..., :3])": r"of shape \(batch, objects, 4\)",
     "boxes(classes=((4, 4), (4, 4)))": "from 0 to 3, .*: 4",
-    "CocoMetrics([], ['AP', 'map'])": "of AP, .*: 'map'",
+    "CocoMetrics([], ['AP', 'map'])": "of 'AP', .*names='map'",
     "CocoMetrics(batches())": "`data.evaluation.*num_batches=None",
 }
 INSPECTION = {

@@ -14,6 +14,7 @@ from keras_vit.detection.loss import as_dict
 from keras_vit.inspection.plots import new_figure
 from keras_vit.models import preprocessing_of
 from keras_vit.preprocessing import preprocess_input
+from keras_vit.utils import checks
 from keras_vit.utils.optional import require
 from keras_vit.utils.scaling import ModeLike
 from keras_vit.utils.text import plot_label
@@ -134,11 +135,8 @@ class CocoMetrics(keras.callbacks.Callback):
     def __init__(self, batches: Any, names: Sequence[str] | None = None) -> None:
         super().__init__()
         known = coco_metrics([], [])
-        if unknown := [name for name in names or () if name not in known]:
-            raise ValueError(
-                f"`names` must be of {', '.join(known)}. Received: "
-                f"{', '.join(map(repr, unknown))}"
-            )
+        for name in names or ():
+            checks.one_of("names", name, tuple(known))
         _check_finite(batches)
         self._batches, self._names = batches, names
 

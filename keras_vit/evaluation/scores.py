@@ -93,8 +93,6 @@ def real_accuracy(scores: ArrayLike, labels: Any) -> float:
     scores = check_scores(scores)
     correct = _multi_hot(labels, *scores.shape)
     labeled = correct.any(axis=1)
-    if not labeled.any():
-        raise ValueError("None of the images has a label.")
     best = scores.argmax(axis=1)
     return float(correct[np.arange(len(best)), best][labeled].mean())
 
@@ -127,6 +125,8 @@ def _multi_hot(labels: Any, images: int, classes: int) -> Array:
             f"the scores. Received: shape {labels.shape}, with "
             f"{np.isnan(labels).sum()} NaN"
         )
+    if not (labels > 0).any():
+        raise ValueError("None of the images has a label.")
     return labels > 0
 
 
@@ -165,7 +165,7 @@ def mean_average_precision(scores: ArrayLike, labels: Any) -> float:
         A float in [0, 1]. Classes without positives do not count.
 
     Raises:
-        ValueError: as in `average_precisions`, or if no class has positives.
+        ValueError: as in `real_accuracy`.
 
     Example:
 
@@ -177,8 +177,6 @@ def mean_average_precision(scores: ArrayLike, labels: Any) -> float:
     ```
     """
     found = [value for value in average_precisions(scores, labels) if value is not None]
-    if not found:
-        raise ValueError("None of the images has a label.")
     return float(np.mean(found))
 
 

@@ -152,13 +152,8 @@ def resolve_classes(
     checkpoint: Checkpoint | None,
 ) -> int | None:
     """Returns the number of classes; None if there is no head."""
-    if include_top not in (True, False):
-        # The first positional argument has another meaning in other packages.
-        raise ValueError(
-            "`include_top` must be True or False. Received: include_top="
-            f"{include_top!r}. Give all arguments by name, such as "
-            'weights="imagenet21k" or input_shape=(224, 224, 3).'
-        )
+    # The first positional argument has another meaning in other packages.
+    checks.boolean("include_top", include_top)
     if classes is not None:
         classes = checks.positive_int("classes", classes)
     if not include_top:

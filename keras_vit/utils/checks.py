@@ -15,54 +15,44 @@ from keras_vit.utils.types import Shape
 
 def boolean(name: str, value: object) -> bool:
     """Checks that a value is True or False."""
-    if value not in (True, False):
-        raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}")
+    _require(value in (True, False), name, value, "True or False")
     return bool(value)
 
 
 def positive_int(name: str, value: Any) -> int:
     """Checks that a value is an integer above 0."""
-    return _integer(name, value, 1, "a positive integer")
+    _require(_is_int(value) and value > 0, name, value, "a positive integer")
+    return int(value)
 
 
 def non_negative_int(name: str, value: Any) -> int:
     """Checks that a value is an integer of 0 or more."""
-    return _integer(name, value, 0, "an integer, 0 or more")
+    _require(_is_int(value) and value >= 0, name, value, "an integer, 0 or more")
+    return int(value)
 
 
 def positive_pair(name: str, value: Any) -> tuple[int, int]:
     """Checks that a value is a positive integer or a pair of them, and returns
     it as `(rows, columns)`."""
     pair = (value, value) if _is_int(value) else value
-    if (
-        not isinstance(pair, (tuple, list))
-        or len(pair) != 2
-        or any(not _is_int(size) or size <= 0 for size in pair)
-    ):
-        order = "height, width" if name == "image_size" else "rows, columns"
-        raise ValueError(
-            f"`{name}` must be a positive integer or a pair of them, "
-            f"({order}). Received: {name}={value!r}"
-        )
+    fits = isinstance(pair, (tuple, list)) and len(pair) == 2
+    fits = fits and all(_is_int(size) and size > 0 for size in pair)
+    order = "height, width" if name == "image_size" else "rows, columns"
+    _require(fits, name, value, f"a positive integer or a pair of them, ({order})")
     return (int(pair[0]), int(pair[1]))
 
 
 def rate(name: str, value: Any) -> float:
     """Checks that a value is a number in [0, 1)."""
-    if not _is_real(value) or not 0 <= value < 1:
-        raise ValueError(
-            f"`{name}` must be a number from 0 up to, but not including, 1. "
-            f"Received: {name}={value!r}"
-        )
+    fits = _is_real(value) and 0 <= value < 1
+    _require(fits, name, value, "a number from 0 up to, but not including, 1")
     return float(value)
 
 
 def positive_float(name: str, value: Any) -> float:
     """Checks that a value is a finite number above 0."""
-    if not _is_real(value) or not 0 < value < float("inf"):
-        raise ValueError(
-            f"`{name}` must be a number above 0. Received: {name}={value!r}"
-        )
+    fits = _is_real(value) and 0 < value < float("inf")
+    _require(fits, name, value, "a number above 0")
     return float(value)
 
 
@@ -95,10 +85,9 @@ def check_rank(layer: object, shape: Shape, axes: str) -> None:
         )
 
 
-def _integer(name: str, value: Any, least: int, expected: str) -> int:
-    if not _is_int(value) or value < least:
+def _require(fits: bool, name: str, value: object, expected: str) -> None:
+    if not fits:
         raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}")
-    return int(value)
 
 
 def _is_int(value: Any) -> bool:
@@ -139,9 +128,6 @@ def class_names(names: Any, count: int) -> tuple[str, ...] | None:
     they are not `count`."""
     if names is None:
         return None
-    if isinstance(names, str) or len(names) != count:
-        raise ValueError(
-            f"`class_names` must be {count} names, one for each class. "
-            f"Received: {names!r}"
-        )
+    fits = not isinstance(names, str) and len(names) == count
+    _require(fits, "class_names", names, f"{count} names, one for each class")
     return tuple(map(str, names))

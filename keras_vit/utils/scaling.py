@@ -4,6 +4,7 @@ A mode is a mean and a standard deviation of pixels in [0, 1]. Those that
 published weights share have a name.
 """
 
+import contextlib
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,23 +35,21 @@ def as_mode(mode: Any, mean: Any = None, std: Any = None, name: str = "mode") ->
         mode = mean, std
     if isinstance(mode, str) and mode in MODES:
         return mode
-    try:
-        if not isinstance(mode, (tuple, list)):
-            raise ValueError
+    known, means, stds = False, np.empty(0), np.empty(0)
+    with contextlib.suppress(TypeError, ValueError):
         pair = [np.atleast_1d(np.asarray(values)) for values in mode]
         found = np.array(np.broadcast_arrays(*pair))  # (2, channels)
         means, stds = found.astype("float64")
         known = found.dtype.kind in "iuf" and found.ndim == 2
-        known &= 0 < found.shape[1] <= MAX_CHANNELS
-        if not (known and np.isfinite(found).all() and (stds > 0).all()):
-            raise ValueError
-    except (TypeError, ValueError):
+        known = known and 0 < found.shape[1] <= MAX_CHANNELS
+        known = bool(known and np.isfinite(found).all() and (stds > 0).all())
+    if not (known and isinstance(mode, (tuple, list))):
         raise ValueError(
             f"`{name}` must be one of {', '.join(map(repr, MODES))}, or a mean and "
             "a standard deviation above 0 of pixels in [0, 1], `(mean, std)`: "
             f"numbers, or one for each of up to {MAX_CHANNELS} channels. "
             f"Received: {name}={mode!r:.200}"
-        ) from None
+        )
     for known_name, values in MODES.items():
         count = len(values[0])
         if count in (1, len(means)) and np.allclose(

@@ -518,13 +518,11 @@ class HuggingFace(Format):
                 configs = self.folder_configs(arguments, variant, "float32", checkpoint)
                 arrays = {FOLDER_FILES[0]: own_arrays(checkpoint)}
                 write_folder(path, arrays, configs)
-            if checkpoint.weight_map.variant in naflex.VARIANTS:
-                raise ReferenceUnavailable("Siglip2VisionModel is not run")
             config = transformers.AutoConfig.from_pretrained(path)
             name = (config.architectures or [""])[0]
             build = getattr(transformers, siglip_clip.TOWERS.get(name, name), None)
-            if build is None:
-                raise ReferenceUnavailable("config.json names no model of transformers")
+            if build is None or checkpoint.weight_map.variant in naflex.VARIANTS:
+                raise ReferenceUnavailable(f"{name or 'its model'} is not run")
             if name in siglip_clip.TOWERS:
                 width = getattr(config, "projection_dim", None)
                 config = config.vision_config
