@@ -6,13 +6,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.evaluation.charts import write_confusion
 from keras_vit.evaluation.predict import predict_dataset
 from keras_vit.evaluation.scores import per_class, sigmoid, softmax
 from keras_vit.inspection import plot_attention_heatmap, relevance
 from keras_vit.utils.files import atomic_write
 from keras_vit.utils.logging import logger
 from keras_vit.utils.text import printable
+from keras_vit_programs.charts import write_confusion
 from keras_vit_programs.curves import images_at, unit_range
 from keras_vit_programs.run_folder import save_csv
 from keras_vit_programs.runs import Run

@@ -108,7 +108,7 @@ def run_program(run: Callable[[Arguments], int], arguments: Arguments) -> int:
 
     Warnings, and errors that users can cause, are printed as one line each.
     """
-    from keras_vit.utils.logging import show
+    from keras_vit_programs.logs import show
 
     show()
     escape_unprintable_output()

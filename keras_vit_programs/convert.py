@@ -49,9 +49,9 @@ from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.files.keras import is_keras
 from keras_vit.weights.formats import RESNET_CONSTANTS, implied_arguments, split
 from keras_vit.weights.infer import drop_pretraining
-from keras_vit.weights.listing import report
 from keras_vit.weights.writing import DTYPES, check_writable, write_checkpoint
 from keras_vit_programs import console
+from keras_vit_programs.listing import report
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -209,7 +209,7 @@ def run(
     console.format_warnings(names)
     # After `--help`, which does not wait for Keras.
     from keras_vit.training import Diverged, Preempted
-    from keras_vit.utils.logging import show
+    from keras_vit_programs.logs import show
 
     show()
     try:

@@ -51,8 +51,8 @@ def _run(a: argparse.Namespace) -> int:
     # Imported here, so that --help does not wait for Keras.
     from keras_vit import converters, models
     from keras_vit.evaluation.classifiers import class_names
-    from keras_vit.inspection import images as image_files
     from keras_vit.inspection import tokens
+    from keras_vit_programs import images as image_files
     from keras_vit_programs import report_page
 
     started = time.perf_counter()

@@ -14,7 +14,6 @@ import numpy as np
 
 from keras_vit import __version__
 from keras_vit.inspection import attention, features, filters, plots, tokens
-from keras_vit.inspection.images import make_batches, thumbnail
 from keras_vit.inspection.relevance import relevance
 from keras_vit.layers import AddPositionEmbs, PatchEmbedding
 from keras_vit.models import config_of
@@ -26,6 +25,7 @@ from keras_vit.utils.scaling import Mode
 from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array, StrPath
 from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit_programs.images import make_batches, thumbnail
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

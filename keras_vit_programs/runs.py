@@ -22,7 +22,7 @@ from keras_vit.training.callbacks import EvaluateAverages
 from keras_vit.training.checkpoint import ResumableCheckpoint
 from keras_vit.utils import checks
 from keras_vit.utils.files import atomic_write
-from keras_vit.utils.logging import log_file, logger
+from keras_vit.utils.logging import logger
 from keras_vit.utils.types import StrPath
 from keras_vit_programs.building import lossless_layout
 from keras_vit_programs.console import UserError
@@ -31,6 +31,7 @@ from keras_vit_programs.curves import (
     plot_predictions,
     sample_evenly,
 )
+from keras_vit_programs.logs import log_file
 from keras_vit_programs.rows import (
     Progress,
     Recorder,

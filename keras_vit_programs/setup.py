@@ -14,11 +14,11 @@ from keras_vit.data.splits import parse_holdout
 from keras_vit.distribution import get_strategy
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.optimizers import PublishedAdamW, PublishedSGD
-from keras_vit.utils.logging import show as show_log
 from keras_vit.utils.optional import require
 from keras_vit.utils.warnings import warn
 from keras_vit_programs.console import user_errors
 from keras_vit_programs.flags import Dataset, Training
+from keras_vit_programs.logs import show as show_log
 from keras_vit_programs.run_folder import check_output
 from keras_vit_programs.run_report import print_results
 from keras_vit_programs.runs import Run

@@ -37,7 +37,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 
 import keras_vit
-from keras_vit_programs import class_results, classifiers, defaults, flags, run_folder
+from keras_vit_programs import (
+    charts,
+    class_results,
+    classifiers,
+    defaults,
+    flags,
+    run_folder,
+)
 
 FILES = ("results.json", "per_class.csv", "reliability.png", "confusion.png")
 SPLITS = {"test": ("test",), "train": ("train",), "all": ("train", "test")}
@@ -194,10 +201,10 @@ def measure(probabilities, labels, class_names, config, output):
     title = f"accuracy {results['accuracy']:.2%} of {len(labels)} images"
     error = f"calibration error {results['calibration_error']:.4f}"
     bins = keras_vit.evaluation.reliability(probabilities, labels, config.bins)
-    figure = keras_vit.evaluation.plot_reliability(bins, f"{title}\n{error}")
+    figure = charts.plot_reliability(bins, f"{title}\n{error}")
     with run_folder.atomic_write(output / "reliability.png") as temporary:
         figure.savefig(temporary)
-    keras_vit.evaluation.write_confusion(
+    charts.write_confusion(
         predicted, labels, class_names, title, output / "confusion.png"
     )
     print(f"\n{class_results.class_table(rows)}")

@@ -36,7 +36,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 
 import keras_vit
-from keras_vit_programs import classifiers, defaults, flags, run_folder
+from keras_vit_programs import charts, classifiers, defaults, flags, run_folder
+from keras_vit_programs.images import read_images
 
 FILES = ("predictions.csv", "predictions.json", "predictions.png")
 EXPLANATIONS = "explanations.png"
@@ -143,7 +144,7 @@ def main(config):
         **run_folder.program_info(dataclasses.asdict(config)),
     }
     run_folder.save_json(summary, output / FILES[1])
-    figure = keras_vit.evaluation.plot_top_predictions(
+    figure = charts.plot_top_predictions(
         [keras_vit.data.load_thumbnail(path) for path in files[:DRAWN]],
         [[(name, p) for _, name, p in row] for row in found[:DRAWN]],
         [path.name for path in files[:DRAWN]],
@@ -202,7 +203,7 @@ def save_boxes(config, trained, files, output):
     columns = ("file", "class", "score", "x_min", "y_min", "x_max", "y_max")
     rows, pictures, drawn = [], [], []
     for path in files:
-        images = keras_vit.inspection.images.read_images([path], trained.channels)
+        images = read_images([path], trained.channels)
         (found,) = keras_vit.evaluation.find_boxes(
             trained.model,
             images,

@@ -40,6 +40,7 @@ import numpy as np
 import keras_vit
 from keras_vit_programs import (
     building,
+    charts,
     curves,
     defaults,
     flags,
@@ -306,7 +307,7 @@ def write_segmentation(data, config, output):
         output / "iou.csv",
     )
     images, masks, predicted = (np.stack(x) for x in zip(*shown, strict=True))
-    keras_vit.evaluation.plot_segmentation(
+    charts.plot_segmentation(
         curves.unit_range(images, config.mode),
         masks,
         predicted,

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from keras_vit.utils.logging import log_file, show
 from keras_vit.utils.logging import logger as package_logger
 from keras_vit_programs import rows
+from keras_vit_programs.logs import log_file, show
 from tests.training import run_small
 from tests.training.fitting import fit
 

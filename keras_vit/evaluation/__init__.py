@@ -1,13 +1,6 @@
 from keras_vit.evaluation.callbacks import (
     NearestNeighbours as NearestNeighbours,
 )
-from keras_vit.evaluation.charts import plot_confusion as plot_confusion
-from keras_vit.evaluation.charts import plot_reliability as plot_reliability
-from keras_vit.evaluation.charts import plot_segmentation as plot_segmentation
-from keras_vit.evaluation.charts import (
-    plot_top_predictions as plot_top_predictions,
-)
-from keras_vit.evaluation.charts import write_confusion as write_confusion
 from keras_vit.evaluation.classifiers import LoadedClassifier as LoadedClassifier
 from keras_vit.evaluation.classifiers import feature_model as feature_model
 from keras_vit.evaluation.classifiers import fitted as fitted

@@ -15,6 +15,7 @@ import functools
 import hashlib
 import importlib.resources
 import json
+import math
 import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,7 +27,6 @@ from keras import ops
 
 from keras_vit import converters, downloads
 from keras_vit.inspection import tokens
-from keras_vit.inspection.images import size_with_aspect
 from keras_vit.inspection.relevance import explain
 from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers.resampling import resampling_matrix
@@ -133,6 +133,18 @@ def read_page(path: Path) -> Callable[[Array], dict[str, Array]]:
     run = onnx.read(path / "model-{}x{}.onnx".format(*config["sizes"][0]))
     direction = np.zeros((1, config["outputs"]), "float32")
     return lambda images: run(images[0], direction)
+
+
+def size_with_aspect(
+    image_size: Sequence[int], area: float, patch_size: Sequence[int]
+) -> tuple[int, ...]:
+    """Returns the size of an image of about `area` pixels: multiples of the
+    patch size, as close as possible to the aspect ratio of `image_size`."""
+    scale = math.sqrt(area / (image_size[0] * image_size[1]))
+    return tuple(
+        max(1, round(side * scale / patch)) * patch
+        for side, patch in zip(image_size, patch_size, strict=True)
+    )
 
 
 def _graphs(page: Page, size: tuple[int, ...]) -> dict[str, Any]:

@@ -14,8 +14,7 @@ import sys
 import keras
 
 import keras_vit
-from keras_vit.utils import logging
-from keras_vit_programs import setup
+from keras_vit_programs import logs, setup
 from tests.recipes import programs, runs
 from tests.small import vit
 
@@ -53,7 +52,7 @@ def train(config, data, strategy, output):
 
 
 def main(folder, which):
-    logging.show()
+    logs.show()
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 

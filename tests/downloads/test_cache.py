@@ -11,7 +11,7 @@ import pytest
 
 from keras_vit import downloads
 from keras_vit.downloads import Source, cache
-from keras_vit.utils import logging
+from keras_vit_programs import logs
 from tests import server as web
 
 pytestmark = pytest.mark.backends("torch")
@@ -69,7 +69,7 @@ def assert_refused(server, folder, *words, paths=("a/w.bin",), **options):
 
 
 def test_file_is_downloaded_once(server, folder, capsys):
-    logging.show()
+    logs.show()
     for _ in range(3):
         assert_got(server, folder)
     assert server.paths() == ["a/w.bin"]
@@ -120,7 +120,7 @@ def test_failed_download_is_reported_and_leaves_nothing(
 
 
 def test_next_source_is_tried(server, folder, capsys):
-    logging.show()
+    logs.show()
     server.behave["dead/v.bin"] = web.status(403)
     path, source = get(server, folder, "dead/v.bin", "a/w.bin")
     assert source.address == server.url + "a/w.bin"

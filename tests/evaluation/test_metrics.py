@@ -8,6 +8,7 @@ import pytest
 import sklearn.metrics
 
 from keras_vit import evaluation
+from keras_vit_programs import charts
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -204,7 +205,7 @@ def test_many_classes_need_no_matrix(tmp_path):
     rows = evaluation.per_class((predicted, labels), names)
     assert (rows[7]["mistaken_for"], rows[7]["times"]) == ("8", 2)
     assert rows[-1]["precision"] == 1 and rows[8]["precision"] == 0
-    evaluation.write_confusion(predicted, labels, names, "", path)
+    charts.write_confusion(predicted, labels, names, "", path)
     assert not path.exists()
 
 
@@ -212,20 +213,18 @@ def test_plots_show_the_metrics(tmp_path):
     pytest.importorskip("matplotlib")
     probabilities = evaluation.softmax(SCORES)
     rows = evaluation.reliability(probabilities, LABELS)
-    figure = evaluation.plot_reliability(rows, "title")
+    figure = charts.plot_reliability(rows, "title")
     heights = [bar.get_height() for bar in figure.axes[0].patches]
     assert heights == [row["accuracy"] or 0 for row in rows]
     for classes in (7, 60):
         confusion = evaluation.confusion_matrix(LABELS, LABELS, classes)
         names = [f"a long name of class {i}" for i in range(classes)]
-        figure = evaluation.plot_confusion(confusion, names)
+        figure = charts.plot_confusion(confusion, names)
         assert bool(figure.axes[0].texts) == (classes == 7)
         figure.savefig(tmp_path / "a.png")
     pixels, masks = np.zeros((2, 4, 4, 1)), np.zeros((2, 4, 4), int)
     masks[:, :2], masks[:, 2] = 1, 255
-    figure = evaluation.plot_segmentation(
-        pixels, masks, masks % 2, ["sky", "sea"], "title"
-    )
+    figure = charts.plot_segmentation(pixels, masks, masks % 2, ["sky", "sea"], "title")
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["image", "truth", "prediction", "", "", ""]
     assert len(figure.legends[0].get_texts()) == 2
@@ -233,6 +232,6 @@ def test_plots_show_the_metrics(tmp_path):
     assert (shown[2] == 1).all() and not (shown[0] == shown[3]).all()
     images = [np.zeros((4, 6)), np.ones((8, 8, 3))]
     tops = [[("cat", 0.75), ("dog", 0.25)]] * 2
-    figure = evaluation.plot_top_predictions(images, tops, ["1.png", "2.png"])
+    figure = charts.plot_top_predictions(images, tops, ["1.png", "2.png"])
     assert figure.axes[1].texts[0].get_text() == "cat  75.0%"
     figure.savefig(tmp_path / "b.png")

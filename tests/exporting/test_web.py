@@ -14,9 +14,9 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import downloads, inspection, web
-from keras_vit.inspection.images import read_images
 from keras_vit.layers import ImagePreprocessing
 from keras_vit_programs import export as export_program
+from keras_vit_programs.images import read_images
 from tests import server
 from tests.small import randomize, tiny
 

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 
 from keras_vit.weights import open_checkpoint
-from keras_vit.weights.listing import report
 from keras_vit_programs import convert as _cli
+from keras_vit_programs.listing import report
 
 # Audit events that no reader has a reason for. Python raises them before it
 # acts; `pickle.find_class` is that of an Unpickler which imports.

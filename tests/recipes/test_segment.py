@@ -10,6 +10,7 @@ from PIL import Image
 
 from keras_vit import evaluation
 from keras_vit.data import load_segmentation
+from keras_vit_programs import charts
 from keras_vit_programs.flags import UserError
 from tests.recipes import programs, runs
 
@@ -57,7 +58,7 @@ def test_a_run_is_finished_once_all_files_are_written(
 
     given = ("segment", data_folders, tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(evaluation, "plot_segmentation", full)
+        patch.setattr(charts, "plot_segmentation", full)
         with pytest.raises(UserError, match="No space left on device"):
             runs.train(*given)
     assert not (tmp_path / "run" / "config.json").exists()

@@ -225,7 +225,7 @@ def test_wrong_arguments_are_reported(arguments, reason, photos, tmp_path, capsy
 
 
 def test_16_bit_images_and_exif_orientation(tmp_path):
-    from keras_vit.inspection.images import read_images
+    from keras_vit_programs.images import read_images
 
     ramp = np.linspace(0, 65535, 12).astype("uint16").reshape(3, 4)
     Image.fromarray(ramp).save(tmp_path / "ramp.png")
@@ -244,7 +244,7 @@ def test_16_bit_images_and_exif_orientation(tmp_path):
 
 
 def test_folder_lists_only_image_files(tmp_path):
-    from keras_vit.inspection.images import image_paths
+    from keras_vit_programs.images import image_paths
 
     for name in ("._a.jpg", ".DS_Store", "b/c.jpg", "d.jpg/e.txt", "f.JPG"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

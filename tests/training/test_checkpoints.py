@@ -18,8 +18,7 @@ import pytest
 from keras_vit import training
 from keras_vit.training import callbacks, checkpoint
 from keras_vit.training.callbacks import completed_steps
-from keras_vit.utils import logging
-from keras_vit_programs import rows
+from keras_vit_programs import logs, rows
 from tests.harness import numpy
 from tests.recipes.programs import Crash, rows_of
 from tests.training import run_small
@@ -27,7 +26,7 @@ from tests.training import run_small
 
 @pytest.fixture(autouse=True)
 def _shown():
-    logging.show()
+    logs.show()
 
 
 @pytest.fixture(scope="module")

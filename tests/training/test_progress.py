@@ -7,8 +7,7 @@ import pytest
 import keras_vit
 from keras_vit import training
 from keras_vit.training.callbacks import score_name
-from keras_vit.utils import logging
-from keras_vit_programs import rows
+from keras_vit_programs import logs, rows
 from tests.training import run_small
 from tests.training.fitting import fit
 
@@ -19,7 +18,7 @@ METRICS = ("loss", "accuracy")
 
 @pytest.fixture(autouse=True)
 def _shown():
-    logging.show()
+    logs.show()
 
 
 class Terminal(io.StringIO):

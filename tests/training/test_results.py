@@ -10,15 +10,14 @@ from PIL import Image
 import keras_vit
 from keras_vit.data.splits import stratified_split
 from keras_vit.preprocessing import preprocess_input
-from keras_vit.utils import logging
-from keras_vit_programs import curves, run_report
+from keras_vit_programs import curves, logs, run_report
 from keras_vit_programs import runs as results
 
 pytestmark = pytest.mark.backends("torch")
 
 
 def printed_code(metadata, folder, capsys):
-    logging.show()
+    logs.show()
     run_report.print_results(metadata, folder)
     lines = capsys.readouterr().out.splitlines()
     return [line.strip() for line in lines if line.startswith("  ")]

@@ -9,9 +9,8 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit.utils import logging
 from keras_vit.utils.files import log_os_errors
-from keras_vit_programs import flags, run_folder, setup
+from keras_vit_programs import flags, logs, run_folder, setup
 from keras_vit_programs.runs import explain_error
 from tests.recipes import programs
 from tests.small import vit
@@ -144,7 +143,7 @@ def run_of(folder, **settings):
 
 
 def test_full_disk_is_logged_or_raises_a_user_error(tmp_path, capsys):
-    logging.show()
+    logs.show()
     full = OSError(errno.ENOSPC, "No space left on device")
     with log_os_errors("a picture") as written:
         raise full

@@ -22,12 +22,11 @@ import keras_vit
 from keras_vit.data.masks import read_image
 from keras_vit.downloads import cache
 from keras_vit.evaluation import load_classifier
-from keras_vit.inspection import images
 from keras_vit.utils.images import to_pixels
 from keras_vit.weights import open_checkpoint
 from keras_vit.weights.files import archives, read
 from keras_vit.weights.files import torch as torch_files
-from keras_vit_programs import convert
+from keras_vit_programs import convert, images
 from keras_vit_programs import export as export_program
 from keras_vit_programs import report as report
 from tests import attacks, server

@@ -14,10 +14,10 @@ import keras_vit
 from keras_vit.config import Variant, stride
 from keras_vit.models import BIT_VARIANTS, VARIANTS
 from keras_vit.models.variants import variant_builder
-from keras_vit.utils import logging
 from keras_vit.weights import resolve_weights
 from keras_vit.weights.formats import FORMATS, RESNET_CONSTANTS
 from keras_vit.weights.released import ALIASES, RELEASED, ReleasedWeights
+from keras_vit_programs import logs
 from keras_vit_programs.convert import main
 from tests import server as web
 from tests.server import publish
@@ -94,7 +94,7 @@ def features(model):
 
 
 def test_weights_by_name_are_downloaded(paper, tiny, server, home, capsys):
-    logging.show()
+    logs.show()
     model = tiny(weights="imagenet21k", classes=3, representation_size=32)
     expected = features(paper).predict(IMAGE, verbose=0)
     found = features(model).predict(IMAGE, verbose=0)

@@ -3,7 +3,6 @@
 Pillow is used, which is a dependency of matplotlib.
 """
 
-import math
 import pathlib
 from collections.abc import Sequence
 
@@ -14,6 +13,7 @@ from keras_vit.utils.array_files import open_array
 from keras_vit.utils.images import EXTENSIONS, read_image
 from keras_vit.utils.scaling import Mode
 from keras_vit.utils.types import Array, StrPath
+from keras_vit.web import size_with_aspect
 
 
 def image_paths(names: Sequence[StrPath]) -> list[pathlib.Path]:
@@ -91,18 +91,6 @@ def thumbnail(image: Array, max_side: int) -> Array:
     if scale >= 1:
         return image
     return resize(image, [max(1, round(n * scale)) for n in image.shape[:2]])
-
-
-def size_with_aspect(
-    image_size: Sequence[int], area: float, patch_size: Sequence[int]
-) -> tuple[int, ...]:
-    """Returns the size of an image of about `area` pixels: multiples of the
-    patch size, as close as possible to the aspect ratio of `image_size`."""
-    scale = math.sqrt(area / (image_size[0] * image_size[1]))
-    return tuple(
-        max(1, round(side * scale / patch)) * patch
-        for side, patch in zip(image_size, patch_size, strict=True)
-    )
 
 
 def make_batches(
