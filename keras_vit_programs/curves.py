@@ -3,6 +3,7 @@
 pyplot is not used, so that the caller's pyplot state does not change.
 """
 
+import math
 import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -67,14 +68,15 @@ def plot_learning_curves(
     """Plots learning curves by step: the loss, and the score of the model."""
     figure = _figure(title, (9, 3.6))
     steps = [row["step"] for row in rows]
-    found = {name.partition("_")[2] for name in rows[-1]}
+    columns = {name for row in rows for name in row}  # of which rows may miss some
+    found = {name.partition("_")[2] for name in columns}
     names = [name for name in reversed(SCORES) if name in found]
     for axes, name in zip(
         figure.subplots(1, len(names), squeeze=False)[0], names, strict=True
     ):
         for split, color in _COLORS.items():
-            if f"{split}_{name}" in rows[-1]:
-                values = [row[f"{split}_{name}"] for row in rows]
+            if f"{split}_{name}" in columns:
+                values = [row.get(f"{split}_{name}", math.nan) for row in rows]
                 axes.plot(steps, values, "o-", ms=3, color=color, label=split)
         _finish(axes, xlabel="step", ylabel=name.replace("_", " "))
     _save(figure, path)

@@ -4,7 +4,6 @@ At each evaluation, `Recorder` makes a row of metrics and calls functions with
 it, its sinks.
 """
 
-import csv
 import datetime
 import logging
 import pathlib
@@ -17,10 +16,11 @@ from typing import Any, TypeAlias
 import keras
 
 from keras_vit.training import ResumableCheckpoint
-from keras_vit.training.callbacks import Logs, Row, selection_score
-from keras_vit.utils.files import atomic_write, log_os_errors
+from keras_vit.training.callbacks import Logs, Row, comparable, selection_score
+from keras_vit.utils.files import log_os_errors
 from keras_vit.utils.logging import logger
 from keras_vit_programs.curves import plot_learning_curves
+from keras_vit_programs.run_folder import save_csv
 
 # What a line shows, by the split, or "", and the title of its column.
 Cells: TypeAlias = dict[tuple[str, str], str]
@@ -101,16 +101,12 @@ class Recorder(ResumableCheckpoint):
 def write_rows(rows: Sequence[Row], path: pathlib.Path) -> None:
     """Writes all rows of `metrics.csv`: earlier ones may be missing if the disk
     was full."""
-    with (
-        log_os_errors(path.name),
-        atomic_write(path) as temporary,
-        open(temporary, "w", newline="") as file,
-    ):
-        if rows:
-            csv.writer(file).writerow(rows[0])
-        for row in rows:
-            step, *values = row.values()
-            csv.writer(file).writerow([step, *(f"{value:.6g}" for value in values)])
+    texts = [
+        {name: f"{value:.6g}" for name, value in row.items()} | {"step": row["step"]}
+        for row in rows
+    ]
+    with log_os_errors(path.name):
+        save_csv(texts, path)
 
 
 def draw_curves(path: pathlib.Path, title: str) -> Callable[[Recorder, Row], None]:
@@ -136,7 +132,7 @@ def is_over(rows: Sequence[Row], patience: int | None) -> bool:
     """
     if patience is None or not rows:
         return False
-    scores = [selection_score(row) for row in rows]
+    scores = [selection_score(row) for row in comparable(rows)]
     return len(scores) - 1 - scores.index(max(scores)) >= patience
 
 
@@ -164,7 +160,8 @@ class Progress:
     EVERY = 0.3
 
     def __init__(self, steps: int) -> None:
-        self._steps, self._shown, self._titled = steps, 0.0, False
+        self._steps, self._shown = steps, 0.0
+        self._titles: list[tuple[str, str]] = []  # those of the last row
         # The time and the step from which the time that is left is estimated.
         self._first: tuple[float, int] | None = None
 
@@ -173,11 +170,11 @@ class Progress:
             self._rewrite("")
         cells = self._cells(row)
         lines = [list(cells.values())]
-        if not self._titled:
+        if self._titles != list(cells):
             splits = [split for split, _ in cells]
             first = ["" if s in splits[:i] else s for i, s in enumerate(splits)]
             lines = [first, [name for _, name in cells], *lines]
-        self._titled = True
+        self._titles = list(cells)
         widths = [max(len(n), len(x), 7) for (_, n), x in cells.items()]
         for line in lines:
             texts = zip(line, widths, strict=True)

@@ -162,12 +162,13 @@ def save_csv(
     columns: Iterable[str] | None = None,
 ) -> None:
     """Writes dicts to a CSV file atomically; the columns are by default those
-    of the longest one, in whose order the others begin."""
+    of all of them, of which each may miss some."""
     with (
         atomic_write(path) as temporary,
         open(temporary, "w", newline="", errors="backslashreplace") as file,
     ):
-        writer = csv.DictWriter(file, list(columns or max(rows, key=len)))
+        found = dict.fromkeys(name for row in rows for name in row)
+        writer = csv.DictWriter(file, list(columns or found))
         writer.writeheader()
         writer.writerows(rows)
 

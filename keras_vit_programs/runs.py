@@ -342,7 +342,8 @@ class Run:
             self.callbacks.append(EvaluateAverages())
         if self.strategy.is_main:
             path, rows = self.folder / "metrics.csv", self.checkpoints.rows
-            write_rows(rows, path)
+            if rows:
+                write_rows(rows, path)
             progress = Progress(self.steps)
             self.checkpoints.watchers.append(progress.watch)
             curves = draw_curves(self.folder / "curves.png", self.data.name)

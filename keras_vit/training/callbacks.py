@@ -1,6 +1,7 @@
 """Keras callbacks of training, and the scores of its evaluations."""
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -42,9 +43,17 @@ def selection_score(row: Row) -> float:
     return SCORES[name.partition("_")[2]] * row[name]
 
 
-def best_row(rows: list[Row]) -> Row:
-    """Returns the row with the highest `selection_score`, or the last such."""
-    return max(reversed(rows), key=selection_score)
+def comparable(rows: Sequence[Row]) -> list[Row]:
+    """Returns the rows with the `score_name` of the last one: those before a run
+    resumed with other metrics may have another."""
+    name = score_name(rows[-1])
+    return [row for row in rows if score_name(row) == name]
+
+
+def best_row(rows: Sequence[Row]) -> Row:
+    """Returns the row with the highest `selection_score` of those `comparable`,
+    or the last such."""
+    return max(reversed(comparable(rows)), key=selection_score)
 
 
 class EvaluateAverages(keras.callbacks.Callback):

@@ -102,6 +102,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         self._signalled = self._terminated = False
         self._metrics = None  # of the interval that is resumed
         self._saved = None
+        self._left_out: set[str] = set()  # names of metrics that are not numbers
         self._random = None  # of the interval that is resumed
 
     @property
@@ -320,7 +321,17 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         row: Row = {"step": self.step}
         for name in sorted(names, key=lambda name: name.startswith("val_")):
             split = self.split if name.startswith("val_") else "train"
-            if np.ndim(logs[name]) == 0:  # a metric may be a vector, such as by class
+            if shape := np.shape(logs[name]):  # such as a number for each class
+                if name not in self._left_out:
+                    logger.warning(
+                        "The metric %r has the shape %s and is not in the rows of "
+                        "the run, which have one number for each metric. Add a "
+                        "metric of one number, such as its mean.",
+                        name,
+                        shape,
+                    )
+                self._left_out.add(name)
+            else:
                 row[f"{split}_{name.removeprefix('val_')}"] = float(logs[name])
         return row
 

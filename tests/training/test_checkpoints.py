@@ -18,7 +18,7 @@ import pytest
 from keras_vit import training
 from keras_vit.training import callbacks, checkpoint
 from keras_vit.training.callbacks import completed_steps
-from keras_vit_programs import logs, rows
+from keras_vit_programs import curves, logs, rows, run_folder
 from tests.harness import numpy
 from tests.recipes.programs import Crash, rows_of
 from tests.training import run_small
@@ -195,7 +195,7 @@ def test_full_disk_is_reported_and_training_continues(
 ):
     """Rows of metrics that could not be written are written later."""
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    write_state, atomic_write = checkpoint.write_state, rows.atomic_write
+    write_state, atomic_write = checkpoint.write_state, run_folder.atomic_write
     targets = []
 
     def write_but_one(path, state, note):
@@ -210,7 +210,7 @@ def test_full_disk_is_reported_and_training_continues(
         return atomic_write(path)
 
     monkeypatch.setattr(checkpoint, "write_state", write_but_one)
-    monkeypatch.setattr(rows, "atomic_write", refuse_the_first)
+    monkeypatch.setattr(run_folder, "atomic_write", refuse_the_first)
     with pytest.raises(KeyboardInterrupt):
         run_small.main(tmp_path, callbacks=[Crash(17)])
     warned = capsys.readouterr().err
@@ -266,6 +266,59 @@ def test_restore_best_restores_the_best_evaluated_weights(
         # A damaged file leaves the weights of the end.
         (tmp_path / "checkpoints" / "best.npz").write_bytes(b"damaged")
         model.set_weights(last)
+
+
+class ByClass(keras.metrics.Metric):
+    """A metric of a number for each class."""
+
+    def __init__(self, name):
+        super().__init__(name=name)
+        self.mean = self.add_variable((3,), "zeros", name="mean")
+
+    def update_state(self, labels, logits, sample_weight=None):
+        self.mean.assign(keras.ops.mean(logits, 0))
+
+    def result(self):
+        return self.mean + 0
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("before, after", [(0, 3), (1, 3), (3, 1), (3, 0)])
+def test_a_run_that_resumes_with_other_metrics_keeps_its_rows(
+    before, after, tmp_path, capsys, monkeypatch
+):
+    """Values stay in their columns, with gaps, and the best row is one that has
+    the score of the last."""
+    build = run_small.build
+
+    def build_with(count):
+        model, schedule = build()
+        top_2 = keras.metrics.SparseTopKCategoricalAccuracy(2, name="top_2")
+        metrics = ["accuracy", top_2, ByClass(name="by_class")][:count]
+        model.compile(model.optimizer, model.loss, metrics=metrics)
+        return model, schedule
+
+    monkeypatch.setattr(run_small, "build", lambda average_from: build_with(before))
+    with pytest.raises(KeyboardInterrupt):
+        run_small.main(tmp_path, [Crash(17)], keep_best=True)
+    capsys.readouterr()
+    monkeypatch.setattr(run_small, "build", lambda average_from: build_with(after))
+    _, checkpoints = run_small.main(tmp_path, keep_best=True)
+    warned = capsys.readouterr().err
+    for name in ("by_class", "val_by_class"):
+        message = f"The metric {name!r} has the shape (3,)"
+        assert warned.count(message) == (after == 3)
+    first, *_, last = kept = checkpoints.rows
+    assert first.keys() - last.keys() or last.keys() - first.keys()
+    for written, row in zip(rows_of(tmp_path), kept, strict=True):
+        assert float(written.pop("images_per_second")) > 0
+        found = {name: float(text) for name, text in written.items() if text}
+        assert found == pytest.approx(row, rel=1e-5)
+    # The run resumed from step 15: the row of step 8 is of the first metrics.
+    compared = kept if before and after else kept[1:]
+    assert callbacks.comparable(kept) == compared
+    assert not rows.is_over(kept, len(compared))
+    curves.plot_learning_curves(kept, tmp_path / "curves.png")
 
 
 class Poisoned(run_small.Stream):
