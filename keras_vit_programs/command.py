@@ -10,6 +10,8 @@ those of the flags named here:
 
 import difflib
 import importlib
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import logging
 import os
@@ -18,6 +20,7 @@ import runpy
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 # This module does not import keras_vit, which takes seconds, so that the help
@@ -106,7 +109,7 @@ def main(argv: list[str] | None = None) -> int:
         runpy.run_module(target, run_name="__main__", alter_sys=True)
         return 0
     if {"-h", "--help"} & {*values}:  # the program ends when it has parsed them
-        sys.modules.setdefault("keras", _Anything("keras", (), {}))  # type: ignore
+        sys.meta_path.insert(0, _LazyImports())
     else:
         import_tensorflow()
     if not target.endswith(".py"):
@@ -119,23 +122,23 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-class _Anything(type):
-    """A class with any attribute, which stands for Keras while the flags of a
-    program are listed: Keras takes seconds, and modules only subclass its
-    classes and decorate theirs when they are imported."""
+class _LazyImports(importlib.abc.MetaPathFinder):
+    """Makes `import` execute Keras, `keras_vit` and modules of programs when
+    something of them is first used. A list of flags uses none of what takes
+    seconds to import."""
 
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Anything(name, (), {})
-
-    def __call__(cls, *_: Any, **__: Any) -> Any:
-        return lambda decorated: decorated
-
-    def __or__(cls, _: Any) -> Any:  # of an annotation
-        return cls
-
-    __ror__ = __or__
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        is_ours = name.startswith("keras_vit_programs.")
+        if not is_ours and name not in ("keras", "keras_vit"):
+            return None
+        others = [x for x in sys.meta_path if not isinstance(x, _LazyImports)]
+        specs = (x.find_spec(name, path) for x in others)
+        spec = next(filter(None, specs), None)
+        if spec and spec.loader:
+            spec.loader = importlib.util.LazyLoader(spec.loader)
+        return spec
 
 
 def import_tensorflow() -> None:

@@ -39,19 +39,17 @@ import dataclasses
 import pathlib
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from keras_vit import downloads
-from keras_vit.utils.types import Config, StrPath
-from keras_vit.utils.warnings import warn
-from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
-from keras_vit.weights.files.keras import is_keras
-from keras_vit.weights.formats import RESNET_CONSTANTS, implied_arguments, split
-from keras_vit.weights.infer import drop_pretraining
-from keras_vit.weights.writing import DTYPES, check_writable, write_checkpoint
 from keras_vit_programs import console
-from keras_vit_programs.listing import report
+
+if TYPE_CHECKING:
+    from keras_vit.utils.types import Config, StrPath
+    from keras_vit.weights import Checkpoint
+
+DTYPES = ("float32", "float16", "bfloat16")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,6 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    # Imported here, so that --help does not wait for Keras.
+    from keras_vit import downloads
+    from keras_vit_programs.listing import report
+
     settings = dict(map(console.parse_setting, arguments.set))
     source = downloads.fetch_if_remote(arguments.source)
     if arguments.inspect:
@@ -97,8 +99,12 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0 if complete else 3
 
 
-def _to_hub(source: StrPath, arguments: argparse.Namespace, settings: Config) -> int:
+def _to_hub(
+    source: "StrPath", arguments: argparse.Namespace, settings: "Config"
+) -> int:
     """Writes a folder for the hub and returns the exit status."""
+    from keras_vit import downloads, hub
+
     for flag in ("dtype", "encoder"):
         if getattr(arguments, flag):
             raise ValueError(f"--{flag} has no effect with --to hub: leave it out.")
@@ -106,8 +112,6 @@ def _to_hub(source: StrPath, arguments: argparse.Namespace, settings: Config) ->
         raise ValueError("--private needs --push.")
     if arguments.push:
         downloads.check_repository(arguments.push)
-    from keras_vit import hub
-
     missing = hub.save(
         source,
         arguments.target,
@@ -134,11 +138,11 @@ def _to_hub(source: StrPath, arguments: argparse.Namespace, settings: Config) ->
 
 
 def convert(
-    source: StrPath,
-    target: StrPath,
+    source: "StrPath",
+    target: "StrPath",
     layout: str | None = None,
     to: str | None = None,
-    settings: Config | None = None,
+    settings: "Config | None" = None,
     dtype: str | None = None,
     overwrite: bool = False,
     encoder: bool = False,
@@ -153,6 +157,12 @@ def convert(
     model's function that take precedence over the source. Nothing is written if
     the source cannot be read or the target's layout cannot store it.
     """
+    from keras_vit.utils.warnings import warn
+    from keras_vit.weights import open_checkpoint
+    from keras_vit.weights.files.keras import is_keras
+    from keras_vit.weights.formats import RESNET_CONSTANTS, implied_arguments, split
+    from keras_vit.weights.writing import check_writable, write_checkpoint
+
     source = pathlib.Path(source).expanduser()
     target = pathlib.Path(target).expanduser()
     for name in filter(None, (layout, to)):
@@ -254,15 +264,16 @@ def convert(
 
 
 def _to_keras(
-    checkpoint: Checkpoint,
+    checkpoint: "Checkpoint",
     target: pathlib.Path,
     layout: str | None,
-    settings: Config,
+    settings: "Config",
     overwrite: bool,
 ) -> None:
     """Builds the model of a checkpoint, and writes it to a file of Keras's."""
     from keras_vit import pretraining
     from keras_vit.converters import load, save
+    from keras_vit.weights.infer import drop_pretraining
 
     if checkpoint.pretraining:
         load = pretraining.load
@@ -278,7 +289,7 @@ def _to_keras(
     save(model, target, overwrite=overwrite)
 
 
-def _check_settings(checkpoint: Checkpoint, settings: Config) -> None:
+def _check_settings(checkpoint: "Checkpoint", settings: "Config") -> None:
     """Raises a `ValueError` if a setting changes arrays of a file that is
     converted without a model."""
     base = settings.get("rope_base")

@@ -40,13 +40,17 @@ Exit status: 0 done, 1 error, 2 wrong usage.
 import argparse
 from pathlib import Path
 
-from keras_vit.exporting import FORMATS, check_target, export, read_model
-from keras_vit.utils.logging import logger
 from keras_vit_programs import console
+
+FORMATS = ("saved_model", "onnx", "openvino", "litert", "torch", "web")
 
 
 def _run(a: argparse.Namespace) -> int:
     """Exports the model and returns the exit status."""
+    # Imported here, so that --help does not wait for Keras.
+    from keras_vit.exporting import check_target, export, read_model
+    from keras_vit.utils.logging import logger
+
     size = a.image_size and (a.image_size[0], a.image_size[-1])
     settings = dict(map(console.parse_setting, a.set))
     # Before the model, which may be large, is loaded.
@@ -92,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--format",
         "--to",
-        choices=tuple(FORMATS),
+        choices=FORMATS,
         metavar="FORMAT",
         help=f"{', '.join(FORMATS)}; default: by the suffix of TARGET",
     )

@@ -25,9 +25,6 @@ import pathlib
 import time
 from typing import TYPE_CHECKING
 
-from keras_vit.utils.logging import logger
-from keras_vit.utils.optional import require
-from keras_vit.utils.text import printable
 from keras_vit_programs import console
 
 if TYPE_CHECKING:
@@ -52,6 +49,9 @@ def _run(a: argparse.Namespace) -> int:
     from keras_vit import converters, models
     from keras_vit.evaluation.classifiers import class_names
     from keras_vit.inspection import tokens
+    from keras_vit.utils.logging import logger
+    from keras_vit.utils.optional import require
+    from keras_vit.utils.text import printable
     from keras_vit_programs import images as image_files
     from keras_vit_programs import report_page
 

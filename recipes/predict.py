@@ -37,7 +37,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit_programs import charts, classifiers, defaults, flags, run_folder
-from keras_vit_programs.images import read_images
+from keras_vit_programs import images as image_files
 
 FILES = ("predictions.csv", "predictions.json", "predictions.png")
 EXPLANATIONS = "explanations.png"
@@ -203,7 +203,7 @@ def save_boxes(config, trained, files, output):
     columns = ("file", "class", "score", "x_min", "y_min", "x_max", "y_max")
     rows, pictures, drawn = [], [], []
     for path in files:
-        images = read_images([path], trained.channels)
+        images = image_files.read_images([path], trained.channels)
         (found,) = keras_vit.evaluation.find_boxes(
             trained.model,
             images,

@@ -10,7 +10,9 @@ import re
 import pytest
 
 import keras_vit
-from keras_vit_programs import flags, presets, sizes
+from keras_vit import exporting
+from keras_vit.weights import writing
+from keras_vit_programs import convert, export, flags, presets, sizes
 from tests.recipes import programs
 from tests.training.pictures import encode, noise, write_folder
 
@@ -184,6 +186,8 @@ def test_names_in_help_texts_are_those_of_the_library():
     assert flags.MODEL_NAMES == sizes.MODEL_NAMES
     assert flags.PROTOCOLS == tuple(keras_vit.data.PROTOCOLS)
     assert flags.AUGREG == tuple(keras_vit.data.AUGREG)
+    assert convert.DTYPES == tuple(writing.DTYPES)
+    assert export.FORMATS == tuple(exporting.FORMATS)
     assert presets.COMPACT_NAMES == tuple(sizes.COMPACT)
     vtab, pretrain = programs.load("vtab"), programs.load("pretrain")
     assert vtab.TASKS == tuple(keras_vit.data.VTAB_TASKS)
