@@ -163,6 +163,11 @@ def get_strategy(
             "KERAS_BACKEND: "
             f"{', '.join(f'{k}: {v}' for k, v in NAMES.items())}"
         )
+    if model_devices is not None and name != "model-parallel":
+        raise ValueError(
+            "`model_devices` is for the strategy 'model-parallel'. Leave it out. "
+            f"Received: model_devices={model_devices} for {name!r}"
+        )
     reason = "as asked"
     if backend == "jax":
         _connect_jax_processes()

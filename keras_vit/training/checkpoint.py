@@ -113,6 +113,12 @@ class ResumableCheckpoint(keras.callbacks.Callback):
     def set_model(self, model: keras.Model) -> None:
         """Is called by `model.fit` and `restore`."""
         super().set_model(model)
+        if model.steps_per_execution > 1:
+            raise ValueError(
+                "A checkpoint counts the batches of `model.fit`, which calls it once "
+                "for `steps_per_execution` of them. Leave that argument of `compile` "
+                f"out. Received: steps_per_execution={model.steps_per_execution}"
+            )
         self.accumulate = inner_optimizer(model).gradient_accumulation_steps or 1
 
     def restore(self, model: keras.Model) -> int:
@@ -126,7 +132,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
         Raises:
             ValueError: if the checkpoints are of a run with other settings or
-                of another model.
+                of another model, or `compile` had `steps_per_execution` above 1.
         """
         self.set_model(model)
         for path in reversed(self._files()):
@@ -304,8 +310,9 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         subclass may use it."""
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        self._raise_if_diverged(logs)
+        # The row comes first: metrics.csv shows where a run diverged.
         self.record(self.row(logs))
+        self._raise_if_diverged(logs)
         # The best weights are saved before the checkpoint: a run that is
         # killed between the two evaluates this step again.
         if self.keep_best and best_row(self.rows) is self.rows[-1]:

@@ -322,21 +322,39 @@ def test_a_run_that_resumes_with_other_metrics_keeps_its_rows(
 
 
 class Poisoned(run_small.Stream):
+    good = 12
+
     def __getitem__(self, index):
         images, labels = super().__getitem__(index)
-        return images * (np.nan if self.start + index >= 12 else 1), labels
+        return images * (np.nan if self.start + index >= self.good else 1), labels
 
 
 @pytest.mark.backends("torch")
-def test_nan_loss_raises_diverged_and_keeps_good_checkpoints(tmp_path):
-    words = "The loss is nan at step 15, with a learning rate of 0.0"
+@pytest.mark.parametrize("good, found_at", [(12, 15), (15, 16)])
+def test_nan_loss_raises_diverged_and_keeps_good_checkpoints(
+    good, found_at, tmp_path, monkeypatch
+):
+    """An evaluation that finds it is in metrics.csv."""
+    monkeypatch.setattr(Poisoned, "good", good)
+    words = f"The loss is nan at step {found_at}, with a learning rate of 0.0"
     with pytest.raises(training.Diverged, match=words) as error:
         run_small.main(tmp_path, stream=Poisoned)
-    assert "step-00000010.npz" in str(error.value)
+    losses = [row["train_loss"] for row in rows_of(tmp_path)]
+    assert ["nan" == loss for loss in losses] == [False, True][: found_at // 8]
+    last = found_at // 5 * 5 - (found_at == 15) * 5
+    assert f"step-{last:08}.npz" in str(error.value)
     for path in (tmp_path / "checkpoints").iterdir():
         with np.load(path) as good:
             for name in good.files:
                 assert np.isfinite(good[name]).all(), name
+
+
+@pytest.mark.backends("torch")
+def test_several_steps_per_execution_are_refused(tmp_path):
+    model, _ = run_small.build()
+    model.compile("sgd", "mse", steps_per_execution=2)
+    with pytest.raises(ValueError, match="Received: steps_per_execution=2"):
+        training.ResumableCheckpoint(tmp_path, 5).restore(model)
 
 
 @pytest.mark.backends("torch")
