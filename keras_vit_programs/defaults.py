@@ -41,6 +41,16 @@ MODE = Rule(
 )
 
 
+def holdout(settings: Any, data: Any = None) -> float | str | None:
+    """Returns the fraction of the training images to hold out, which is asked for
+    before there is a dataset."""
+    is_swept = settings.holdout is None and getattr(settings, "sweep", None)
+    return "paper" if is_swept else settings.holdout
+
+
+HOLDOUT = Rule("holdout", "paper with --sweep", holdout)
+
+
 def whole_batch(settings: Any, data: Any) -> int:
     """Returns the largest multiple of `--accumulate` up to the batch size and
     the number of training images; raises a `ValueError` if there is none."""

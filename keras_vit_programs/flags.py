@@ -75,7 +75,7 @@ class Rule(NamedTuple):
 
 def flag(text: str, default: Any = None, metavar: str = "", **limits: Any) -> Any:
     """Returns a dataclass field that `parse_args` turns into a flag; `limits`
-    of its values, by the names of `_LIMITS`, are checked by `check_flags`."""
+    of its values, by the names of `_LIMITS`, are checked by `Settings`."""
     metadata = {"help": text, "metavar": metavar, "limits": limits}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -90,31 +90,13 @@ def preset_flag(presets: Mapping[str | None, Published]) -> Any:
     )
 
 
-def check_flags(config: Any) -> None:
-    """Raises a `ValueError` if a field is outside the limits of its `flag`.
-
-    None, which stands for a default that is chosen later, is inside.
-    """
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        for one in value if isinstance(value, tuple) else (value,):
-            for name, limit in field.metadata.get("limits", {}).items():
-                text, fits = _LIMITS[name]
-                if one is None or fits(one, limit) and one != math.inf:
-                    continue
-                raise ValueError(
-                    f"{_flag_of(field.name)} must be "
-                    f"{text.format(limit)}. Received: {one}"
-                )
-
-
 def _flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
 def parse_args(
-    config_class: type, description: str, argv: Sequence[str] | None = None
-) -> Any:
+    config_class: "type[S]", description: str, argv: Sequence[str] | None = None
+) -> "S":
     """Parses the command line into an instance of a dataclass.
 
     Every field `like_this: type = flag(text, default)` becomes `--like-this
@@ -158,7 +140,7 @@ def parse_args(
             name = name or _METAVARS[kind]
             options["metavar"] = field.metadata["metavar"] or name
         parser.add_argument(_flag_of(field.name), **options)
-    values = {
+    values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in vars(parser.parse_args(argv)).items()
     }
@@ -168,21 +150,21 @@ def parse_args(
         parser.error(console.with_flags(error, values))
 
 
-def _default_text(config_class: Any, field: dataclasses.Field) -> str:
+def _default_text(config_class: "type[Settings]", field: dataclasses.Field) -> str:
     """Returns what `--help` says about the default of a flag, unless its help
     says it: its value, or those of presets and of the program's table."""
     if field.default not in (None, False, ()):
         shown = field.default
         shown = " ".join(map(str, shown)) if isinstance(shown, tuple) else shown
         return f" (default: {shown})"
-    presets = getattr(config_class, "presets", {})
+    presets = config_class.presets
     found, changes = [], []
     if any(name and published.has(field.name) for name, published in presets.items()):
         is_preset = "preset" in config_class.__dataclass_fields__
         found.append("that of --preset" if is_preset else "as published")
     if None in presets and presets[None].has(field.name):
         found.append(str(presets[None].settings[field.name]))
-    for rule in getattr(config_class, "defaults", ()):
+    for rule in config_class.defaults:
         if rule.name == field.name and rule.why:
             (changes if rule.over else found).append(rule.why)
     text = "; ".join(filter(None, [", else ".join(found), *changes]))
@@ -191,8 +173,8 @@ def _default_text(config_class: Any, field: dataclasses.Field) -> str:
 
 
 def run(
-    main: Callable[[Any], Any],
-    config_class: type,
+    main: "Callable[[S], Any]",
+    config_class: "type[S]",
     description: str,
     argv: Sequence[str] | None = None,
 ) -> None:
@@ -260,7 +242,19 @@ class Settings:
     preset: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        check_flags(self)
+        """Raises a `ValueError` if a value is outside the limits of its `flag`;
+        None, which stands for a default that is chosen later, is inside."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            for one in value if isinstance(value, tuple) else (value,):
+                for name, limit in field.metadata.get("limits", {}).items():
+                    text, fits = _LIMITS[name]
+                    if one is None or fits(one, limit) and one != math.inf:
+                        continue
+                    raise ValueError(
+                        f"{_flag_of(field.name)} must be "
+                        f"{text.format(limit)}. Received: {one}"
+                    )
 
     @property
     def published(self) -> Published:
@@ -460,9 +454,9 @@ class Training(Output, Pixels, Compute, Steps):
         "add keras.callbacks.TensorBoard, with --output/tensorboard", False
     )
 
-    # What `Run` and `build_optimizer` read, of programs without a flag for it.
+    # What `setup` reads, of programs without a flag for it.
     keep, accumulate, average = "last", 1, 0.0
-    average_from = holdout = patch_size = rate_images = layer_decay = None
+    average_from = holdout = layer_decay = None
     augment = mixup = cutmix = erase = momentum_dtype = protocol = None
     label_smoothing = loss = None
     optimizer, clip = "adamw", 1.0
@@ -823,16 +817,13 @@ class Sweep(Holdout, Dataset):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sweep is None:
-            return
-        parse_learning_rates(self.sweep)
-        if self.holdout == 0:
+        if self.sweep is not None:
+            parse_learning_rates(self.sweep)
+        if self.sweep is not None and self.holdout == 0:
             raise ValueError(
                 "--sweep measures learning rates on a validation split: give "
                 "--holdout a fraction above 0, or leave it out."
             )
-        # The data set is split before the defaults are filled in.
-        object.__setattr__(self, "holdout", self.holdout or "paper")
 
 
 @dataclasses.dataclass(frozen=True)

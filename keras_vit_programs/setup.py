@@ -4,7 +4,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
@@ -16,12 +16,15 @@ from keras_vit.distribution.strategy import Strategy
 from keras_vit.optimizers import PublishedAdamW, PublishedSGD
 from keras_vit.utils.optional import require
 from keras_vit.utils.warnings import warn
+from keras_vit_programs import defaults
 from keras_vit_programs.console import user_errors
 from keras_vit_programs.flags import Dataset, Training
 from keras_vit_programs.logs import show as show_log
 from keras_vit_programs.run_folder import check_output
 from keras_vit_programs.run_report import print_results
 from keras_vit_programs.runs import Run
+
+C = TypeVar("C", bound=Training)
 
 
 def build_optimizer(
@@ -60,7 +63,7 @@ def load_run_data(config: Dataset) -> ImageDataset:
     set, or on the validation images of a CSV file. None is like 0, except that
     the model does not train on the images that a preset leaves out.
     """
-    holdout = left_out = config.holdout
+    holdout = left_out = defaults.holdout(config)
     if left_out is None:
         name = config.dataset.partition(":")[0]
         left_out = config.published.left_out.get(name, 0.0)
@@ -69,6 +72,11 @@ def load_run_data(config: Dataset) -> ImageDataset:
     )
     if left_out and not holdout:
         return dataclasses.replace(data, num_validation=0)
+    if parse_holdout(data.name, holdout) and not data.num_validation:
+        raise ValueError(
+            f"--holdout {holdout} of {data.num_train} images is not one "
+            "image. Give a larger share."
+        )
     return data
 
 
@@ -103,11 +111,6 @@ def begin(
             f"Images of {data.name!r} have several classes each: train with "
             "--loss sigmoid, a loss for each class. Recipes without this flag "
             "train on images of one class each."
-        )
-    if parse_holdout(data.name, config.holdout) and not data.num_validation:
-        raise ValueError(
-            f"--holdout {config.holdout} of {data.num_train} images is not one "
-            "image. Give a larger share."
         )
     output = config.output or pathlib.Path("runs") / data.name
     # `--show-settings` ends before the folder is used.
@@ -149,9 +152,9 @@ def open_run(
 
 
 def launch(
-    config: Training,
-    resolve_config: Callable[..., Any],
-    train: Callable[..., dict[str, Any]],
+    config: C,
+    resolve_config: Callable[[C, ImageDataset], C],
+    train: Callable[[C, ImageDataset, Strategy, pathlib.Path], dict[str, Any]],
     load: Callable[..., ImageDataset] = load_run_data,
 ) -> None:
     """Trains with a config whose missing values `resolve_config` fills in, and

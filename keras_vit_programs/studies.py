@@ -5,7 +5,7 @@ import json
 import pathlib
 import shutil
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
@@ -17,6 +17,7 @@ from keras_vit.training.callbacks import score_name, selection_score
 from keras_vit.training.checkpoint import Diverged, check_same_run
 from keras_vit.training.compiling import jit_compile
 from keras_vit.utils.logging import logger
+from keras_vit_programs import defaults
 from keras_vit_programs.console import user_errors
 from keras_vit_programs.curves import plot_sweep
 from keras_vit_programs.flags import (
@@ -36,17 +37,18 @@ from keras_vit_programs.runs import fingerprint
 from keras_vit_programs.setup import build_optimizer, open_run, set_up
 
 FILES = ("sweep.json", "sweep.png")
+C = TypeVar("C", bound=Sweep)
 
 
 def sweep(
     train: Callable[..., dict[str, Any]],
-    resolve_config: Callable[..., Any],
-    load: Callable[[Sweep], ImageDataset],
-    config: Sweep,
+    resolve_config: Callable[[C, ImageDataset], C],
+    load: Callable[[C], ImageDataset],
+    config: C,
     data: ImageDataset,
     strategy: Strategy,
     output: pathlib.Path,
-) -> tuple[Sweep, ImageDataset]:
+) -> tuple[C, ImageDataset]:
     """Trains with every learning rate of a grid, and returns the best.
 
     Each learning rate trains without the validation images and is evaluated on
@@ -163,7 +165,7 @@ def _summarize(
             {"learning_rate": rate, score: value} for rate, value in found.items()
         ],
         "best": best,
-        "holdout": config.holdout,
+        "holdout": defaults.holdout(config),
         "num_validation": data.num_validation,
     }
     save_json(summary, output / "sweep.json")

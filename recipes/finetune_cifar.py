@@ -109,6 +109,7 @@ def steps(s, data):
 # The defaults, in the order in which they are set; `preset`, which comes first,
 # has others.
 DEFAULTS = (
+    defaults.HOLDOUT,
     flags.Rule(
         "optimizer",
         "sgd for --weights with --sweep paper, whose learning rates are for it, "
