@@ -4,6 +4,7 @@ import pathlib
 import struct
 import tempfile
 import zipfile
+from dataclasses import replace
 from typing import Unpack
 
 import keras
@@ -19,6 +20,7 @@ from keras_vit.weights.checkpoint import Checkpoint as Checkpoint
 from keras_vit.weights.checkpoint import open_checkpoint as open_checkpoint
 from keras_vit.weights.files import atomic_write
 from keras_vit.weights.files.keras import is_keras, write_metadata
+from keras_vit.weights.infer import drop_pretraining
 from keras_vit.weights.writing import write_checkpoint
 
 
@@ -76,7 +78,8 @@ def load(
     >>> model = keras_vit.converters.load("ViT-B_16.npz", classes=10)
     """
     if isinstance(path, Checkpoint):
-        checkpoint = path
+        # Its decoder, or what else only pre-training uses, may have been read.
+        checkpoint = replace(path, weights=drop_pretraining(path.weights))
     else:
         checkpoint = open_checkpoint(path, layout, num_heads, base=base)
     if checkpoint.is_dense:

@@ -24,8 +24,12 @@ from keras_vit.weights.weight_map import WeightMap
 _MAX_PREFIXES, _MIN_ARRAYS = 16, 10
 # Names that PyTorch inserts for what it wraps a module in.
 _WRAPPED = re.compile(r"\b_(orig_mod|fsdp_wrapped_module|checkpoint_wrapped_module)\.")
-# Names of averages of the weights of a model.
-_AVERAGE = re.compile(r"(?<![^._])(ema|teacher|averaged?|avg|swa)(?![^._])")
+# Names of averages of the weights of a model. DINOv3's gram_teacher is an older one.
+_AVERAGE = re.compile(r"(?<![^._])(?<!gram_)(ema|teacher|averaged?|avg|swa)(?![^._])")
+
+
+class _Several(ValueError):
+    """Raised if a file holds several models, or fits several layouts."""
 
 
 class Match(NamedTuple):
@@ -100,7 +104,8 @@ def find_model(
     try:
         match = detect_layout(arrays, layout)
     except ValueError as error:
-        name = family(arrays, read_config(path))
+        known = isinstance(error, _Several)
+        name = None if known else family(arrays, read_config(path))
         if name is None:
             check_arrays(path, arrays, problems, finite)
         wanted = f" the layout {layout!r}" if layout else " a known layout"
@@ -329,17 +334,26 @@ def _only_model(matches: list[Match]) -> Match:
         if all(best[0].patches in other.left_out for other in alone):
             alone.append(_only_layout(best))
     averages = [match for match in alone if _AVERAGE.search(match.prefix)]
+    if all(_same(match, averages[0]) for match in averages[1:]):
+        averages = averages[:1]  # DINOv3 saves its average under two names.
     shapes = [{k: np.shape(a) for k, a in x.arrays.items()} for x in alone]
     if len(alone) > 1 and len(averages) == 1 and shapes.count(shapes[0]) == len(shapes):
         alone = averages
     if len(alone) != 1:
-        raise ValueError(
+        raise _Several(
             f"There are {len(alone)} models, whose keys begin with "
             f"{' and '.join(repr(match.prefix) for match in alone)}, and none is "
             "known to be the average of the others. Save one of them alone: "
             "torch.save(model.state_dict(), PATH)."
         )
     return alone[0]
+
+
+def _same(one: Match, other: Match) -> bool:
+    """Returns whether two models have the same arrays."""
+    return one.arrays.keys() == other.arrays.keys() and all(
+        np.array_equal(array, other.arrays[key]) for key, array in one.arrays.items()
+    )
 
 
 def _only_layout(matches: list[Match]) -> Match:
@@ -350,7 +364,7 @@ def _only_layout(matches: list[Match]) -> Match:
         layouts.pop("vit_jax", None)
     # Keys that both of Google's layouts have mean the same in both.
     if len(layouts) > 1 and layouts.keys() != {"vit_jax", "big_vision"}:
-        raise ValueError(
+        raise _Several(
             f"The keys fit several layouts: {', '.join(reversed(layouts))}. Give "
             "one as `layout`."
         )

@@ -118,7 +118,7 @@ def test_metas_names(name, tmp_path, record_error):
     arrays["local_cls_norm.bias"] = np.full(32, 3, "float32")
     write(arrays, path)
     # Heads are inferred from the periods.
-    model = load(path, input_shape=(None, None, 3))
+    model = keras_vit.load(path, input_shape=(None, None, 3))
     assert model.get_layer("block_0").num_heads == 2
     for size in SIZES:
         x = originals.images(*size)

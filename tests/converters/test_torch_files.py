@@ -79,6 +79,15 @@ WRAPPED = {
         lambda w, o: below("net.", o) | below("ema_net.", w),
         r"left out: net \(32 arrays\)",
     ),
+    "DINOv3's student, average and its copy, and an older average": (
+        lambda w, o: {
+            "model": below("student.backbone.", o)
+            | below("teacher.backbone.", w)
+            | below("model_ema.backbone.", w)
+            | below("gram_teacher.backbone.", o)
+        },
+        r"in 'model.teacher.backbone', which are left out: model.student \(32",
+    ),
     "student and teacher": (
         lambda w, o: below("student_backbone.", o) | below("teacher_backbone.", w),
         r"left out: student_backbone \(32 arrays\)",
@@ -138,6 +147,10 @@ def test_weights_are_found_in_what_wraps_them(case, model, plain, tmp_path):
     "make, message",
     [
         (lambda w, o: {"best": w, "last": o}, "begin with 'best.' and 'last.'"),
+        (  # although a model of EVA's has such a key
+            lambda w, o: {"best": w, "last": o, "a.blocks.0.mlp.w1.bias": o["cls_token"]},
+            "begin with 'best.' and 'last.'",
+        ),
         (
             lambda w, o: {
                 "student": w,
