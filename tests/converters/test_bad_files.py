@@ -250,8 +250,24 @@ def test_folders_without_a_model_say_what_to_do(tmp_path):
     for name in "ab":
         (tmp_path / "runs" / name).mkdir()
         (tmp_path / "runs" / name / "model.keras").touch()
-    with pytest.raises(FileNotFoundError, match="has one: .*a, .*b.$"):
+    with pytest.raises(
+        FileNotFoundError, match="of these: .*a/mod.*, .*b/model.keras.$"
+    ):
         read(tmp_path / "runs")
+    # A Trainer of transformers, and PyTorch on several devices
+    (tmp_path / "out/checkpoint-5").mkdir(parents=True)
+    (tmp_path / "out/checkpoint-5/model.safetensors").touch()
+    with pytest.raises(FileNotFoundError, match="these: .*checkpoint-5/model.safe"):
+        read(tmp_path / "out")
+    shard = tmp_path / "out/checkpoint-5/model.safetensors"
+    shard.rename(shard.with_name("model-00001-of-00002.safetensors"))
+    with pytest.raises(ValueError, match="names them, is not in its folder"):
+        read(shard.parent)
+    (tmp_path / "runs/half/__0_0.distcp").touch()
+    (tmp_path / "runs/half/checkpoints").rmdir()
+    for path in (tmp_path / "runs/half", tmp_path / "runs/half/__0_0.distcp"):
+        with pytest.raises((FileNotFoundError, ValueError), match="dcp_to_torch_save"):
+            read(path)
     (tmp_path / "model.onnx").write_bytes(b"bytes")
     with pytest.raises(ValueError, match="Give the model from which it was"):
         load(tmp_path / "model.onnx")

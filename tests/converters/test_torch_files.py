@@ -148,7 +148,11 @@ def test_weights_are_found_in_what_wraps_them(case, model, plain, tmp_path):
     [
         (lambda w, o: {"best": w, "last": o}, "begin with 'best.' and 'last.'"),
         (  # although a model of EVA's has such a key
-            lambda w, o: {"best": w, "last": o, "a.blocks.0.mlp.w1.bias": o["cls_token"]},
+            lambda w, o: {
+                "best": w,
+                "last": o,
+                "a.blocks.0.mlp.w1.bias": o["cls_token"],
+            },
             "begin with 'best.' and 'last.'",
         ),
         (

@@ -30,6 +30,13 @@ MAX_REPORTED = 20  # problems in one error
 MAY_BE_EMPTY = ("embeddings.register_tokens",)
 # A file of several, of which an index names the arrays.
 _SHARD = re.compile(r"(.+)-\d{5}-of-(\d{5})(\.\w+)")
+# A part of the arrays that PyTorch writes on several devices.
+_PART = ".distcp"
+_JOIN_PARTS = (
+    "The arrays are in parts that PyTorch has written on several devices. Join them by "
+    "torch.distributed.checkpoint.format_utils.dcp_to_torch_save(FOLDER, PATH), and "
+    "give PATH."
+)
 FILE_TYPES = {  # suffix: (reader, writer)
     ".npz": (npz.read_npz, npz.write_npz),
     ".safetensors": (
@@ -126,6 +133,8 @@ def check_arrays(
 def _reader(path: pathlib.Path) -> Callable[[pathlib.Path], Read]:
     """Returns the function that reads a file, by its first bytes or else by its
     name."""
+    if path.suffix == _PART:
+        raise ValueError(f"{str(path)!r} is no whole model. {_JOIN_PARTS}")
     kind = _suffix_by_content(path) or path.suffix.lower()
     if kind in FILE_TYPES:
         return FILE_TYPES[kind][0]
@@ -199,17 +208,23 @@ def _weights_in_folder(folder: pathlib.Path) -> pathlib.Path:
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    models = sorted(str(path.parent) for path in folder.glob("*/model.keras"))
+    inside = [f"*/{name}" for name in (*names, "model.keras")]
+    inside += [f"*{suffix}" for suffix in SUFFIXES]
+    models = sorted({path for name in inside for path in folder.glob(name)})
+    for path in models:
+        _index_of(path)  # which raises an error if there is none
     remedy = ""
     if (folder / "checkpoints").is_dir():
         remedy = (
             " It is of a training run that has not ended: repeat the command "
             "of the training, which resumes it and writes model.keras."
         )
+    elif any(folder.glob(f"*{_PART}")):
+        remedy = f" {_JOIN_PARTS}"
     elif models:
         more = f" and {len(models) - 5} more" if len(models) > 5 else ""
-        listed = ", ".join(models[:5])
-        remedy = f" Give a folder in it that has one: {listed}{more}."
+        listed = ", ".join(map(str, models[:5]))
+        remedy = f" Give the path of one of these: {listed}{more}."
     raise FileNotFoundError(
         f"The folder {str(folder)!r} has no weights: expected one of "
         f"{', '.join(names)}, or model.keras.{remedy}"
