@@ -97,11 +97,30 @@ def write_predictions(run: "Run", model: keras.Model, summary: dict[str, Any]) -
     )
 
 
-# Settings that may differ when a run resumes.
+# Settings that may differ when a run resumes. Images that `skip_bad_images` leaves
+# out change the number of images, which may not: the order depends on it.
 _MAY_CHANGE = (
     *("output", "overwrite", "checkpoint_every", "tensorboard", "show_settings"),
-    "skip_bad_images",  # which a run may need that met one
+    "skip_bad_images",
 )
+
+
+def fingerprint(
+    settings: dict[str, Any], data: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Returns what must be equal for a run to resume: its settings, and of the
+    metadata of its dataset what decides on the order of images and on labels."""
+    found = {k: v for k, v in settings.items() if k not in _MAY_CHANGE}
+    if data:
+        split = "validation" if data["num_validation"] else "test"
+        found |= {
+            "number of training images": data["num_train"],
+            f"number of {split} images": data[f"num_{split}"],
+            "list of class names": list(data["class_names"]),
+        }
+    return found | {"backend": keras.backend.backend()}
+
+
 TENSORBOARD = "tensorboard"
 LOG = "log.txt"
 # Parts of the messages of TensorFlow and JAX about a lost process.
@@ -132,8 +151,9 @@ class Run:
     raises `Preempted`. With several processes, all of them run the same code,
     and the first one writes.
 
-    A run resumes only with the `settings` that it began with. What else
-    changed, such as the loss in the code, is not noticed: begin a new run with
+    A run resumes only with the `settings`, the numbers of images and the class
+    names that it began with. What else changed, such as the loss in the code or
+    the content of a file, is not noticed: begin a new run with
     `overwrite`, or in another folder. Checkpoints hold no state of further
     callbacks.
 
@@ -192,7 +212,7 @@ class Run:
         self.checkpoints = Recorder(
             self.folder / CHECKPOINTS,
             self.checkpoint_every or self.evaluate_every,
-            fingerprint(self.settings),
+            fingerprint(self.settings, self.data.metadata()),
             self.batch_size,
             seed=self.seed,
             strategy=self.strategy,
@@ -448,7 +468,11 @@ def explain_error(
     None for any other error."""
     # Each backend wraps TensorFlow's error in one of its own.
     if found := find_data_error(error):
-        return f"{found} This was after step {checkpoints.step}. {checkpoints.last}"
+        return (
+            f"{found} This was after step {checkpoints.step}. {checkpoints.last} A "
+            "run resumes with as many images as it began with: replace a damaged "
+            "file by a readable image, such as a copy of another."
+        )
     count = strategy.process[1]
     if count > 1 and any(word in str(error) for word in _LOST):
         return (
@@ -456,9 +480,3 @@ def explain_error(
             "Start all of them again: the same commands resume the run."
         )
     return None
-
-
-def fingerprint(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings that must be equal for a run to resume."""
-    settings = settings | {"backend": keras.backend.backend()}
-    return {k: v for k, v in settings.items() if k not in _MAY_CHANGE}

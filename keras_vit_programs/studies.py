@@ -85,7 +85,7 @@ def sweep(
                 (output / name).unlink(missing_ok=True)
         strategy.gather(0)  # waits until they are removed
         results = {
-            rate: read_finished(one, _folder(output, rate))
+            rate: read_finished(one, _folder(output, rate), data)
             for rate, one in configs.items()
         }
         strategy.gather(0)
@@ -98,6 +98,7 @@ def sweep(
                 results[rate] = train(one, data, strategy, folder, keep=False)
             except Diverged as error:  # the learning rate is too high
                 info = program_info(dataclasses.asdict(one))
+                info["data"] = data.metadata()
                 results[rate] = info | {"diverged": str(error)}
                 if strategy.is_main:
                     logger.info(error)
@@ -117,15 +118,19 @@ def _folder(output: pathlib.Path, rate: float) -> pathlib.Path:
     return output / SWEEP / f"lr-{rate:g}"
 
 
-def read_finished(config: Training, folder: pathlib.Path) -> dict[str, Any] | None:
+def read_finished(
+    config: Training, folder: pathlib.Path, data: ImageDataset
+) -> dict[str, Any] | None:
     """Returns the `config.json` of a training that is finished, or None; raises
-    a `ValueError` if it is of other settings than those of `config`."""
+    a `ValueError` if it is of other settings than those of `config`, or of other
+    images."""
     path = folder / DONE
     if not path.exists():
         return None
     summary = json.loads(path.read_text())
-    found = {**summary["config"], "backend": summary["versions"]["backend"]}
-    expected = fingerprint(dataclasses.asdict(config))
+    found = fingerprint(summary["config"], summary["data"])
+    found["backend"] = summary["versions"]["backend"]
+    expected = fingerprint(dataclasses.asdict(config), data.metadata())
     known = {k: found[k] for k in expected if k in found}
     check_same_run(path, known, expected)
     return summary
@@ -223,7 +228,7 @@ def train_classifier(
     """Trains a model with a warm-up, a cosine and the optimizer of a config,
     unless it is trained already; returns the content of `config.json`."""
     with user_errors():
-        done = None if config.overwrite else read_finished(config, output)
+        done = None if config.overwrite else read_finished(config, output, data)
     if done is not None:
         return done
     with open_run(config, data, strategy, output, summary) as run:

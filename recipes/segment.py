@@ -365,7 +365,7 @@ def compare(config, data, strategy, output):
                 output=str(folder / name),
             )
             one = resolve_config(one, data)
-            results = studies.read_finished(one, folder / name)
+            results = studies.read_finished(one, folder / name, data)
         if results is None:
             if strategy.is_main:
                 flags.logger.info(f"\n{name}")

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import signal
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -426,18 +427,30 @@ def check_same_run(
     """Raises a `ValueError` if the fingerprint in a file, which was read from
     JSON, is not that of the current run."""
     expected = json.loads(json.dumps(expected))
-    differing = [
-        f"{name} was {found.get(name, 'not recorded')!r} and is "
-        f"{expected.get(name, 'not recorded')!r}"
-        for name in sorted(found.keys() | expected.keys())
-        if found.get(name) != expected.get(name)
-    ]
-    if differing:
+    changes = []
+    for name in sorted(found.keys() | expected.keys()):
+        was, now = found.get(name), expected.get(name)
+        if was == now or not (was or now or name in found.keys() & expected.keys()):
+            continue  # a setting that is newer than the run is off in it
+        changes.append(_change(name, was, now))
+    if changes:
         raise ValueError(
-            f"{str(path)!r} is of another run: {'; '.join(differing)}. To resume "
-            "it, give its values of these; or begin a new run in another folder, or "
-            "with `overwrite=True`."
+            f"{str(path)!r} is of another run: {'; '.join(changes)}. To resume it, "
+            "restore these values; or begin a new run in another folder, or with "
+            "`overwrite=True`."
         )
+
+
+def _change(name: str, was: Any, now: Any) -> str:
+    """Returns how a value changed, or what a list, such as that of a thousand
+    class names, lost and gained."""
+    verbs = "was", "is"
+    if isinstance(was, list) and isinstance(now, list):
+        parts = [x for x in was if x not in now], [x for x in now if x not in was]
+        if any(parts):
+            verbs, (was, now) = ("lost", "gained"), parts
+    old, new = (textwrap.shorten(repr(value), 200) for value in (was, now))
+    return f"{name} {verbs[0]} {old} and {verbs[1]} {new}"
 
 
 def _generator() -> Any:

@@ -64,6 +64,42 @@ def test_interrupted_run_resumes_bit_for_bit(
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("ignore:1 of 6 images cannot be used")
+def test_a_run_resumes_with_the_images_that_it_began_with(tmp_path, capsys):
+    """Their order depends on their number, and labels on class names. A damaged
+    image is replaced, after `skip_bad_images` has named it."""
+    data = runs.folders(tmp_path / "data")
+    given = ("max tokens", data, tmp_path / "run")
+    with programs.interrupted(3):
+        runs.train(*given)
+    train, test = data / "sizes" / "train", data / "sizes" / "test"
+    first, content = train / "a" / "0.png", (train / "a" / "0.png").read_bytes()
+    damaged = content[: len(content) // 2]
+    changes = (
+        ({train / "a/new.png": content}, "number of training images was 6 and is 7"),
+        ({test / "b/new.png": content}, "number of test images was 6 and is 7"),
+        ({train / "c/0.png": content, test / "c/0.png": content}, "gained ['c']"),
+        ({first: damaged}, "number of training images was 6 and is 5"),
+    )
+    for files, words in changes:
+        for path, body in files.items():
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(body)
+        with pytest.raises(flags.UserError) as error:
+            runs.train(*given, skip_bad_images=True)
+        assert words in str(error.value) and "restore" in str(error.value)
+        for path in files:
+            path.unlink()
+            if path.parent.name == "c":
+                path.parent.rmdir()
+        first.write_bytes(content)
+    assert "resuming" not in capsys.readouterr().out
+    runs.train(*given, skip_bad_images=True)
+    assert "resuming" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.backends("torch")
 @pytest.mark.filterwarnings("ignore:The patch embedding of")
 def test_evaluate_at_another_size(trained_run, tmp_path, capsys):
     """Of digits of twice the size, patches of twice the size are better."""

@@ -82,6 +82,11 @@ def test_interrupted_sweep_resumes(tmp_path, trained, monkeypatch, capsys):
         "lr-0.0001/config.json' is of another run: batch_size was 32 and is 16",
         **{**settings, "batch_size": 16},
     )
+    changed = {**first, "data": {**first["data"], "num_train": 9}}
+    (trial / "config.json").write_text(json.dumps(changed))
+    words = f"training images was 9 and is {data.num_train}"
+    refused(words, **settings)
+    (trial / "config.json").write_text(json.dumps(first))
     monkeypatch.setattr(recipe, "train", train)
     run(**settings)
     # The first rate was not trained with again.
