@@ -8,6 +8,7 @@ The flags of a command are listed by its --help. Values in front of them are
 those of the flags named here:
 """
 
+import contextlib
 import difflib
 import importlib
 import importlib.abc
@@ -18,8 +19,8 @@ import os
 import pathlib
 import runpy
 import shutil
+import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -154,19 +155,26 @@ def import_tensorflow() -> None:
     # Without file 2, there is nothing to hide.
     if not quiet or "tensorflow" in sys.modules or sys.stderr is None:
         return
-    with tempfile.TemporaryFile() as hidden:
+    # Another process has them, and prints them if no zero byte follows, since on
+    # a machine that does not suit TensorFlow, its import ends this process.
+    code = "import sys; text = sys.stdin.buffer.read(); "
+    code += r"b'\0' in text or sys.stderr.buffer.write(text)"
+    with (
+        contextlib.suppress(ImportError),
+        subprocess.Popen(
+            [sys.executable, "-S", "-c", code],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is not for it
+        ) as printer,
+    ):
         stderr = os.dup(2)
-        os.dup2(hidden.fileno(), 2)
+        os.dup2(printer.stdin.fileno(), 2)  # type: ignore
         try:
             importlib.import_module("tensorflow")
-            hidden.truncate(0)
-        except ImportError:
-            pass
+            os.write(2, b"\0")
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
-            hidden.seek(0)
-            os.write(2, hidden.read())
     # TensorFlow warns of repeated tracing, because each model of a sweep is traced.
     logging.getLogger("tensorflow").addFilter(
         lambda line: "triggered tf.function retracing" not in line.getMessage()

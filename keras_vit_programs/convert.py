@@ -69,6 +69,8 @@ def _run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.target is None:
         raise ValueError("TARGET is missing (or use --inspect).")
+    if arguments.verify or arguments.to == "hub":
+        import keras_vit.utils.requirements  # noqa: F401  (clearer than Keras's errors)
     if arguments.to == "hub":
         return _to_hub(source, arguments, settings)
     for flag in ("push", "license", "private"):
@@ -271,6 +273,7 @@ def _to_keras(
     overwrite: bool,
 ) -> None:
     """Builds the model of a checkpoint, and writes it to a file of Keras's."""
+    import keras_vit.utils.requirements  # noqa: F401  (clearer than Keras's errors)
     from keras_vit import pretraining
     from keras_vit.converters import load, save
     from keras_vit.weights.infer import drop_pretraining

@@ -101,7 +101,7 @@ def steps(s, data):
         return count if s.preset else min(count, max(100, 30 * epoch))
     count = max(2400, 30 * epoch)
     # A step on images of 64 pixels takes four times as long as on 32.
-    if s.model == "compact-hybrid" and math.prod(s.input_shape(1)) > 40**2:
+    if s.model == "compact-hybrid" and math.prod(s.input_shape(1)[:2]) > 40**2:
         count //= 2
     return min(count, 300 * epoch)  # which a few images learn by heart
 

@@ -202,6 +202,7 @@ def test_a_run_records_its_command(monkeypatch):
     ("ending", "printed"),
     [
         ("", ""),
+        ("os.abort()", "a message"),
         ("raise ImportError", "a message"),
         ("raise OSError('why')", "a messageOSError: why"),
     ],

@@ -48,6 +48,17 @@ def test_command_line_needs_no_backend(ending, tmp_path):
     assert "Traceback" not in again.stderr and "exists" in again.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments", [["out.keras"], ["out.npz", "--verify"], ["out", "--to", "hub"]]
+)
+def test_what_needs_keras_says_which_backends_there_are(arguments, tmp_path):
+    source = golden_data.weights_path("vit_jax_token")
+    done = run(source, tmp_path / arguments[0], *arguments[1:], KERAS_BACKEND="jxa")
+    assert done.returncode == 1
+    assert "no backend 'jxa'" in done.stderr and "KERAS_BACKEND=jax" in done.stderr
+    assert not [*tmp_path.iterdir()]
+
+
 def test_inspect_and_wrong_arguments(capsys, tmp_path):
     source = str(golden_data.weights_path("timm_map"))
     assert _cli.main([source, str(tmp_path / "a.npz")]) == 1

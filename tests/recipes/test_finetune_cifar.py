@@ -114,6 +114,9 @@ def test_results_of_a_run(digits):
         (1438, None, {"epochs": 3, "batch_size": 100}, (45, 15)),
         (1438, None, {}, (2400, 240)),
         (60, None, {}, (300, 30)),
+        # The pixels of an image decide, not the channels of its mode.
+        (1438, None, {"image_size": 32, "mode": "torch"}, (2400, 240)),
+        (1438, None, {"image_size": 64, "mode": "torch"}, (1200, 120)),
         (1438, "x", {}, (500, 50)),
         # 30 epochs, and 100 steps or more
         (1438, "x", {"batch_size": 360}, (120, 12)),
