@@ -19,6 +19,7 @@ from keras_vit.training import ResumableCheckpoint
 from keras_vit.training.callbacks import Logs, Row, comparable, selection_score
 from keras_vit.utils.files import log_os_errors
 from keras_vit.utils.logging import logger
+from keras_vit.utils.optional import require
 from keras_vit_programs.curves import plot_learning_curves
 from keras_vit_programs.run_folder import save_csv
 
@@ -121,6 +122,37 @@ def draw_curves(path: pathlib.Path, title: str) -> Callable[[Recorder, Row], Non
                 plot_learning_curves(recorder.rows, path, title)
 
     return draw
+
+
+class TensorBoard(keras.callbacks.TensorBoard):
+    """Writes no more after its files cannot be written, such as on a full disk,
+    which Keras's callback ends the training for."""
+
+    _failed = False
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        self._write(super().on_train_begin, logs)
+
+    def on_train_end(self, logs: Logs = None) -> None:
+        self._write(super().on_train_end, logs)
+
+    def on_test_begin(self, logs: Logs = None) -> None:
+        self._write(super().on_test_begin, logs)
+
+    def on_test_end(self, logs: Logs = None) -> None:
+        self._write(super().on_test_end, logs)
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        self._write(super().on_epoch_end, epoch, logs)
+
+    def _write(self, hook: Callable[..., None], *args: Any) -> None:
+        try:
+            if not self._failed:
+                hook(*args)
+        except (OSError, require("tensorflow").errors.OpError) as error:
+            self._failed = True
+            line = str(error).partition("\n")[0]
+            logger.warning("tensorboard could not be written, and ends: %s", line)
 
 
 def is_over(rows: Sequence[Row], patience: int | None) -> bool:

@@ -35,6 +35,7 @@ from keras_vit_programs.logs import log_file
 from keras_vit_programs.rows import (
     Progress,
     Recorder,
+    TensorBoard,
     draw_curves,
     is_over,
     stop_early,
@@ -370,8 +371,7 @@ class Run:
             sinks[:0] = [lambda *_: write_rows(rows, path), progress, curves]
             if self.tensorboard:
                 folder = self.folder / TENSORBOARD
-                tensorboard = keras.callbacks.TensorBoard(folder, write_graph=False)
-                self.callbacks.append(tensorboard)
+                self.callbacks.append(TensorBoard(folder, write_graph=False))
         self.callbacks.append(self.checkpoints)
 
     def save(

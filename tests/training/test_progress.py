@@ -1,4 +1,5 @@
 import io
+import resource
 import sys
 
 import keras
@@ -66,6 +67,26 @@ def test_log_has_each_evaluation(tmp_path, capsys):
         texts = [*(f"{value:.4f}" for value in values), speed]
         assert line.split()[1:-1] == texts
     assert lines[-1].endswith(" 0:00:00")
+
+
+def test_a_full_disk_ends_the_files_for_tensorboard_alone(tmp_path, caplog):
+    """The limit of a file's size fails where a full disk does, in TensorFlow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limited(size):
+        return keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda *_: resource.setrlimit(
+                resource.RLIMIT_FSIZE, (size, hard)
+            )
+        )
+
+    tensorboard = rows.TensorBoard(tmp_path / "tensorboard", write_graph=False)
+    recorder = rows.Recorder(tmp_path / "checkpoints", 2, {}, batch_size=4)
+    trained(recorder, [limited(100), tensorboard, limited(soft)], 6, 2)
+    assert [row["step"] for row in recorder.rows] == [2, 4, 6]
+    assert recorder._path(6).exists()
+    (message,) = (r.message for r in caplog.records if "tensorboard" in r.message)
+    assert "File too large" in message and "\n" not in message
 
 
 @pytest.mark.parametrize("width", [None, 40])
