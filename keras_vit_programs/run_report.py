@@ -35,6 +35,7 @@ def describe_run(run: "Run", model: keras.Model, done: int) -> str:
     if patch := settings.get("patch_size"):
         patches = f", patches {patch} x {patch}"
     epochs = round(run.steps * run.batch_size / data.num_train)
+    summary = f", {run.summary}" if run.summary else ""
     lines = [
         f"data      {data.name}: {data.num_train} training and "
         f"{data.num_evaluation} {data.evaluation_split} images, "
@@ -56,7 +57,7 @@ def describe_run(run: "Run", model: keras.Model, done: int) -> str:
         )
     lines += [
         f"training  {run.steps} steps of {run.batch_size} images ({epochs} "
-        f"epochs), {run.summary}, on {keras.backend.backend()}",
+        f"epochs){summary}, on {keras.backend.backend()}",
         f"strategy  {run.strategy.describe()}",
         f"output    {run.folder}",
     ]

@@ -136,7 +136,9 @@ class Run:
     trains a model; `setup.open_run` makes it of a recipe's settings:
 
     ```python
-    with Run(folder, data, strategy, steps, batch_size, evaluate_every) as run:
+    reading = {"image_size": 8, "mode": "tf"}
+    settings = {"learning_rate": 0.001, **reading}
+    with Run(folder, data, strategy, 500, 64, 100, reading, settings) as run:
         model = ...
         model.compile(...)
         test = run.evaluation_batches()
@@ -165,6 +167,10 @@ class Run:
         steps: Integer. Updates of the weights.
         batch_size: Integer. Images per step.
         evaluate_every: Integer. Steps between two evaluations.
+        reading: Dict. The arguments that `data.train` and `data.evaluation`
+            share, with `image_size` and `mode`.
+        settings: Dict. What `config.json` records, and a run that resumes
+            compares, with `image_size` and `mode` too.
         checkpoint_every: Integer. Steps between two checkpoints; None for
             `evaluate_every`.
         accumulate: Integer. Micro-batches per step, which the optimizer of the
@@ -176,11 +182,7 @@ class Run:
             training stops; None for no early stopping.
         overwrite: Boolean. Whether to begin a new run where one was interrupted.
         tensorboard: Boolean. Whether to write files for TensorBoard.
-        reading: Dict. The arguments that `data.train` and `data.evaluation`
-            share.
         augmentation: Dict. Further arguments of `data.train`.
-        settings: Dict. What `config.json` records, and a run that resumes
-            compares.
         summary: String. How the model is trained, in a few words.
 
     Attributes:
@@ -196,6 +198,8 @@ class Run:
     steps: int
     batch_size: int
     evaluate_every: int
+    reading: dict[str, Any]
+    settings: dict[str, Any]
     checkpoint_every: int | None = None
     accumulate: int = 1
     seed: int = 0
@@ -203,12 +207,17 @@ class Run:
     patience: int | None = None
     overwrite: bool = False
     tensorboard: bool = False
-    reading: dict[str, Any] = dataclasses.field(default_factory=dict)
     augmentation: dict[str, Any] = dataclasses.field(default_factory=dict)
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     summary: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("reading", "settings"):
+            found = getattr(self, name)
+            if not {"image_size", "mode"} <= found.keys():
+                raise ValueError(
+                    f"The `{name}` of a run need 'image_size' and 'mode', which its "
+                    f"files record. Received: {found}"
+                )
         self.callbacks: list[keras.callbacks.Callback] = []
         self.checkpoints = Recorder(
             self.folder / CHECKPOINTS,

@@ -1,5 +1,7 @@
 """What a run prints and draws of its results."""
 
+import functools
+import textwrap
 import types
 
 import keras
@@ -12,6 +14,7 @@ from keras_vit.data.splits import stratified_split
 from keras_vit.preprocessing import preprocess_input
 from keras_vit_programs import curves, logs, run_report
 from keras_vit_programs import runs as results
+from tests.small import tiny
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -129,8 +132,31 @@ def test_predictions_of_a_run_keep_the_colors_of_the_images(tmp_path):
     data = keras_vit.data.from_arrays(images, [0, 1, 0, 1], (images, [0] * 4))
     reading = {"image_size": 4, "mode": "torch", "protocol": "simple"}
     alone = keras_vit.distribution.get_strategy("none")
-    run = results.Run(tmp_path, data, alone, 1, 2, 1, reading=reading)
+    run = results.Run(tmp_path, data, alone, 1, 2, 1, reading, reading)
     metadata = {"model": {"name": "m"}, "test_accuracy": 0.5}
     results.write_predictions(run, classifier(3), metadata)
     path = tmp_path / "predictions.png"
     assert count_of(path, (200, 120, 40)) > 4 * 110**2
+
+
+def test_documented_run_of_a_program_without_flags(tmp_path):
+    """The example of `Run`, with a model; what it needs is missed at once."""
+    data = keras_vit.data.load_dataset("digits")
+    alone = keras_vit.distribution.get_strategy("none")
+    names = {
+        "Run": functools.partial(results.Run, tmp_path / "run", data, alone),
+        "model_of": lambda: tiny(input_shape=(8, 8, 1), classes=10),
+        "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        "rate": lambda step: 0.1,
+    }
+    code = results.Run.__doc__.split("```")[1].removeprefix("python\n")
+    code = code.replace("folder, data, strategy, 500, 64, 100", "2, 64, 1")
+    code = code.replace("= ...", "= model_of()").replace("schedule", "rate")
+    code = code.replace("(...)", "('sgd', loss)")
+    exec(textwrap.dedent(code), names)
+    assert {"model.keras", "config.json", "predictions.png"} <= {
+        path.name for path in (tmp_path / "run").iterdir()
+    }
+    for given in ({}, {"image_size": 8}):
+        with pytest.raises(ValueError, match=r"`reading`.*'mode'.*Received: "):
+            names["Run"](2, 64, 1, given, {"image_size": 8, "mode": "tf"})
