@@ -14,7 +14,7 @@ from keras_vit.config import BIT_VARIANTS, VARIANTS, variant_sizes
 from keras_vit.data import ImageDataset
 from keras_vit.data.protocols import height_and_width, parse_image_size
 from keras_vit.data.token_budget import TokenBudget
-from keras_vit.evaluation.runs import check_model, open_weights, read_run_config
+from keras_vit.evaluation.runs import check_model, config_of_run, open_weights
 from keras_vit.evaluation.scores import sigmoid, softmax
 from keras_vit.inspection.tokens import token_layout
 from keras_vit.models import (
@@ -157,7 +157,7 @@ def load_classifier(
     if (path / "model.keras").is_file():
         path = path / "model.keras"
         weights = str(path)
-    run_config = read_run_config(path.parent) if path.is_file() else {}
+    run_config = config_of_run(path) if path.is_file() else {}
     if not run_config.get("data", {}).get("class_names"):  # of pre-training
         run_config = {}
     config_path = str(path.with_name("config.json")) if run_config else None

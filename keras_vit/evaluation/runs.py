@@ -58,17 +58,9 @@ def resolve_weights_path(weights: str) -> str:
 
 
 def config_of_run(path: StrPath) -> dict[str, Any]:
-    """Returns the `config.json` of the run that wrote a file."""
-    path = pathlib.Path(path)
-    # Other files in the folder are not those of the run.
-    names = ("encoder.keras", "model.keras", "model.npz", "model.weights.h5")
-    return read_run_config(path.parent) if path.name in names else {}
-
-
-def read_run_config(folder: StrPath) -> dict[str, Any]:
-    """Returns the `config.json` of a recipe's run in a folder."""
-    found = read_config(folder)
-    config, data = found.get("config"), found.get("data", {})
+    """Returns the `config.json` of the recipe's run that wrote a file, or {}."""
+    found = read_config(path)
+    config, data = found.get("config"), found.get("data")
     if not isinstance(config, dict) or not isinstance(data, dict):
         return {}
     wrong = [
@@ -79,8 +71,8 @@ def read_run_config(folder: StrPath) -> dict[str, Any]:
     ]
     if wrong:
         raise ValueError(
-            f"{str(pathlib.Path(folder) / 'config.json')!r} has values of "
+            f"{str(pathlib.Path(path).with_name('config.json'))!r} has values of "
             f"another type than a recipe writes: {', '.join(wrong)[:300]}. "
-            "Remove the file, and give flags instead."
+            "Remove the file, and give arguments instead."
         )
     return found

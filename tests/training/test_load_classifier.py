@@ -46,6 +46,31 @@ def test_options_come_from_config_json_unless_given(tmp_path):
     assert found.model.input_shape == (None, 16, 16, 3)
 
 
+def test_another_checkpoint_beside_a_run_has_nothing_of_it(tmp_path):
+    """Neither its size, scaling and protocol nor its classes: of the files in
+    its folder, config.json is about those that a run writes."""
+    config = {"mode": "torch", "protocol": "vit_jax", "image_size": 16}
+    config |= {"loss": "sigmoid", "dataset": "photos", "max_tokens": None}
+    data = {"class_names": ["a", "b", "c"], "multi_label": True}
+    folder = tmp_path / "run"
+    write(folder, vit(), config=config, data=data)
+    for name, of_run in (("model.npz", True), ("other.npz", False)):
+        keras_vit.converters.save(vit(), folder / name)
+        found = load(str(folder / name))
+        assert found.image_size == (16 if of_run else 8)
+        # Google's files, which these are, are scaled so by themselves.
+        assert found.mode == ("torch" if of_run else "tf")
+        assert found.protocol == ("vit_jax" if of_run else None)
+        assert found.class_names == (("a", "b", "c") if of_run else None)
+        assert (found.loss, found.dataset, found.multi_label) == (
+            ("sigmoid", "photos", True) if of_run else (None, None, False)
+        )
+        source = keras_vit.weights.open_checkpoint(folder / name)
+        assert source.class_names(3) == (["a", "b", "c"] if of_run else None)
+        model = keras_vit.converters.load(folder / name)
+        assert model.class_names == found.class_names
+
+
 def test_class_names_of_a_file_come_before_those_next_to_it(tmp_path):
     model = vit()
     model.class_names = ["x", "y", "z"]

@@ -50,7 +50,7 @@ def test_default_model_and_size_from_scratch(
 
 @pytest.mark.parametrize("image_size", [64, (64, 48)])
 def test_weights_of_a_run_have_its_settings(weights, image_size, tmp_path):
-    facts = {"config": {"mode": "torch", "image_size": image_size}}
+    facts = {"config": {"mode": "torch", "image_size": image_size}, "data": {}}
     (tmp_path / "config.json").write_text(json.dumps(facts))
     shutil.copy(weights, tmp_path / "model.npz")
     spec = sizes.resolve_model_spec(None, str(tmp_path))

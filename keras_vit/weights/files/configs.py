@@ -7,17 +7,26 @@ from keras_vit.utils.types import Config, StrPath
 from keras_vit.weights.files import archives
 
 MAX_JSON_BYTES = 2**26  # parsed JSON takes several times as much memory
+# The models that a recipe's run writes, which its config.json is about.
+_OF_RUNS = (
+    *("model.keras", "model.npz", "model.weights.h5"),
+    *("encoder.keras", "encoder.npz"),
+)
 
 
 def read_config(path: StrPath, name: str = "config.json") -> Config:
     """Returns the contents of config.json in a folder, or next to a file; {} if
-    there is none."""
+    there is none, or if it is that of a recipe's run, which did not write the
+    file."""
     path = pathlib.Path(path).expanduser()
-    path = (path if path.is_dir() else path.parent) / name
     try:
-        return read_json(path)
+        config = read_json((path if path.is_dir() else path.parent) / name)
     except FileNotFoundError:
         return {}
+    is_of_run = all(isinstance(config.get(key), dict) for key in ("config", "data"))
+    if is_of_run and not path.is_dir() and path.name not in _OF_RUNS:
+        return {}
+    return config
 
 
 def class_names_of(config: Config, classes: int | None) -> list[str] | None:
