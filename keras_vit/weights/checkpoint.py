@@ -50,6 +50,8 @@ class Checkpoint:
             differ in files of older versions of the code base.
         own_keys: Dict of the keys that the code base gives its arrays to the
             keys of the file, which differ if a program wraps the model.
+        unstored: Dict of the arguments that neither the file nor a config.json
+            shows, and the values that they may have.
         outer_head: Boolean. Whether the head is a layer after an encoder, so
             that its pooling is not known.
         released_mode: String. The `mode` of `preprocess_input` in the table of
@@ -66,6 +68,7 @@ class Checkpoint:
     build_arguments: Config = field(default_factory=dict)
     file_keys: dict[str, str] = field(default_factory=dict)
     own_keys: dict[str, str] = field(default_factory=dict)
+    unstored: dict[str, str] = field(default_factory=dict)
     outer_head: bool = False
     released_mode: Mode | None = None
     saved: Config = field(default_factory=dict)
@@ -191,6 +194,11 @@ class Checkpoint:
         needed = infer.HYPERPARAMETERS_NOT_IN_SHAPES[self.family]
         return [x for x in needed if self.layout == "keras" and x not in known]
 
+    def unknown(self, explicit: Config) -> dict[str, str]:
+        """Returns what of `unstored` the caller does not pass."""
+        known = {name for name, x in explicit.items() if x is not None}
+        return {name: x for name, x in self.unstored.items() if name not in known}
+
     def assumed(self, explicit: Config) -> dict[str, str]:
         """Returns the `assumptions` that neither the file nor the caller decides."""
         known = {name for name, x in explicit.items() if x is not None}
@@ -204,6 +212,13 @@ class Checkpoint:
             warn(
                 f"{self.path!r} does not store `{name}`, which is taken to be "
                 f"{assumption}. Pass `{name}` to `converters.load`."
+            )
+        if unknown := self.unknown(explicit):
+            raise ValueError(
+                f"{self.path!r} does not store "
+                + ", and ".join(f"`{x}`, which may be {unknown[x]}" for x in unknown)
+                + ". Pass it to `converters.load`, or put the config.json of its model "
+                "next to the file."
             )
         if missing := self.missing(explicit):
             raise ValueError(
@@ -372,6 +387,8 @@ def open_checkpoint(
         weights, stored = code_base.after_reading(weights, stored, weight_map.variant)
         if config:
             code_base.check_config(config, weights)
+        elif not (layout and formats.split(layout)[1]):
+            code_base.check_bare(weight_map.variant, weights)
     except ValueError as error:
         wanted = f" the layout {layout!r}" if layout else " a known layout"
         raise ValueError(f"{str(path)!r} cannot be read as{wanted}. {error}") from error
@@ -391,6 +408,7 @@ def open_checkpoint(
         built,
         keys,
         {key: x for key, x in match.own_keys.items() if x not in match.left_out},
+        {} if config else code_base.unstored(weight_map.variant, weights),
         match.outer_head is not None,
     )
 

@@ -1,6 +1,7 @@
 """Models that this package does not have are refused by their name."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ TIMM = {
     "beit_base_patch16_224": "BEiT or Data2Vec",
     "swin_tiny_patch4_window7_224": "Swin",
     "swinv2_tiny_window8_256": "Swin",
-    "eva02_tiny_patch14_224": "EVA",
+    "eva02_tiny_patch14_224": "EVA, AIMv2 or BEiT-3",
     "samvit_base_patch16": "SAM",
     "convnext_atto": "ConvNeXt",
     "cait_xxs24_224": "CaiT",
@@ -46,3 +47,44 @@ def test_model_type_is_refused_even_if_the_arrays_fit(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="'phi4_multimodal_vision' of transformers"):
         load(tmp_path)
+
+
+# Architectures whose arrays are those of others, and words of what is said.
+SAME_ARRAYS = {
+    "vit_pe_core_tiny_patch16_384": "'vit_pe_*'",
+    "vit_pe_spatial_tiny_patch16_512": "'vit_pe_*'",
+    "vit_pe_lang_large_patch14_448": "'vit_pe_*'",
+    "vit_small_patch16_rope_ape_224": "'vit_*_rope_ape_*' layout='timm:deit3'",
+    "vit_medium_patch16_rope_reg1_gap_256": "'vit_*_rope_reg*'",
+    "vit_base_patch16_rpn_224": "'vit_*_rpn_*'",
+    "test_vit3": "'test_vit3'",
+    "vit_base_patch16_clip_quickgelu_224": "`activation` 'quick_gelu' `norm_epsilon`",
+    "vit_base_patch32_siglip_256": "`activation` 'gelu_tanh'",
+    "vit_base_patch32_siglip_gap_256": "`activation` 'gelu_tanh'",
+    "naflexvit_base_patch16_siglip": "`activation` `resampling`",
+    "naflexvit_base_patch16_radio_v3": "`resampling`",
+    "Phi4MultimodalVision": "layout='huggingface:tower'",
+    "CLIPVision": "`activation` 'quick_gelu'",
+}
+
+
+@pytest.mark.parametrize("name", SAME_ARRAYS)
+@pytest.mark.filterwarnings("ignore:The number of heads")
+def test_a_bare_file_of_arrays_that_others_have_is_refused(name, tmp_path):
+    torch = pytest.importorskip("torch")
+    if name.endswith("Vision"):
+        library = pytest.importorskip("transformers")
+        names = "hidden_size intermediate_size num_hidden_layers num_attention_heads"
+        sizes = dict(zip(names.split(), (64, 64, 1, 1), strict=True))
+        config = getattr(library, f"{name}Config")(image_size=64, **sizes)
+        model = getattr(library, f"{name}Model")(config)
+    else:
+        patch = re.search(r"patch(\d+)", name)
+        sizes = {"img_size": 4 * int(patch[1]) if patch else 64}
+        sizes |= {"embed_dim": 64, "depth": 1, "num_heads": 1}
+        model = pytest.importorskip("timm").create_model(name, **sizes)
+    torch.save(model.state_dict(), tmp_path / "a.pth")
+    with pytest.raises(ValueError) as error:
+        load(tmp_path / "a.pth")
+    for word in SAME_ARRAYS[name].split():
+        assert word in str(error.value)

@@ -86,13 +86,14 @@ def test_classes_give_an_encoder_a_zero_head(pooling, name, tmp_path):
     )
     layout = {"a.safetensors": "timm", "folder": "huggingface"}.get(name)
     keras_vit.converters.save(encoder, tmp_path / name, layout=layout)
-    model = keras_vit.converters.load(tmp_path / name, num_heads=2, classes=5)
+    given = {"num_heads": 2, "activation": "gelu"}
+    model = keras_vit.converters.load(tmp_path / name, **given, classes=5)
     head = model.get_layer("head")
     assert model.output.shape == (None, 5)
     assert not np.any(head.get_weights()[0])
     pooled = model.get_layer("pooling").mode
     assert pooled == (pooling or "token")
-    same = keras_vit.converters.load(tmp_path / name, num_heads=2)
+    same = keras_vit.converters.load(tmp_path / name, **given)
     assert same.get_layer("block_0").output.shape[-1] == 16
     assert "head" not in [layer.name for layer in same.layers]
 
@@ -299,9 +300,9 @@ class TestStrict:
                 arrays[key] = arrays[key].take(range(8), axis)
         path = edited(arrays, tmp_path)
         with pytest.raises(ValueError, match=r"fc1.bias: \(8,\) in the file, \(96,\)"):
-            keras_vit.converters.load(path, num_heads=3)
+            keras_vit.converters.load(path, num_heads=3, activation="gelu")
         model = keras_vit.converters.load(
-            path, num_heads=3, include_top=False, pooling=None
+            path, num_heads=3, activation="gelu", include_top=False, pooling=None
         )
         assert model.output_shape == (None, 16, 48)
 

@@ -153,6 +153,17 @@ class Format:
         """Adds what the code base computes, and removes what has no effect."""
         return weights, stored
 
+    @staticmethod
+    def check_bare(variant: str, paths: Collection[str]) -> None:
+        """Raises a `ValueError` if weights of these paths, without a config.json,
+        may be those of a model that this package does not have."""
+
+    @staticmethod
+    def unstored(variant: str, paths: Collection[str]) -> dict[str, str]:
+        """Returns arguments that a file without a config.json does not show, and
+        the values that they may have."""
+        return {}
+
     def assumptions(self, variant: str) -> dict[str, str]:
         """Returns arguments that files of a variant do not store and whose
         values differ among its models, with what is assumed."""

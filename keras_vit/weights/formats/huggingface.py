@@ -361,6 +361,9 @@ class HuggingFace(Format):
             implied["resampling"] = "bicubic_antialias"
         return implied
 
+    check_bare = staticmethod(siglip_clip.check_bare)
+    unstored = staticmethod(siglip_clip.unstored)
+
     def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
         arrays = rename_keys(siglip_clip.normalize(arrays), _rename)
         # Blocks in files of a `ViTMSNForImageClassification` of transformers 5.

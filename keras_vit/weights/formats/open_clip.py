@@ -107,6 +107,15 @@ class OpenClip(Format):
     def implied(self, variant: str, paths: Collection[str]) -> Config:
         return timm.Timm.arguments if "trunk" in variant else self.arguments
 
+    @staticmethod
+    def check_bare(variant: str, paths: Collection[str]) -> None:
+        if "trunk" in variant:
+            timm.Timm.check_bare("", paths)
+
+    @staticmethod
+    def unstored(variant: str, paths: Collection[str]) -> dict[str, str]:
+        return timm.Timm.unstored("", paths) if "trunk" in variant else {}
+
     def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
         """Returns the arrays of the image tower, with a bias of zeros for its
         projection."""

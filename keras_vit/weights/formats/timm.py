@@ -306,6 +306,22 @@ def _model_args(name: str, given: Config, input_size: Any = None) -> Config:
     return arguments
 
 
+def _features(paths: Collection[str]) -> set[str]:
+    """Returns what the weights of a model have, of that by which architectures
+    with the same arrays differ."""
+    names = {
+        "token": "class_token/tokens",
+        "registers": "register_tokens/tokens",
+        "scale": "block_0/scale_1/gamma",
+        "bias": "block_0/attention/query/bias",
+        "pre_norm": "pre_norm/gamma",
+        "norm": "encoder_norm/gamma",
+        "head_norm": "head_norm/gamma",
+        "map": "pooling/probe",
+    }
+    return {name for name, path in names.items() if path in paths}
+
+
 class Timm(Format):
     """huggingface/pytorch-image-models."""
 
@@ -329,6 +345,44 @@ class Timm(Format):
     def implied(self, variant: str, paths: Collection[str]) -> Config:
         others = dinov3.ARGUMENTS if variant in dinov3.VARIANTS else {}
         return {**self.arguments, **others}
+
+    @staticmethod
+    def check_bare(variant: str, paths: Collection[str]) -> None:
+        found, others = _features(paths), None
+        if "pre_norm" in found and (
+            not {"token", "norm"} <= found or {"map", "scale"} & found
+        ):
+            others = "'vit_pe_*'"
+        elif variant == "deit3":
+            others = "'vit_*_rope_ape_*'"
+        elif variant in dinov3.VARIANTS and "token" not in found:
+            others = "'vit_*_rope_reg*'"
+        elif not variant and {"map", "registers"} <= found:
+            others = "'test_vit3'"
+        elif "head_norm" in found and not {"token", "registers", "bias"} & found:
+            others = "'vit_*_rpn_*'"
+        if others:
+            remedy = f", or give layout='timm:{variant}' if it is none" * bool(variant)
+            raise ValueError(
+                f"Its arrays may be those of timm's {others}, which this package does "
+                "not have. Put the config.json that `timm.models.save_for_hf` writes "
+                f"next to the file{remedy}."
+            )
+
+    @staticmethod
+    def unstored(variant: str, paths: Collection[str]) -> dict[str, str]:
+        found, values = _features(paths), {}
+        if "pre_norm" in found:
+            values["activation"] = "'gelu', or 'quick_gelu' as in OpenAI's CLIP"
+            values["norm_epsilon"] = "1e-5 as in CLIP, or 1e-6"
+        elif {"norm", "bias"} <= found and not found & {"token", "registers", "scale"}:
+            values["activation"] = "'gelu', or 'gelu_tanh' as in some of SigLIP"
+        if variant == naflex.TIMM:
+            values["resampling"] = (
+                "'bicubic_antialias', with '_square' for positions that preserve the "
+                "aspect, or 'bilinear_antialias' as in SigLIP 2"
+            )
+        return values
 
     def values(self, arguments: Config, variant: str, folder: bool) -> Values:
         if variant == naflex.TIMM:

@@ -26,7 +26,9 @@ _FAMILIES = {
     "ViTDet, or SAM's encoder": r"rel_pos_h$",
     "ViT with relative positions": r"attn\.rel_pos\.",
     "BEiT or Data2Vec": r"relative_position_bias|\.lambda_1$|^(beit|data2vec_vision)\.",
-    "EVA": r"blocks\.\d+\.(attn\.([qv]_bias|q_proj|norm)|mlp\.(w1|fc1_g|norm))\.?",
+    "EVA, AIMv2 or BEiT-3": (
+        r"blocks\.\d+\.(attn\.([qv]_bias|q_proj|norm)|mlp\.(w1|fc1_g|norm))"
+    ),
     "Hiera": r"^hiera\.|blocks\.\d+\.proj\.weight|pos_embed_(win|spatial)",
     "PiT": r"^transformers\.\d+\.blocks",
     "CoCa": r"attn_pool\.ln_k\.",
