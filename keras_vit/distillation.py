@@ -24,7 +24,7 @@ from keras_vit.utils import checks, replicas
 from keras_vit.utils.scaling import ModeLike, as_mode, scale_and_shift
 from keras_vit.utils.types import Tensor
 
-# What a student learns from: the losses of `--distill-loss`, the default first.
+# What a student learns from: the losses of each, the default first.
 TARGETS = {
     "token": ("hard", "soft"),
     "logits": ("soft", "hard"),
@@ -87,6 +87,7 @@ class Distillation(keras.Model):
         # Autocast would round the pixels that the teacher takes.
         super().__init__(autocast=False, **kwargs)
         checks.one_of("target", target, TARGETS)
+        checks.require(0 <= alpha <= 1, "alpha", alpha, "a number from 0 to 1")
         scalers = [preprocessing_of(x) is not None for x in (student, teacher)]
         if len({*scalers}) > 1:
             raise ValueError(

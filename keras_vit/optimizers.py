@@ -42,8 +42,9 @@ def layer_decay_multipliers(paths: Sequence[str], decay: float) -> list[float]:
         List of floats, one for each path.
 
     Raises:
-        ValueError: if no path is that of a block.
+        ValueError: if `decay` is out of range, or no path is that of a block.
     """
+    checks.require(0 < decay <= 1, "layer_decay", decay, "above 0 and at most 1")
     depths = [_depth(path) for path in paths]
     if not any(depths):
         raise ValueError(

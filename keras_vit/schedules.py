@@ -103,6 +103,9 @@ class WarmupMultiStep(_Schedule):
             multiplied by `factor`, once for each of them.
         start: Float. The initial learning rate of the warm-up.
         factor: Float.
+
+    Raises:
+        ValueError: if the warm-up ends after the first milestone.
     """
 
     def __init__(
@@ -115,6 +118,9 @@ class WarmupMultiStep(_Schedule):
     ) -> None:
         self.peak, self.warmup_steps = peak, warmup_steps
         self.milestones = list(milestones)
+        fits = min(self.milestones, default=warmup_steps) >= warmup_steps
+        after = f"after the warm-up of {warmup_steps} steps"
+        checks.require(fits, "milestones", self.milestones, after)
         self.start, self.factor = start, factor
 
     def __call__(self, step: Any) -> Tensor:

@@ -15,7 +15,9 @@ from keras.optimizers import SGD
 import keras_vit
 from keras_vit.data import load_detection
 from keras_vit.detection import FCOS, set_loss
+from keras_vit.distillation import Distillation  # noqa: F401
 from keras_vit.layers import TransformerBlock
+from keras_vit.optimizers import PublishedAdamW, PublishedSGD  # noqa: F401
 from keras_vit.pretraining import DINO, MoCoV3
 from tests import small
 from tests.pretraining.small import encoder
@@ -32,6 +34,7 @@ scale = keras_vit.preprocess_input
 slide = keras_vit.segmentation.sliding_window
 neighbours = keras_vit.evaluation.nearest_neighbours
 MAE = keras_vit.pretraining.MaskedAutoencoder
+PatchPrediction = keras_vit.pretraining.MaskedPatchPrediction
 MIM = keras_vit.pretraining.MaskedImageModeling
 HEADS = {"output_dim": 6, "hidden_dim": 10}
 DECODER = {"decoder_num_layers": 1, "decoder_num_heads": 2}
@@ -141,7 +144,14 @@ MODELS = {
     "cost(model(), pooling='gap')": "pooling",
     "cost(tiny(input_shape=(None, None, 3), grid_size=2))": "image_size",
 }
+SCHEDULE = "keras_vit.schedules.WarmupMultiStep"
 PRETRAINING = {
+    f"{SCHEDULE}(1.0, 20, [10, 30])": r"after the warm-up of 20.*\[10, 30\]",
+    "PublishedAdamW(0.1, layer_decay=0).build(model().weights)": "layer_decay=0",
+    "PublishedSGD(0.1, layer_decay=1.5).build(model().weights)": "layer_decay=1.5",
+    "PatchPrediction(encoder(), value_range=(1, 0))": r"\(lowest, h.*\(1, 0\)",
+    "Distillation(model(), tiny(), alpha=5)": "from 0 to 1.*alpha=5",
+    "MIM(encoder(), mask_patch_size=8, masking='block')": "mask_patch_size=8",
     "MIM(encoder(), mask_patch_size=6)": "mask_patch_size=6",
     "MIM(encoder(), mask_patch_size=2)": "mask_patch_size=2",
     "MIM(encoder(), mask_patch_size=12)": "mask_patch_size=12",
@@ -170,6 +180,8 @@ PRETRAINING = {
 }
 DENSE = {
     "EoMT('ViTB14', 2)": "Received: 'ViTB14'",
+    "EoMT(tiny(), 2, blocks=3)": "at most 2.*blocks=3",
+    "load_segmentation('digits', ignore=7)": "255 for 'digits'.*ignore=7",
     "EoMT(late_norm(), 2, blocks=1)": "encoder_norm",
     "EoMT(tiny(position_embedding='relative'), 2, blocks=1)": "in the stem",
     "EoMT(tiny(position_embedding='rope'), 2, blocks=1)": "in the stem",
@@ -193,6 +205,7 @@ DENSE = {
     "CocoMetrics(batches())": "`data.evaluation.*num_batches=None",
 }
 INSPECTION = {
+    "relevance(model(), images(), -1)": "classes=-1",
     "maps(bit(), images(1, 16, 24, 3))": "has no attention",
     "token_layout(bit())": "has no patches",
     "token_layout(tiny(input_shape=(None, None, 3), grid_size=2))": "any size",
@@ -206,6 +219,8 @@ INSPECTION = {
     "relevance(model(), images(), method='grad')": "'legrad'",
 }
 EVALUATION = {
+    "evaluation.accuracy(SCORES, LABELS, 0)": "from 1 to 7.*: k=0",
+    "evaluation.accuracy(SCORES, LABELS, 8)": "from 1 to 7.*: k=8",
     "few_shot(X, Y * 0, 1)": "two classes or more.* only class 0",
     "few_shot(X, Y, 1, test_features=X)": "or neither",
     "few_shot(X, Y, (0, 1))": "`shots` must be .*Received: shots=0",

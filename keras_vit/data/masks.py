@@ -15,12 +15,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from keras_vit.data.canvases import digit_canvases
+from keras_vit.data.canvases import IGNORE, digit_canvases
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.image_files import image_files
 from keras_vit.data.labels import summarize
 from keras_vit.data.segmentation import masked_dataset
 from keras_vit.data.splits import split_by_path
+from keras_vit.utils import checks
 from keras_vit.utils.images import PICTURES, open_image, read_image
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import Array
@@ -82,6 +83,7 @@ def load_segmentation(name: str, ignore: int = 255) -> ImageDataset:
     """
     path = pathlib.Path(name).expanduser()
     if name == "digits":
+        checks.require(ignore == IGNORE, "ignore", ignore, f"{IGNORE} for 'digits'")
         return digit_canvases()
     if path.is_dir():
         return _from_folder(path, ignore)

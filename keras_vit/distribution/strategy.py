@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit.distribution import layout, sharding
+from keras_vit.utils import checks
 from keras_vit.utils.types import Dataset
 
 # Strategies of each backend.
@@ -163,11 +164,8 @@ def get_strategy(
             "KERAS_BACKEND: "
             f"{', '.join(f'{k}: {v}' for k, v in NAMES.items())}"
         )
-    if model_devices is not None and name != "model-parallel":
-        raise ValueError(
-            "`model_devices` is for the strategy 'model-parallel'. Leave it out. "
-            f"Received: model_devices={model_devices} for {name!r}"
-        )
+    fits = model_devices is None or name == "model-parallel"
+    checks.require(fits, "model_devices", model_devices, f"None for {name!r}")
     reason = "as asked"
     if backend == "jax":
         _connect_jax_processes()

@@ -29,11 +29,13 @@ def accuracy(scores: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
         A float in [0, 1].
 
     Raises:
-        ValueError: if shapes do not match, a score is not finite, or a label is
-            out of range.
+        ValueError: if shapes do not match, a score is not finite, or a label or
+            `k` is out of range.
     """
     scores = check_scores(scores)
     labels = check_labels(labels, *scores.shape)
+    most = scores.shape[1]
+    checks.require(0 < k <= most, "k", k, f"an integer from 1 to {most}")
     own = np.take_along_axis(scores, labels[:, None], axis=1)
     before = np.arange(scores.shape[1]) < labels[:, None]
     rank = np.sum((scores > own) | ((scores == own) & before), axis=1)

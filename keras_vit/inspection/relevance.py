@@ -232,6 +232,8 @@ def _directions(
     given = outputs.argmax(-1) if classes is None else np.asarray(classes)
     if given.dtype.kind == "f" and given.shape == outputs.shape:
         return given.astype("float32")
+    fits = not np.any(given < 0)  # which NumPy would count from the end
+    checks.require(fits, "classes", classes, "the number of a class, from 0 on")
     identity = np.eye(outputs.shape[1], dtype="float32")
     return identity[np.broadcast_to(given, len(images))]
 

@@ -86,6 +86,8 @@ class MaskedPatchPrediction(MaskedModel):
         self.target = checks.one_of("target", target, TARGETS)
         self.value_range = value_range
         self._lowest, highest = (np.asarray(x, "float32") for x in value_range)
+        fits = bool(np.all(self._lowest < highest))
+        checks.require(fits, "value_range", value_range, "(lowest, highest)")
         self._span = highest - self._lowest
         # A class index has the channels' levels as digits, red first.
         self._class_weights = _LEVELS ** np.arange(stages.channels)[::-1]

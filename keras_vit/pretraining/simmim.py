@@ -109,8 +109,11 @@ class MaskedImageModeling(MaskedModel):
     def _find_patches_per_unit(self) -> tuple[int, int]:
         """Returns the size of a mask unit, `(rows, columns)` in patches."""
         patch, grid = self.stages.patch_size, self.stages.grid_size
-        if self.mask_patch_size is None or self.masking == "block":
+        if self.mask_patch_size is None:
             return (1, 1)
+        fits = self.masking == "random"
+        none = "None with masking='block', whose unit is a patch"
+        checks.require(fits, "mask_patch_size", self.mask_patch_size, none)
         size = checks.positive_pair("mask_patch_size", self.mask_patch_size)
         units = tuple(s // p for s, p in zip(size, patch, strict=True))
         sizes = zip(size, patch, grid, units, strict=True)

@@ -109,6 +109,8 @@ def EoMT(
     check_takes_images(encoder)
     layers = [x for x in encoder.layers if isinstance(x, TransformerBlock)]
     names = [layer.name for layer in encoder.layers]
+    most = f"at most {len(layers)}, the blocks of the encoder"
+    checks.require(blocks <= len(layers), "blocks", blocks, most)
     layers = layers[-blocks:]
     graph = Graph(encoder)
     if any(isinstance(graph.input(block), list) for block in layers) or any(

@@ -15,19 +15,19 @@ from keras_vit.utils.types import Shape
 
 def boolean(name: str, value: object) -> bool:
     """Checks that a value is True or False."""
-    _require(value in (True, False), name, value, "True or False")
+    require(value in (True, False), name, value, "True or False")
     return bool(value)
 
 
 def positive_int(name: str, value: Any) -> int:
     """Checks that a value is an integer above 0."""
-    _require(_is_int(value) and value > 0, name, value, "a positive integer")
+    require(_is_int(value) and value > 0, name, value, "a positive integer")
     return int(value)
 
 
 def non_negative_int(name: str, value: Any) -> int:
     """Checks that a value is an integer of 0 or more."""
-    _require(_is_int(value) and value >= 0, name, value, "an integer, 0 or more")
+    require(_is_int(value) and value >= 0, name, value, "an integer, 0 or more")
     return int(value)
 
 
@@ -38,21 +38,21 @@ def positive_pair(name: str, value: Any) -> tuple[int, int]:
     fits = isinstance(pair, (tuple, list)) and len(pair) == 2
     fits = fits and all(_is_int(size) and size > 0 for size in pair)
     order = "height, width" if name == "image_size" else "rows, columns"
-    _require(fits, name, value, f"a positive integer or a pair of them, ({order})")
+    require(fits, name, value, f"a positive integer or a pair of them, ({order})")
     return (int(pair[0]), int(pair[1]))
 
 
 def rate(name: str, value: Any) -> float:
     """Checks that a value is a number in [0, 1)."""
     fits = _is_real(value) and 0 <= value < 1
-    _require(fits, name, value, "a number from 0 up to, but not including, 1")
+    require(fits, name, value, "a number from 0 up to, but not including, 1")
     return float(value)
 
 
 def positive_float(name: str, value: Any) -> float:
     """Checks that a value is a finite number above 0."""
     fits = _is_real(value) and 0 < value < float("inf")
-    _require(fits, name, value, "a number above 0")
+    require(fits, name, value, "a number above 0")
     return float(value)
 
 
@@ -85,7 +85,8 @@ def check_rank(layer: object, shape: Shape, axes: str) -> None:
         )
 
 
-def _require(fits: bool, name: str, value: object, expected: str) -> None:
+def require(fits: bool, name: str, value: object, expected: str) -> None:
+    """Raises a `ValueError` that an argument must be as expected, unless it fits."""
     if not fits:
         raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}")
 
@@ -129,5 +130,5 @@ def class_names(names: Any, count: int) -> tuple[str, ...] | None:
     if names is None:
         return None
     fits = not isinstance(names, str) and len(names) == count
-    _require(fits, "class_names", names, f"{count} names, one for each class")
+    require(fits, "class_names", names, f"{count} names, one for each class")
     return tuple(map(str, names))

@@ -140,7 +140,7 @@ def test_distributed_mean_loss_matches_one_device(mirrored):
             )
             for name in sorted({*OTHERS, "mirored"})
         ),
-        ("auto", {"model_devices": 2}, "'model-parallel'.*model_devices=2 for 'auto'"),
+        ("auto", {"model_devices": 2}, "None for 'auto'.*model_devices=2"),
         pytest.param(
             *("tpu", {}, "TPU_NAME"), marks=pytest.mark.backends("tensorflow")
         ),
