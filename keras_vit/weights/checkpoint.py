@@ -21,6 +21,7 @@ from keras_vit.weights.files import (
     weights_file,
 )
 from keras_vit.weights.files.keras import is_keras, read_keras
+from keras_vit.weights.formats.unsupported import refusal
 from keras_vit.weights.peft import read_merged
 from keras_vit.weights.weight_map import WeightMap, from_checkpoint
 
@@ -382,6 +383,8 @@ def open_checkpoint(
             decoder_heads if decoder else 1,
         )
         weights = from_checkpoint(normalized, weight_map, (heads, decoder_heads), keys)
+        if "block_0/norm_1/gamma" in weights and "block_0/norm_1/beta" not in weights:
+            raise ValueError(refusal("a ViT whose norms have no biases, as RMSNorm"))
         if not decoder:
             weights = infer.drop_pretraining(weights)
         weights, stored = code_base.after_reading(weights, stored, weight_map.variant)

@@ -16,9 +16,10 @@ import numpy as np
 
 from keras_vit.utils.types import Array, StrPath
 from keras_vit.weights.files import check_arrays, read_all, read_config
+from keras_vit.weights.files.arrays import MAX_REPORTED
 from keras_vit.weights.formats import FORMATS, Format, split
-from keras_vit.weights.formats.unsupported import family, refusal
-from keras_vit.weights.weight_map import WeightMap
+from keras_vit.weights.formats.unsupported import REMEDY, family, refusal
+from keras_vit.weights.weight_map import WeightMap, raise_problems
 
 # A file of training has two or three models, each of more than ten arrays.
 _MAX_PREFIXES, _MIN_ARRAYS = 16, 10
@@ -113,6 +114,10 @@ def find_model(
         raise ValueError(
             f"{str(path)!r} cannot be read as{wanted}. {reason}"
         ) from error
+    patches = match.arrays.get(_patches(match.weight_map, match.arrays))
+    if patches is not None and patches.ndim == 5:  # of several images
+        reason = refusal("a model of videos")
+        raise ValueError(f"{str(path)!r} cannot be read as a known layout. {reason}")
     left_out = {*match.left_out}
     inside = {key: array for key, array in arrays.items() if key not in left_out}
     problems = {k: x for k, x in problems.items() if _plain(k).startswith(match.prefix)}
@@ -147,16 +152,17 @@ def detect_layout(arrays: dict[str, Array], layout: str | None = None) -> Match:
         return match  # the reader lists what does not fit
     if len(match.unknown) >= len(arrays):
         raise ValueError(
-            "The keys fit no layout. The first are: "
+            f"The keys fit no layout. {REMEDY} The first keys are: "
             f"{', '.join(sorted(arrays)[:5])}. Known layouts: "
             f"{', '.join(FORMATS)}."
         )
     problem = "it has no place for" if match.unknown else "are missing"
-    lines = "\n".join(f"  {key}" for key in sorted(match.unknown or match.missing))
-    raise ValueError(
-        f"The keys fit no layout. The nearest is {match.name!r}.\n"
-        f"Arrays that {problem}:\n{lines}"
+    raise_problems(
+        {f"Arrays that {problem}": match.unknown or match.missing},
+        f"The keys fit no layout. The nearest is {match.name!r}. {REMEDY}",
+        MAX_REPORTED,
     )
+    return match
 
 
 def _plain(key: str) -> str:

@@ -27,17 +27,76 @@ TIMM = {
     "maxvit_tiny_tf_224": "CoAtNet or MaxViT",
     "vit_relpos_small_patch16_224": "ViT with relative positions",
     "resnet18": "ResNet",
+    "aimv2_large_patch14_224": "AIMv2",
+    "beit3_base_patch16_224": "EVA, BEiT-3 or",
+    "vit_pwee_patch16_reg1_gap_256": "ViT with parallel blocks",
+    "vit_base_patch16_xp_224": "ViT with parallel blocks",
+    "vit_dwee_patch16_reg1_gap_256": "ViT with differential attention",
+    "vit_srelpos_small_patch16_224": "ViT with relative positions",
+    "vit_base_patch16_rope_mixed_224": "ViT with mixed rotary positions",
+}
+TRANSFORMERS = {
+    "Aimv2VisionModel": "AIMv2",
+    "BlipVisionModel": "BLIP",
+    "TimesformerModel": "a model of videos",
+    "VitDetModel": "ViTDet",
+    "MobileViTModel": "ConvNeXt or another convolutional network",
+    "LevitModel": "ConvNeXt or another convolutional network",
+    "ResNetModel": "ConvNeXt or another convolutional network",
+}
+OTHERS = {
+    "base_model.model.vit.layers.0.q.lora_A.default.weight": "a model with LoRA before",
+    "visual.transformer.resblocks.0.attn.head_scale": "CLIP with other blocks",
+    "block.0.layers.0.layers.window_attention.attn_layer.1.bias": "CoAtNet or MaxViT",
+    "features.0.0.weight": "ConvNeXt or another",
 }
 
 
-@pytest.mark.parametrize("name", TIMM)
-def test_keys_of_a_bare_file_name_the_family(name, tmp_path):
+def keys_of(name):
+    if name in OTHERS:
+        return [name, "visual.token_embedding.weight"]
     torch, timm = (pytest.importorskip(x) for x in ("torch", "timm"))
     with torch.device("meta"):
-        keys = timm.create_model(name).state_dict()
-    write({key: np.ones(1, "float32") for key in keys}, tmp_path / "a.npz")
-    with pytest.raises(ValueError, match=f"It is {TIMM[name]}.*does not have. Use"):
+        if name in TIMM:
+            return timm.create_model(name).state_dict()
+        build = getattr(pytest.importorskip("transformers"), name)
+        return build(build.config_class()).state_dict()
+
+
+@pytest.mark.parametrize("name", [*TIMM, *TRANSFORMERS, *OTHERS])
+def test_keys_of_a_bare_file_name_the_family(name, tmp_path):
+    expected = {**TIMM, **TRANSFORMERS, **OTHERS}[name]
+    write({key: np.ones(1, "float32") for key in keys_of(name)}, tmp_path / "a.npz")
+    with pytest.raises(ValueError, match=f"It is {expected}.*does not have. Use"):
         load(tmp_path / "a.npz")
+
+
+def no_biases(arrays):
+    """Of norms, as in RMSNorm."""
+    return {k: a for k, a in arrays.items() if not ("norm" in k and "bias" in k)}
+
+
+def of_videos(arrays):
+    patches = "vit.embeddings.patch_embeddings.projection.weight"
+    return {**arrays, patches: arrays[patches][:, :, None]}
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (no_biases, "whose norms have no biases.*does not have. Use the library"),
+        (of_videos, "a model of videos.*does not have. Use the library"),
+        (
+            lambda x: {**x, "vit.gate": np.ones(3, "float32")},
+            "nearest.*Use the library",
+        ),
+        (lambda x: {"gate": np.ones(3, "float32")}, "no layout. Use the library"),
+    ],
+)
+def test_arrays_of_other_models_are_refused(change, message, tmp_path):
+    write(change(read(golden_data.load_path("hf_vit"))), tmp_path / "a.safetensors")
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path / "a.safetensors", num_heads=3)
 
 
 def test_model_type_is_refused_even_if_the_arrays_fit(tmp_path):
