@@ -15,7 +15,7 @@ TIMM = {
     "beit_base_patch16_224": "BEiT or Data2Vec",
     "swin_tiny_patch4_window7_224": "Swin",
     "swinv2_tiny_window8_256": "Swin",
-    "eva02_tiny_patch14_224": "EVA, AIMv2 or BEiT-3",
+    "eva02_tiny_patch14_224": "EVA, BEiT-3 or",
     "samvit_base_patch16": "SAM",
     "convnext_atto": "ConvNeXt",
     "cait_xxs24_224": "CaiT",
