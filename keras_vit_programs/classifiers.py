@@ -1,7 +1,7 @@
 """The trained model of a program, and the dataset that it evaluates on."""
 
 from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.protocols import height_and_width, size_text
+from keras_vit.data.protocols import height_and_width
 from keras_vit.data.sources import load_dataset
 from keras_vit.evaluation.classifiers import LoadedClassifier, fitted, load_classifier
 from keras_vit.utils.text import printable
@@ -41,16 +41,13 @@ def load_data(config: flags.Evaluation, trained: LoadedClassifier) -> ImageDatas
 def describe_classifier(trained: LoadedClassifier) -> str:
     """Returns a summary of a model, of several lines."""
     height, width = height_and_width(trained.image_size)
-    source = "flags and defaults (no config.json of a run)"
-    if trained.config_path:
-        source = f"{trained.config_path}, unless flags say otherwise"
-    return fill(
+    lines = [
         f"model     {trained.model.name}: {trained.model.count_params():,} "
         f"weights, images {height} x {width} x {trained.channels}"
         + (f", or {trained.budget.max_tokens} patches" if trained.budget else "")
-        + f"\n"
-        f"settings  from {source}: image size "
-        f"{size_text(trained.image_size)}, mode {printable(trained.mode)}, "
-        f"protocol {printable(trained.protocol or 'unspecified')}, "
-        f"{len(trained.class_names or ())} names of classes"
-    )
+        + f", {len(trained.class_names or ())} names of classes"
+    ]
+    for name, (value, source) in trained.settings._asdict().items():
+        text = "that of the dataset" if value is None else f"{value} from {source}"
+        lines.append(printable(f"{name.removeprefix('image_'):10}{text}"))
+    return fill("\n".join(lines))

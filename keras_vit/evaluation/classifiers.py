@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import pathlib
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -39,25 +39,48 @@ from keras_vit.weights.formats.huggingface import MULTI_LABEL
 _SHOWN = 5
 
 
+class Setting(NamedTuple):
+    """A value, and where it comes from, in words."""
+
+    value: Any
+    source: str
+
+
+class ImageSettings(NamedTuple):
+    """How images are read for a model, as `load_classifier` describes."""
+
+    image_size: Setting
+    mode: Setting
+    protocol: Setting
+
+
+def image_settings(sources: dict[str, Config]) -> ImageSettings:
+    """Returns each setting as the first of the sources has it, which are dicts of
+    settings by where they come from; None where none does."""
+
+    def first(name: str) -> Setting:
+        found = ((values.get(name), source) for source, values in sources.items())
+        return next((Setting(*x) for x in found if x[0] is not None), Setting(None, ""))
+
+    return ImageSettings(*map(first, ImageSettings._fields))
+
+
 @dataclasses.dataclass(frozen=True)
 class LoadedClassifier:
     """A trained model and its preprocessing; see `load_classifier`.
 
     Attributes:
         model: `keras.Model`.
-        image_size: Integer, or `(height, width)`. Size of the images, in
-            pixels.
+        settings: `ImageSettings`: the size of the images, the `mode` of
+            `preprocess_input` and the name of the preprocessing protocol, and
+            where each comes from.
         channels: Integer. Number of channels of the images.
-        mode: String, or `(mean, std)`. The `mode` of `preprocess_input`.
-        protocol: String. Name of the preprocessing protocol; None if unknown.
         class_names: Tuple of strings, one per class; None if unknown.
         dataset: String. The dataset of the training, as `load_dataset` takes
             it; None if unknown.
         test_split: String. The `--test-split` of the training, or None.
         skip_bad_images: Boolean. Whether the training left out images that
             cannot be decoded.
-        config_path: String. Path of the config.json that these attributes were
-            read from, or None.
         loss: String. Name of the loss of the training; None if unknown.
         multi_label: Boolean. Whether images of the training had several
             classes each.
@@ -66,18 +89,30 @@ class LoadedClassifier:
     """
 
     model: keras.Model
-    image_size: int | tuple[int, int]
+    settings: ImageSettings
     channels: int
-    mode: Mode
-    protocol: str | None = None
     class_names: tuple[str, ...] | None = None
     dataset: str | None = None
     test_split: str | None = None
     skip_bad_images: bool = False
-    config_path: str | None = None
     loss: str | None = None
     multi_label: bool = False
     budget: TokenBudget | None = None
+
+    @property
+    def image_size(self) -> int | tuple[int, int]:
+        """Integer, or `(height, width)`. Size of the images, in pixels."""
+        return self.settings.image_size.value
+
+    @property
+    def mode(self) -> Mode:
+        """String, or `(mean, std)`. The `mode` of `preprocess_input`."""
+        return as_mode(self.settings.mode.value)
+
+    @property
+    def protocol(self) -> str | None:
+        """String. Name of the preprocessing protocol; None if unknown."""
+        return self.settings.protocol.value
 
     @functools.cached_property
     def predictor(self) -> keras.Model:
@@ -143,15 +178,17 @@ def load_classifier(
     """
     path = pathlib.Path(downloads.fetch_if_remote(weights)).expanduser()
     folder = read_config(path) if path.is_dir() else {}
+    given: Config = {"mode": mode, "protocol": protocol}
+    given["image_size"] = parse_image_size(image_size)
     if folder.get("model_type") == "yolos":
         detector: Any = detection.load(path)
-        given = parse_image_size(image_size)
-        _check_size(detector, given)
+        _check_size(detector, given["image_size"])
+        side = min(height_and_width(folder.get("image_size", 512)))
+        own = {"image_size": side, "mode": detector.preprocess_mode}
         return LoadedClassifier(
             model=detector,
-            image_size=given or min(height_and_width(folder.get("image_size", 512))),
+            settings=image_settings({"an argument": given, "the folder": own}),
             channels=detector.input_shape[-1],
-            mode=as_mode(mode or detector.preprocess_mode),
             class_names=detector.class_names,
         )
     if (path / "model.keras").is_file():
@@ -160,11 +197,11 @@ def load_classifier(
     run_config = config_of_run(path) if path.is_file() else {}
     if not run_config.get("data", {}).get("class_names"):  # of pre-training
         run_config = {}
-    config_path = str(path.with_name("config.json")) if run_config else None
+    config_path = str(path.with_name("config.json"))
     config, data = run_config.get("config", {}), run_config.get("data", {})
     if image_size is None:  # which asks for images of one size
         max_tokens = max_tokens or config.get("max_tokens")
-    image_size = parse_image_size(image_size) or parse_image_size(
+    size = parse_image_size(
         config.get("image_size"), f"`image_size` in {config_path!r}"
     )
     sizes = None
@@ -174,8 +211,15 @@ def load_classifier(
     checkpoint = open_weights(model, weights, sizes)
     if model is not None and sizes is not None:
         check_model(checkpoint, model, sizes)
-    loaded = _load(checkpoint, image_size, patch_size)
-    *size, channels = loaded.input_shape[1:]
+    loaded = _load(checkpoint, given["image_size"] or size, patch_size)
+    *sides, channels = loaded.input_shape[1:]  # None if they may be any
+    own = {"image_size": None if None in sides else parse_image_size(sides)}
+    sources = {
+        "an argument": given,
+        config_path: {**config, "image_size": size},
+        "the weights": {**own, "mode": checkpoint.preprocess_mode},
+        "the default": {"image_size": 224, "mode": "tf"},
+    }
     budget = None
     if max_tokens:
         mixed_sizes(loaded)  # an error names a model without such patches
@@ -184,13 +228,8 @@ def load_classifier(
     several = published.get("problem_type") == MULTI_LABEL
     return LoadedClassifier(
         model=loaded,
-        # The model may take images of any size.
-        image_size=image_size
-        or parse_image_size(None if None in size else size)
-        or 224,
+        settings=image_settings(sources),
         channels=channels,
-        mode=as_mode(mode or checkpoint.preprocess_mode or "tf"),
-        protocol=protocol or config.get("protocol"),
         class_names=(
             tuple(map(printable, data["class_names"]))
             if data
@@ -199,7 +238,6 @@ def load_classifier(
         dataset=config.get("dataset"),
         test_split=config.get("test_split"),
         skip_bad_images=config.get("skip_bad_images", False),
-        config_path=config_path,
         loss=config.get("loss", "sigmoid" if several else None),
         multi_label=data.get("multi_label", several),
         budget=budget,

@@ -11,6 +11,7 @@ import pytest
 
 import keras_vit
 from keras_vit.data.randaugment import AUGREG
+from keras_vit.evaluation.classifiers import image_settings
 from keras_vit.models import BIT_VARIANTS, VARIANTS
 from keras_vit_programs import building, flags, presets, setup, sizes
 from tests import small
@@ -301,7 +302,8 @@ def test_few_shot_settings_match_big_vision():
     found = {name: getattr(config, name) for name in published.FEW_SHOT}
     assert found == published.FEW_SHOT
     # 224 pixels are the size of these weights.
-    trained = keras_vit.evaluation.LoadedClassifier(None, 224, 3, "tf")
+    settings = image_settings({"": {"image_size": 224, "mode": "tf"}})
+    trained = keras_vit.evaluation.LoadedClassifier(None, settings, 3)
     images, labels = np.zeros((4, 8, 8, 3), "uint8"), [0, 1, 0, 1]
     data = keras_vit.data.from_arrays(images, labels, (images, labels))
     options = trained.reading(data, config.batch_size, few_shot.PROTOCOL)

@@ -115,7 +115,7 @@ def test_evaluate_at_another_size(trained_run, tmp_path, capsys):
         accuracies.append(results["accuracy"])
     assert accuracies[1] > accuracies[0]
     printed = " ".join(capsys.readouterr().out.split())
-    assert "config.json, unless flags say otherwise" in printed
+    assert "size 16 from an argument" in printed and "protocol simple from" in printed
 
 
 @pytest.mark.suite("torch")

@@ -39,10 +39,12 @@ def test_options_come_from_config_json_unless_given(tmp_path):
     assert (found.mode, found.protocol) == ("torch", "vit_jax")
     assert (found.image_size, found.channels) == (8, 3)
     assert found.class_names == ("a", "b", "c") and found.dataset == "photos"
-    assert found.config_path.endswith("run/config.json")
-    assert found.config_path in describe_classifier(found)
+    path = str(tmp_path / "run" / "config.json")
+    assert {setting.source for setting in found.settings} == {path}
+    assert f"protocol  vit_jax from\n          {path}" in describe_classifier(found)
     found = load(run, None, 16, "tf", "simple")
     assert (found.mode, found.protocol) == ("tf", "simple")
+    assert {setting.source for setting in found.settings} == {"an argument"}
     assert found.model.input_shape == (None, 16, 16, 3)
 
 
@@ -149,8 +151,11 @@ def test_loss_of_a_run_is_loaded(multi_label, tmp_path):
         keras_vit.evaluation.probabilities(other, logits)
 
 
+EIGHT = classifiers.image_settings({"": {"image_size": 8, "mode": "tf"}})
+
+
 def found_for(classes, names=None):
-    return classifiers.LoadedClassifier(vit(classes=classes), 8, 3, "tf", None, names)
+    return classifiers.LoadedClassifier(vit(classes=classes), EIGHT, 3, names)
 
 
 def load_run_data(names):
@@ -169,9 +174,9 @@ def test_imagenet_ids_give_class_indices(monkeypatch):
 
 def test_channels_of_data_and_model_must_match():
     data = load_run_data("ab")
-    grey = classifiers.LoadedClassifier(vit(input_shape=(8, 8, 1)), 8, 1, "tf")
+    grey = classifiers.LoadedClassifier(vit(input_shape=(8, 8, 1)), EIGHT, 1)
     assert keras_vit.evaluation.fitted(data, grey).channels == 1
-    four = classifiers.LoadedClassifier(None, 8, 4, "tf")
+    four = classifiers.LoadedClassifier(None, EIGHT, 4)
     with pytest.raises(ValueError, match="have 3 channels, and the model takes 4"):
         keras_vit.evaluation.fitted(data, four)
     # A folder that is named digits is read as images.
@@ -235,9 +240,9 @@ def test_images_of_weight_0_are_ignored():
 def test_models_without_a_config_of_a_run(tmp_path):
     run = write(tmp_path / "run", vit(), architectures=["ViTModel"], config=3)
     found = load(run)
-    assert found.config_path is None and found.class_names is None
-    assert (found.mode, found.image_size) == ("tf", 8)
-    assert "no config.json" in describe_classifier(found)
+    assert found.class_names is None
+    assert found.settings == ((8, "the weights"), ("tf", "the default"), (None, ""))
+    assert "protocol  that of the dataset" in describe_classifier(found)
     model = vit(input_shape=(None, None, 3), grid_size=2)
     run = write(tmp_path / "run", model)
     assert load(run).image_size == 224
