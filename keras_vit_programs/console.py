@@ -78,6 +78,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message} (--help lists all flags)\n")
 
 
+# Arguments whose flags have other names.
+_OTHER_NAMES = {"layout": "from", "ignore": "ignore_value"}
 # An argument that a message of the library names, with or without a value.
 _ARGUMENT = re.compile(r"`(?P<name>[a-z_]+)(?:=(?P<value>[^`]*))?`")
 
@@ -92,9 +94,11 @@ def with_flags(message: object, names: Collection[str]) -> str:
 
     def flag(found: re.Match[str]) -> str:
         name, value = found["name"], found["value"]
-        if name in names:
-            text = "--" + {"layout": "from"}.get(name, name).replace("_", "-")
-            return text if value in (None, "True") else f"{text} {value}"
+        other = _OTHER_NAMES.get(name, name)
+        if name in names or other in names:
+            text = "--" + other.replace("_", "-")
+            value = "" if value in (None, "True") else value.strip("'\"")
+            return f"{text} {value}".rstrip()
         if "set" in names and name in of_models:
             return f"--set {name}={'...' if value is None else value}"
         return found[0]

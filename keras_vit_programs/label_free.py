@@ -226,14 +226,17 @@ def report_collapse(after: int) -> Callable[[Recorder, Row], None]:
 def draw_pictures(
     rows: Callable[[Any], dict[str, Array]], folder: pathlib.Path, every: int
 ) -> Callable[[Recorder, Logs], None]:
-    """Returns a function for `Recorder.watchers`, which plots rows of images by
-    name, as a function of the model returns them, every few steps and after the
-    last, as `step-*.png` in a folder."""
+    """Returns a function for `Recorder.watchers` and, since a run may stop early,
+    `Recorder.sinks`, which plots rows of images by name, as a function of the model
+    returns them, every few steps and after the last, as `step-*.png` in a folder."""
+    drawn = None
 
     def draw(recorder: Recorder, logs: Logs) -> None:
-        step = recorder.step
-        if step % every == 0 or step == recorder.steps:
-            model: Any = recorder.model
+        nonlocal drawn
+        step, model = recorder.step, recorder.model
+        is_last = step == recorder.steps or model.stop_training
+        if step != drawn and (step % every == 0 or is_last):
+            drawn = step
             if hasattr(model, "jax_state_sync"):
                 model.jax_state_sync()
             plot_grid(rows(model), folder / f"step-{step:08}.png", f"step {step}")

@@ -42,7 +42,8 @@ class Recorder(ResumableCheckpoint):
         **options: Further arguments of `ResumableCheckpoint`.
 
     Attributes:
-        learning_rate: Function of the step, such as a Keras schedule.
+        learning_rate: Function of the step, such as a Keras schedule; None for
+            rows without it.
         sinks: List of functions of the recorder and a row of `metrics.csv`,
             which are called after each evaluation.
         watchers: List of functions of the recorder and the metrics so far,
@@ -59,7 +60,7 @@ class Recorder(ResumableCheckpoint):
     ) -> None:
         super().__init__(folder, every, fingerprint, **options)
         self.batch_size = batch_size
-        self.learning_rate: Callable[[int], Any] = float
+        self.learning_rate: Callable[[int], Any] | None = None
         self.sinks: list[Callable[[Recorder, Row], None]] = []
         self.watchers: list[Callable[[Recorder, Logs], None]] = []
         self._is_compiled = False
@@ -86,11 +87,14 @@ class Recorder(ResumableCheckpoint):
     def row(self, logs: Logs) -> Row:
         """Returns the row of the current interval, of which the evaluation may
         be missing."""
-        # The last update used the learning rate at the step before it.
-        rate = keras.ops.convert_to_numpy(self.learning_rate(self.step - 1))
+        measured = {}
+        if self.learning_rate:
+            # The last update used the learning rate at the step before it.
+            rate = keras.ops.convert_to_numpy(self.learning_rate(self.step - 1))
+            measured["learning_rate"] = float(rate)
         images = (self.step - self._from) * self.batch_size
         seconds = (self._ended or time.perf_counter()) - self._started
-        measured = {"learning_rate": float(rate), "images_per_second": images / seconds}
+        measured["images_per_second"] = images / seconds
         return super().row(logs) | measured
 
     def record(self, row: Row) -> None:

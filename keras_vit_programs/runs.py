@@ -367,7 +367,7 @@ class Run:
     def _add_callbacks(self, model: keras.Model) -> None:
         sinks = self.checkpoints.sinks
         if self.patience:
-            sinks.append(stop_early(self.patience))
+            sinks.insert(0, stop_early(self.patience))  # others see that it stops
         if getattr(inner_optimizer(model), "use_ema", False):
             self.callbacks.append(EvaluateAverages())
         if self.strategy.is_main:

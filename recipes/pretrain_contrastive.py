@@ -161,6 +161,7 @@ def train(config, data, strategy, output):
         if alone:
             pictures = attention_pictures(config, data, output)
             run.checkpoints.watchers.append(pictures)
+            run.checkpoints.sinks.append(pictures)
         if has_knn:
             options = {**config.batches(), "batch_size": config.batch_size}
             knn = keras_vit.evaluation.NearestNeighbours(data, options)

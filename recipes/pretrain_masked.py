@@ -126,6 +126,7 @@ def train(config, data, strategy, output):
             # A sharded model computes only if all processes call it.
             pictures = reconstructions(config, data, output)
             run.checkpoints.watchers.append(pictures)
+            run.checkpoints.sinks.append(pictures)
         model.fit(**run.resume(model, schedule, train_batches, test))
 
         # 5. Results: encoder and whole model, metrics, plots and settings.

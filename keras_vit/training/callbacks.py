@@ -27,13 +27,15 @@ SCORES = {
 
 def score_name(row: Row) -> str:
     """Returns the name of the score in a row, such as "test_accuracy": the first
-    of `SCORES` that was measured."""
-    return next(
-        f"{split}_{name}"
-        for name in SCORES
-        for split in ("validation", "test")
-        if f"{split}_{name}" in row
-    )
+    of `SCORES` that was measured; raises a `ValueError` if none was."""
+    names = [f"{split}_{x}" for x in SCORES for split in ("validation", "test")]
+    found = [name for name in names if name in row]
+    if not found:
+        raise ValueError(
+            "The best weights are those of the best evaluation, and there was none. "
+            f"Give `fit` `validation_data`. Received: metrics {', '.join(row)}"
+        )
+    return found[0]
 
 
 def selection_score(row: Row) -> float:

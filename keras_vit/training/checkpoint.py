@@ -436,8 +436,7 @@ def check_same_run(
     if changes:
         raise ValueError(
             f"{str(path)!r} is of another run: {'; '.join(changes)}. To resume it, "
-            "restore these values; or begin a new run in another folder, or with "
-            "`overwrite=True`."
+            "restore these values; or begin a new run in an empty folder."
         )
 
 

@@ -42,8 +42,8 @@ def set_trainable(model: keras.Model, train: str, lora_rank: int = 8) -> None:
     ]
     if not blocks:
         raise ValueError(
-            "`train=lora` updates the attention of Vision Transformers and hybrids. "
-            f"{model.name} has none: use `train=head` or `train=all`."
+            "`train='lora'` updates the attention of Vision Transformers and hybrids. "
+            f"{model.name} has none: use `train='head'` or `train='all'`."
         )
     for block in blocks:
         block.attention.query.enable_lora(lora_rank)

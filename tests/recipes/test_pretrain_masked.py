@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit_programs import curves, presets
+from keras_vit_programs import curves, presets, rows
 from tests.harness import numpy
 from tests.recipes import programs
 from tests.recipes.programs import imagenet, read_metadata, rows_of
@@ -181,6 +181,16 @@ def test_files_of_a_run_are_fine_tuned(method, finished):
         assert model.output_shape == (None, 10)
         # What was fixed in pre-training learns here.
         assert model.get_layer("position_embedding").trainable_variables
+
+
+@pytest.mark.backends("torch")
+def test_a_run_that_stops_early_draws_its_last_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "selection_score", lambda row: -row["step"])
+    settings = {"method": "mim", "steps": 6, "evaluate_every": 1, "patience": 1}
+    recipe.main(recipe.Config(output=str(tmp_path), picture_every=9, **settings))
+    assert [row["step"] for row in rows_of(tmp_path)] == ["1", "2"]
+    (picture,) = (tmp_path / "reconstructions").iterdir()
+    assert picture.name == "step-00000002.png"
 
 
 @pytest.mark.backends("torch")

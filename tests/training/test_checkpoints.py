@@ -276,6 +276,15 @@ def test_restore_best_restores_the_best_evaluated_weights(
         model.set_weights(last)
 
 
+@pytest.mark.backends("torch")
+def test_best_weights_need_evaluations(tmp_path):
+    model, _ = run_small.build()
+    checkpoint = training.ResumableCheckpoint(tmp_path, 2, keep_best=True)
+    message = "Give `fit` `validation_data`.*step, train_loss, train_accuracy"
+    with pytest.raises(ValueError, match=message):
+        model.fit(run_small.Stream(0), steps_per_epoch=2, callbacks=[checkpoint])
+
+
 class ByClass(keras.metrics.Metric):
     """A metric of a number for each class."""
 

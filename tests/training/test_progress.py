@@ -52,6 +52,7 @@ def rows_of_run(folder, shown_steps=5):
 
 def test_log_has_each_evaluation(tmp_path, capsys):
     rows = rows_of_run(tmp_path)
+    assert "learning_rate" not in rows[0]  # whose schedule was not given
     splits, names, *lines = capsys.readouterr().out.splitlines()
     assert splits.split() == ["train", "test"]
     assert names.split() == [
