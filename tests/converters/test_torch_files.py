@@ -2,7 +2,11 @@
 
 import argparse
 import collections
+import datetime
+import pathlib
+import random
 import re
+import types
 import warnings
 
 import numpy as np
@@ -27,7 +31,13 @@ def settings(model):
     """What a training program saves beside weights."""
     return {
         "epoch": 3,
-        "args": argparse.Namespace(lr=0.1),
+        "args": argparse.Namespace(lr=0.1, out=pathlib.Path("runs")),
+        "config": types.SimpleNamespace(size={32}, steps=slice(1, 2)),
+        "best": np.float64(0.5),
+        "curve": np.arange(4.0),
+        "random state": (random.getstate(), np.random.get_state()),
+        "losses": collections.defaultdict(list, train=[collections.deque([1.0])]),
+        "time": datetime.timedelta(1),
         "optimizer": torch.optim.AdamW(model.parameters()).state_dict(),
     }
 

@@ -25,15 +25,15 @@ TIMM = {
     "mvitv2_tiny": "MViT",
     "coatnet_0_224": "CoAtNet",
     "maxvit_tiny_tf_224": "CoAtNet or MaxViT",
-    "vit_relpos_small_patch16_224": "ViT with relative positions",
+    "vit_relpos_small_patch16_224": "a ViT with relative positions",
     "resnet18": "ResNet",
     "aimv2_large_patch14_224": "AIMv2",
     "beit3_base_patch16_224": "EVA, BEiT-3 or",
-    "vit_pwee_patch16_reg1_gap_256": "ViT with parallel blocks",
-    "vit_base_patch16_xp_224": "ViT with parallel blocks",
-    "vit_dwee_patch16_reg1_gap_256": "ViT with differential attention",
-    "vit_srelpos_small_patch16_224": "ViT with relative positions",
-    "vit_base_patch16_rope_mixed_224": "ViT with mixed rotary positions",
+    "vit_pwee_patch16_reg1_gap_256": "a ViT with parallel blocks",
+    "vit_base_patch16_xp_224": "a ViT with parallel blocks",
+    "vit_dwee_patch16_reg1_gap_256": "a ViT with differential attention",
+    "vit_srelpos_small_patch16_224": "a ViT with relative positions",
+    "vit_base_patch16_rope_mixed_224": "a ViT with mixed rotary positions",
 }
 TRANSFORMERS = {
     "Aimv2VisionModel": "AIMv2",
@@ -48,6 +48,7 @@ OTHERS = {
     "base_model.model.vit.layers.0.q.lora_A.default.weight": "a model with LoRA before",
     "visual.transformer.resblocks.0.attn.head_scale": "CLIP with other blocks",
     "block.0.layers.0.layers.window_attention.attn_layer.1.bias": "CoAtNet or MaxViT",
+    "blocks.0.attn.qkv.zero_point": "a quantized model",
     "features.0.0.weight": "ConvNeXt or another",
 }
 

@@ -41,6 +41,9 @@ STORAGE_TYPES = {
     "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128",
     "UntypedStorage": "uint8",
+    "QInt8Storage": "int8",
+    "QUInt8Storage": "uint8",
+    "QInt32Storage": "int32",
 }
 # A pickle of plain weights may name these dicts, and anything in these modules
 # of PyTorch.
@@ -53,13 +56,15 @@ MODULES = (
     "torch.nn.parameter",
     "torch.storage",
 )
-# Settings of a training program, which are read and ignored.
+# Objects of these packages, and of these types of Python's, are settings of a training
+# program, which are read and ignored.
 SETTINGS = (
-    "_codecs.encode",
-    "numpy.core.multiarray.scalar",
-    "numpy._core.multiarray.scalar",
-    "numpy.dtype",
+    *("_codecs", "argparse", "collections", "datetime", "numpy", "pathlib", "types"),
+    *("typing", "addict", "easydict", "lightning", "ml_collections", "omegaconf"),
+    *("pytorch_lightning", "yacs"),
 )
+TYPES = ("complex", "dict", "float", "frozenset", "int", "list", "object", "range")
+TYPES += ("set", "slice", "str", "tuple")
 NUM_ARGUMENTS = {
     "torch._utils._rebuild_tensor": (4,),
     "torch._utils._rebuild_tensor_v2": (6, 7),
@@ -79,8 +84,8 @@ class UnsafePickleError(Exception):
 
 
 class _Inert:
-    """Stand-in for an object that a pickle makes; it ignores the attributes
-    that the pickle sets."""
+    """Stand-in for an object that a pickle makes; it ignores the attributes and
+    the items that the pickle sets."""
 
     __slots__ = ()
 
@@ -88,6 +93,11 @@ class _Inert:
         return super().__new__(cls)
 
     def __setstate__(self, state: object) -> None:
+        pass
+
+    append = extend = __setstate__
+
+    def __setitem__(self, key: object, value: object) -> None:
         pass
 
 
@@ -155,13 +165,15 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         full_name = f"{module}.{name}"
-        if full_name == "argparse.Namespace":
-            return _Inert  # a pickle makes it as a class
-        if module.partition(".")[0] == "__torch__":
+        package = module.partition(".")[0]
+        if package == "__torch__":
             return _Module
-        if module not in MODULES and full_name not in (*DICTS, *SETTINGS):
-            raise UnsafePickleError(full_name)
-        return _Global(full_name)
+        if full_name in DICTS or module in MODULES:
+            return _Global(full_name)
+        is_type = package in ("__builtin__", "builtins") and name in TYPES
+        if is_type or package in SETTINGS:
+            return _Inert
+        raise UnsafePickleError(full_name)
 
     def persistent_load(self, pid: Any) -> _Storage:
         tag, storage_type, key, _, size, *view = pid

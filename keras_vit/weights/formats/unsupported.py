@@ -15,6 +15,7 @@ MODEL_TYPES = (
 # Models, and what a key of their files has: the first that fits is named.
 _FAMILIES = {
     "a model with LoRA before PEFT's `merge_and_unload`": r"\.lora_[AB]\.",
+    "a quantized model": r"_packed_params|\.(zero_point|SCB|absmax|quant_map)$",
     "DPT": r"reassemble_stage|scratch\.refinenet",
     "Mask2Former or MaskFormer": r"pixel_level_module|transformer_module\.",
     "SAM": r"prompt_encoder\.|mask_decoder\.|(^|(vision|image)_encoder\.)neck\.",
@@ -26,10 +27,10 @@ _FAMILIES = {
     "CaiT": r"blocks_token_only|proj_l\.",
     "XCiT": r"cls_attn_blocks|local_mp\.",
     "ViTDet, or SAM's encoder": r"rel_pos_h$|encoder\.layer\.\d+\.attention\.qkv\.",
-    "ViT with relative positions": r"attn\.rel_pos\.|shared_rel_pos\.",
-    "ViT with mixed rotary positions": r"rope\.freqs$",
-    "ViT with parallel blocks": r"blocks\.\d+\.(in_proj|attns)\.",
-    "ViT with differential attention": r"\.lambda_q1$",
+    "a ViT with relative positions": r"attn\.rel_pos\.|shared_rel_pos\.",
+    "a ViT with mixed rotary positions": r"rope\.freqs$",
+    "a ViT with parallel blocks": r"blocks\.\d+\.(in_proj|attns)\.",
+    "a ViT with differential attention": r"\.lambda_q1$",
     "AIMv2": r"rms_norm1\.|(^|\.)patch_embed\.norm\.",
     "BLIP": r"layers\.\d+\.self_attn\.(qkv|projection)\.",
     "CLIP with other blocks": r"resblocks\.\d+\.(ln_attn|attn\.(ln_|head_|lo)|mlp\.ln)",
