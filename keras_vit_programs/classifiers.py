@@ -6,7 +6,7 @@ from keras_vit.data.sources import load_dataset
 from keras_vit.evaluation.classifiers import LoadedClassifier, fitted, load_classifier
 from keras_vit.utils.text import printable
 from keras_vit_programs import flags
-from keras_vit_programs.console import fill
+from keras_vit_programs.console import wrap_lines
 
 
 def load_trained(config: flags.Trained) -> LoadedClassifier:
@@ -50,4 +50,4 @@ def describe_classifier(trained: LoadedClassifier) -> str:
     for name, (value, source) in trained.settings._asdict().items():
         text = "that of the dataset" if value is None else f"{value} from {source}"
         lines.append(printable(f"{name.removeprefix('image_'):10}{text}"))
-    return fill("\n".join(lines))
+    return wrap_lines("\n".join(lines))

@@ -147,7 +147,7 @@ def escape_unprintable_output() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def fill(text: str) -> str:
+def wrap_lines(text: str) -> str:
     """Returns lines such as "data      photos: ..." in 79 columns, in which a
     longer path stays whole, so that it can be copied."""
     wrapper = textwrap.TextWrapper(

@@ -84,7 +84,7 @@ class Recorder(ResumableCheckpoint):
     def on_test_begin(self, logs: Logs = None) -> None:
         self._ended = time.perf_counter()
 
-    def row(self, logs: Logs) -> Row:
+    def make_row(self, logs: Logs) -> Row:
         """Returns the row of the current interval, of which the evaluation may
         be missing."""
         measured = {}
@@ -95,10 +95,10 @@ class Recorder(ResumableCheckpoint):
         images = (self.step - self._from) * self.batch_size
         seconds = (self._ended or time.perf_counter()) - self._started
         measured["images_per_second"] = images / seconds
-        return super().row(logs) | measured
+        return super().make_row(logs) | measured
 
-    def record(self, row: Row) -> None:
-        super().record(row)
+    def keep_row(self, row: Row) -> None:
+        super().keep_row(row)
         for sink in self.sinks:
             sink(self, row)
 
@@ -224,7 +224,7 @@ class Progress:
             self._first = now, recorder.step
         if self._is_live() and now - self._shown > self.EVERY:
             self._shown = now
-            row = recorder.row(logs)
+            row = recorder.make_row(logs)
             self._rewrite(self._bar(self._cells(row), row["step"]))
 
     def _is_live(self) -> bool:

@@ -10,7 +10,7 @@ import keras
 from keras_vit.data.protocols import height_and_width
 from keras_vit.training.callbacks import Row, score_name
 from keras_vit.utils.logging import logger
-from keras_vit_programs.console import fill
+from keras_vit_programs.console import wrap_lines
 from keras_vit_programs.run_folder import (
     FILES,
     MORE_FILES,
@@ -63,7 +63,7 @@ def describe_run(run: "Run", model: keras.Model, done: int) -> str:
     ]
     if done:
         lines.append(f"resuming  from step {done}")
-    return fill("\n".join(lines))
+    return wrap_lines("\n".join(lines))
 
 
 def run_summary(run: "Run", model: keras.Model, row: Row) -> dict[str, Any]:

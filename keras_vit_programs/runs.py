@@ -154,11 +154,9 @@ class Run:
     raises `Preempted`. With several processes, all of them run the same code,
     and the first one writes.
 
-    A run resumes only with the `settings`, the numbers of images and the class
-    names that it began with. What else changed, such as the loss in the code or
-    the content of a file, is not noticed: begin a new run with
-    `overwrite`, or in another folder. Checkpoints hold no state of further
-    callbacks.
+    A run resumes as `ResumableCheckpoint` describes, with the `fingerprint` above
+    of its `settings` and data. What else changed, such as the content of a file,
+    is not noticed: begin a new run with `overwrite`, or in another folder.
 
     Args:
         folder: Path of the output folder, from `check_output`.

@@ -14,8 +14,8 @@ from keras_vit.data.dataset import ImageDataset
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.schedules import warmup_cosine
 from keras_vit.training.callbacks import score_name, selection_score
-from keras_vit.training.checkpoint import Diverged, check_same_run
 from keras_vit.training.compiling import jit_compile
+from keras_vit.training.state_files import Diverged, check_same_run
 from keras_vit.utils.logging import logger
 from keras_vit_programs import defaults
 from keras_vit_programs.console import user_errors

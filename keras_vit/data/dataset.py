@@ -48,7 +48,6 @@ class PipelineOptions:
     class_weights: tuple | None = None
     # Random crops for self-supervised training, instead of one image.
     crops: MultiCrop | None = None
-    # A random patch size in each step.
     # A function of the number of a batch and its images, returning others.
     transform: Callable[[Any, Any], Any] | None = None
     # The largest factor of the random scale of images with masks; None is 2.

@@ -1,11 +1,8 @@
 """Checkpoints from which a training run resumes bit for bit."""
 
 import contextlib
-import json
-import os
 import pathlib
 import signal
-import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,13 +13,17 @@ import numpy as np
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.optimizers import assign_averages, inner_optimizer
 from keras_vit.training.callbacks import Logs, Row, best_row
-from keras_vit.utils.files import atomic_write, log_os_errors
+from keras_vit.training.state_files import (
+    Diverged,
+    check_same_run,
+    collect_state,
+    read_state,
+    to_arrays,
+    write_state,
+)
+from keras_vit.utils.files import log_os_errors
 from keras_vit.utils.logging import logger
 from keras_vit.utils.types import Array, StrPath
-
-
-class Diverged(ArithmeticError):
-    """Raised when the loss or a weight is NaN or infinite."""
 
 
 class Preempted(Exception):
@@ -32,20 +33,24 @@ class Preempted(Exception):
 class ResumableCheckpoint(keras.callbacks.Callback):
     """Saves checkpoints from which a training run resumes bit for bit.
 
-    A checkpoint holds the weights, the optimizer with its moving averages, the
-    states of the random generators, the metrics within an interval between two
-    evaluations, and the rows of all evaluations. Batches are not saved: batch k
-    is determined by the seed and k. Files are written atomically; the newest
-    `keep` are kept.
+    - Saved are the weights, the optimizer with its moving averages, the states
+      of the random generators, the metrics since the last evaluation, the rows
+      of all evaluations, and the `fingerprint`. Batches are not: batch k is
+      determined by the seed and k.
+    - When: after every `every` steps, and after the evaluation if one is due
+      there; after the current step at SIGTERM, which schedulers send before
+      preemption, within `watching()`, which then raises `Preempted`. A loss or
+      a weight that is not finite raises `Diverged` and is never saved. Files
+      are written atomically, the newest `keep` are kept, and one that cannot
+      be read is passed over for the one before it.
+    - Refused by `restore`: another `fingerprint`, but for a setting that is
+      new and off, and a model with other variables. Nothing is assigned then.
+    - Not noticed: what the `fingerprint` does not hold, such as another loss
+      in the code. The state of other callbacks is not saved. With other
+      metrics, those of earlier rows stay, and the interval begins anew.
 
     A step is an update of the weights: with an optimizer that accumulates
     gradients, it is `gradient_accumulation_steps` batches of `model.fit`.
-    Checkpoints are saved only between steps.
-
-    Within `watching()`, SIGTERM, which schedulers send before preemption,
-    makes the callback save a checkpoint after the current step and raise
-    `Preempted`. A loss that is not finite raises `Diverged` and is never
-    saved.
 
     It must be the last callback, so that it saves what the others have done.
 
@@ -312,7 +317,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         # The row comes first: metrics.csv shows where a run diverged.
-        self.record(self.row(logs))
+        self.keep_row(self.make_row(logs))
         self._raise_if_diverged(logs)
         # The best weights are saved before the checkpoint: a run that is
         # killed between the two evaluates this step again.
@@ -322,7 +327,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             self.save()
             self._raise_if_terminated()
 
-    def row(self, logs: Logs) -> Row:
+    def make_row(self, logs: Logs) -> Row:
         """Returns the step and its metrics, such as "train_loss", by name."""
         # The loss is first, and what callbacks measured is last.
         names = sorted(logs, key=lambda name: name not in ("loss", "val_loss"))
@@ -343,7 +348,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
                 row[f"{split}_{name.removeprefix('val_')}"] = float(logs[name])
         return row
 
-    def record(self, row: Row) -> None:
+    def keep_row(self, row: Row) -> None:
         """Keeps the row of an evaluation, before a checkpoint is saved; a
         subclass may use it further."""
         self.rows.append(row)
@@ -421,37 +426,6 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         return self.folder / f"step-{step:08d}.npz"
 
 
-def check_same_run(
-    path: StrPath, found: dict[str, Any], expected: dict[str, Any]
-) -> None:
-    """Raises a `ValueError` if the fingerprint in a file, which was read from
-    JSON, is not that of the current run."""
-    expected = json.loads(json.dumps(expected))
-    changes = []
-    for name in sorted(found.keys() | expected.keys()):
-        was, now = found.get(name), expected.get(name)
-        if was == now or not (was or now or name in found.keys() & expected.keys()):
-            continue  # a setting that is newer than the run is off in it
-        changes.append(_change(name, was, now))
-    if changes:
-        raise ValueError(
-            f"{str(path)!r} is of another run: {'; '.join(changes)}. To resume it, "
-            "restore these values; or begin a new run in an empty folder."
-        )
-
-
-def _change(name: str, was: Any, now: Any) -> str:
-    """Returns how a value changed, or what a list, such as that of a thousand
-    class names, lost and gained."""
-    verbs = "was", "is"
-    if isinstance(was, list) and isinstance(now, list):
-        parts = [x for x in was if x not in now], [x for x in now if x not in was]
-        if any(parts):
-            verbs, (was, now) = ("lost", "gained"), parts
-    old, new = (textwrap.shorten(repr(value), 200) for value in (was, now))
-    return f"{name} {verbs[0]} {old} and {verbs[1]} {new}"
-
-
 def _generator() -> Any:
     """Returns the module that holds the state of PyTorch's random generator;
     None for other backends, whose generators are variables of the model.
@@ -466,62 +440,3 @@ def _generator() -> Any:
 
     # Dropout uses the generator of the device that it runs on.
     return torch.cuda if torch.cuda.is_available() else torch
-
-
-def collect_state(model: keras.Model) -> dict[str, Any]:
-    """Returns the variables of a compiled model and of its optimizer by name,
-    without those that are read from another file again."""
-    others = {id(x) for x in getattr(model, "reloaded_variables", ())}
-    groups = {
-        "model": [x for x in model.variables if id(x) not in others],
-        "optimizer": model.optimizer.variables,
-    }
-    return {
-        f"{group}/{i}": variable
-        for group, variables in groups.items()
-        for i, variable in enumerate(variables)
-    }
-
-
-def to_arrays(state: dict[str, Any]) -> dict[str, Array]:
-    """Returns the values of `collect_state` as NumPy arrays for `write_state`.
-
-    It raises `Diverged` if one is NaN or infinite: a step can make weights
-    infinite while the loss, which was computed before it, is still finite.
-    """
-    arrays = {}
-    for name, variable in state.items():
-        array = np.asarray(keras.ops.convert_to_numpy(variable))
-        dtype = keras.backend.standardize_dtype(variable.dtype)
-        if dtype == "bfloat16":  # not a dtype of .npz; float32 is exact
-            array = array.astype("float32")
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise Diverged(
-                f"A value of {name} is not finite any more. The last good "
-                "checkpoint is kept. Lower the learning rate, or lengthen the "
-                "warm-up."
-            )
-        arrays[name] = array
-    return arrays
-
-
-def write_state(path: StrPath, arrays: dict[str, Array], note: dict[str, Any]) -> None:
-    # The names of the arrays are stored too, because a zip archive has no
-    # checksum of its list of members.
-    text = json.dumps({**note, "names": list(arrays)}).encode()
-    named: dict[str, Any] = {"note": np.frombuffer(text, np.uint8), **arrays}
-    with atomic_write(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, **named)
-        file.flush()
-        os.fsync(file.fileno())  # a power failure could leave an empty file
-
-
-def read_state(path: StrPath) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Returns the arrays and the note in a file of `write_state`, whose
-    checksums it verifies."""
-    with np.load(path, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    note = json.loads(arrays.pop("note").tobytes())
-    if note.pop("names") != list(arrays):
-        raise ValueError("its arrays are not all there")
-    return arrays, note
