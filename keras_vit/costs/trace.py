@@ -9,7 +9,11 @@ from typing import Any
 import keras
 
 from keras_vit import layers as keras_vit_layers
-from keras_vit.models.features import check_takes_images, for_another_size
+from keras_vit.models.features import (
+    check_takes_images,
+    for_another_size,
+    size_of_images,
+)
 from keras_vit.segmentation import eomt
 from keras_vit.utils import checks
 from keras_vit.utils.types import Tensor
@@ -65,16 +69,9 @@ def trace(
     The model is called on symbolic tensors, which computes nothing.
     """
     check_takes_images(model)
-    shape = tuple(model.inputs[0].shape[1:])
     if image_size is not None:
-        size = checks.positive_pair("image_size", image_size)
-        shape = (*size, shape[-1])
-    if None in shape:
-        raise ValueError(
-            f"The model {model.name!r} takes images of any size: give "
-            f"`image_size`. Received: image_size={image_size!r}, images of "
-            f"shape {shape}"
-        )
+        image_size = checks.positive_pair("image_size", image_size)
+    shape = (*size_of_images(model, image_size), model.inputs[0].shape[-1])
     rows = [LayerCost("images", "InputLayer", shape)]
     _walk(model, shape, "", rows, set())
     return rows

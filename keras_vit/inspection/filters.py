@@ -31,11 +31,7 @@ def embedding_filters(model: keras.Model, count: int = 28) -> Array:
     """
     layers = {layer.name: layer for layer in model.layers}
     first = layers.get("root_conv") or tokens.find_layer(model, PatchEmbedding)
-    if first is None:
-        raise ValueError(
-            f"The model {model.name!r} was not made by keras_vit: it has "
-            "neither a PatchEmbedding nor a ResNet's `root_conv`."
-        )
+    tokens.check_has(first, model, "was not made by keras_vit", PatchEmbedding)
     kernel = keras.ops.convert_to_numpy(first.kernel)  # (rows, columns, C, D)
     kernel = kernel.astype("float64")
     filters = kernel.reshape(-1, kernel.shape[-1]).T

@@ -16,7 +16,7 @@ from keras_vit.layers import (
     TransformerBlock,
 )
 from keras_vit.models import patch_pixels
-from keras_vit.models.features import check_takes_images
+from keras_vit.models.features import check_takes_images, size_of_images
 from keras_vit.models.graph import Graph
 from keras_vit.utils.types import Array, ArrayLike, Tensor
 
@@ -60,18 +60,12 @@ def token_layout(
             size and `image_size` is None.
     """
     embedding = find_layer(model, PatchEmbedding)
-    _check_has(embedding, model, "has no patches", PatchEmbedding)
-    shape = model.inputs[0].shape
-    image_size = tuple(image_size or shape[1:3])
-    if None in image_size:
-        raise ValueError(
-            f"The model {model.name!r} takes images of any size: give "
-            "`image_size=(height, width)`."
-        )
+    check_has(embedding, model, "has no patches", PatchEmbedding)
+    image_size = size_of_images(model, image_size)
     # By shape inference, which includes a hybrid's ResNet.
     graph = Graph(model)
     stem = keras.Model(graph.inputs[0], graph.output(embedding))
-    grid = stem.compute_output_shape((1, *image_size, shape[-1]))[1:3]
+    grid = stem.compute_output_shape((1, *image_size, model.inputs[0].shape[-1]))[1:3]
     tokens = [layer for layer in model.layers if isinstance(layer, ClassToken)]
     prefix = [
         layer.name
@@ -113,14 +107,14 @@ def find_blocks(
 ) -> list[TransformerBlock]:
     """Returns the encoder blocks of these indices, or all, in order."""
     blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]
-    _check_has(blocks, model, "has no attention", TransformerBlock)
+    check_has(blocks, model, "has no attention", TransformerBlock)
     if layers is None:
         return blocks
     indices = [layers] if isinstance(layers, (int, np.integer)) else layers
     return [blocks[index] for index in indices]
 
 
-def _check_has(
+def check_has(
     found: object, model: keras.Model, problem: str, layer_class: type
 ) -> None:
     """Raises a `ValueError` if a layer was not found in a model, which names the

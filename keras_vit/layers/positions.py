@@ -337,11 +337,7 @@ def _sincos(
     row: Tensor, column: Tensor, hidden_size: int, endpoint: bool, xp: Any
 ) -> Tensor:
     """Returns the sines and cosines (..., hidden_size) of places (...)."""
-    if hidden_size % 4:
-        raise ValueError(
-            "Positions of sines and cosines need a hidden size that is a "
-            f"multiple of 4. Received: hidden_size={hidden_size}"
-        )
+    checks.multiple_of_4("hidden_size", hidden_size)
     dtype = "float64" if xp is np else "float32"
     exponents = np.linspace(0, 1, hidden_size // 4, endpoint=endpoint)
     omega = 1e4 ** -exponents.astype(dtype)
@@ -559,12 +555,7 @@ class RotaryPositionEmbs(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.head_size = checks.positive_int("head_size", head_size)
-        if self.head_size % 4:
-            raise ValueError(
-                "Rotary positions need a head size that is a multiple of 4. "
-                f"Received: head_size={head_size}"
-            )
+        self.head_size = checks.multiple_of_4("head_size", head_size)
         self.base = checks.positive_float("base", base)
         self.num_prefix_tokens = checks.non_negative_int(
             "num_prefix_tokens", num_prefix_tokens

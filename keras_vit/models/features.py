@@ -82,6 +82,20 @@ def check_takes_images(model: keras.Model) -> None:
         )
 
 
+def size_of_images(
+    model: keras.Model, image_size: Sequence[int] | None = None
+) -> tuple[int, int]:
+    """Returns `image_size`, or if it is None the size of a model's images,
+    `(height, width)`; raises a `ValueError` if the model takes any."""
+    height, width = image_size or model.inputs[0].shape[1:3]
+    if None in (height, width):
+        raise ValueError(
+            f"The model {model.name!r} takes images of any size: give "
+            f"`image_size=(height, width)`. Received: image_size={image_size}"
+        )
+    return height, width
+
+
 def dense_features(
     model: keras.Model,
     blocks: int | Sequence[int] | None = None,

@@ -31,6 +31,13 @@ def non_negative_int(name: str, value: Any) -> int:
     return int(value)
 
 
+def multiple_of_4(name: str, value: Any) -> int:
+    """Checks that a width can have sines and cosines of rows and columns."""
+    fits = _is_int(value) and value > 0 and value % 4 == 0
+    _require(fits, name, value, "a positive multiple of 4")
+    return int(value)
+
+
 def positive_pair(name: str, value: Any) -> tuple[int, int]:
     """Checks that a value is a positive integer or a pair of them, and returns
     it as `(rows, columns)`."""

@@ -49,10 +49,8 @@ def check_tree(group: Any, content: bytes | mmap.mmap) -> int:
             seen.add(item)
             if isinstance(item, h5py.Group):
                 groups.append(item)
-            elif not isinstance(item, h5py.Dataset):
-                raise ValueError(f"{path} is not an array")
-            elif item.external or item.is_virtual:
-                raise ValueError(f"{path} is stored in another file")
+            elif not isinstance(item, h5py.Dataset) or item.external or item.is_virtual:
+                raise ValueError(f"{path} is no array, or one in another file")
             else:
                 claimed += item.nbytes
                 arrays += 1

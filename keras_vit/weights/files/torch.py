@@ -177,12 +177,11 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> _Storage:
         tag, storage_type, key, _, size, *view = pid
-        named = isinstance(storage_type, _Global) and isinstance(key, str)
-        if not named or not _is_size(size):
-            raise ValueError("a storage without a type, a name or a size")
-        kind = STORAGE_TYPES.get(storage_type.name.rpartition(".")[2])
-        if tag != "storage" or kind is None or view not in ([], [None]):
-            raise ValueError(f"a storage of type {storage_type.name}")
+        name = storage_type.name if isinstance(storage_type, _Global) else "none"
+        kind = STORAGE_TYPES.get(name.rpartition(".")[2])
+        is_plain = tag == "storage" and isinstance(key, str) and _is_size(size)
+        if not is_plain or kind is None or view not in ([], [None]):
+            raise ValueError(f"a storage that is not plain, of type {name}")
         dtype = np.dtype(kind)
         storage = self.storages.setdefault(key, _Storage(key, dtype, size))
         if (storage.dtype, storage.size) != (dtype, size):
@@ -303,11 +302,11 @@ def _read_legacy(path: pathlib.Path) -> Any:
     order = "little" if system["little_endian"] else "big"
     for key in keys if isinstance(keys, list) else [keys]:
         storage = storages.get(key) if isinstance(key, str) else None
-        if storage is None:
-            name = key if isinstance(key, str) else type(key)
-            raise ValueError(f"no tensor has the storage {name!r}")
-        if int.from_bytes(file.read(8), order) != storage.size:
-            raise ValueError(f"the storage {key} has another size")
+        size = int.from_bytes(file.read(8), order)
+        if storage is None or size != storage.size:
+            raise ValueError(
+                f"no tensor has the storage {key!r:.50} of {size:,} values"
+            )
         storage.set(file.read(storage.size * storage.dtype.itemsize), order)
     return tensors
 
@@ -325,12 +324,12 @@ def _unpickle(file: io.BytesIO) -> tuple[Any, dict[str, _Storage]]:
     start, size = file.tell(), file.getbuffer().nbytes
     for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
         name = opcode.name
-        if number >= _MAX_OPCODES:
-            raise ValueError(f"a pickle of more than {_MAX_OPCODES} opcodes")
         index = (argument or 0) if name.endswith("PUT") else 0
-        if name == "DUP" or name.startswith("EXT") or not 0 <= index < size:
+        is_unsafe = name == "DUP" or name.startswith("EXT") or not 0 <= index < size
+        if is_unsafe or number >= _MAX_OPCODES:
             raise ValueError(
-                f"a broken pickle: the opcode {name} and the memo index {index}"
+                f"a broken pickle: its opcode {number:,} is {name}, with the memo "
+                f"index {index}"
             )
     end = file.tell()
     file.seek(start)

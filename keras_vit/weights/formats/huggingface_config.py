@@ -3,7 +3,7 @@
 import math
 
 from keras_vit.utils.types import Config
-from keras_vit.weights.formats.format import pair
+from keras_vit.weights.formats.format import check_option, pair
 from keras_vit.weights.formats.unsupported import family, refusal
 
 # `hidden_act` of transformers and the activation here that computes the same.
@@ -210,18 +210,11 @@ def read_arguments(config: dict) -> dict:
         )
         config = {"hidden_act": activation, **config}
     for name, (expected, is_valid) in validators.items():
-        if name in config and not is_valid(config[name]):
-            raise ValueError(
-                f"{name!r} in its config.json must be {expected}. Received: "
-                f"{config[name]!r:.100}"
-            )
+        if name in config:
+            check_option(is_valid(config[name]), name, config[name], expected)
     query, value = (config.get(f"{x}_bias", True) for x in ("query", "value"))
-    if is_dinov3 and query != value:
-        raise ValueError(
-            "'query_bias' and 'value_bias' in its config.json must be equal, "
-            f"as in all released DINOv3. Received: {query!r:.100} and "
-            f"{value!r:.100}"
-        )
+    if is_dinov3:  # all that are released have both or none
+        check_option(query == value, "query_bias", query, f"{value!r:.100}")
     names = {**_ARGUMENTS[""], **_ARGUMENTS.get(kind, {})}
     arguments = {
         argument: _NULL.get(argument) if config[name] is None else config[name]
@@ -247,25 +240,18 @@ def check_config(config: dict, weights: dict) -> None:
     config = vision_config(config)
     layers = {path.partition("/")[0] for path in weights}
     # transformers builds a model by these, whatever arrays there are.
-    built = {"num_hidden_layers": sum(x.startswith("block_") for x in layers)}
+    built: Config = {"num_hidden_layers": sum(x.startswith("block_") for x in layers)}
     for name in ("qkv", "query", "key", "value"):
         layer = "query" if name == "qkv" else name
         path = f"block_0/attention/{layer}/bias"
         built[f"{name}_bias"] = path in weights
+    if "pre_logits/kernel" in weights:  # its activation
+        built["pooler_act"] = "tanh"
     for name, value in built.items():
-        if name in config and config[name] != value:
-            raise ValueError(
-                f"{name!r} in its config.json must be {value!r}, as in its "
-                f"arrays. Received: {config[name]!r:.100}"
-            )
+        found = config.get(name, value)
+        check_option(found == value, name, found, f"{value!r}, as in its arrays")
     if "pre_logits/kernel" in weights and config.get("model_type") == "ijepa":
         raise ValueError(
             "Its pooler takes the first patch, for which this package has no layer. "
             "Save its IJepaModel with add_pooling_layer=False."
-        )
-    activation = config.get("pooler_act", "tanh")
-    if "pre_logits/kernel" in weights and activation != "tanh":
-        raise ValueError(
-            "'pooler_act' in its config.json must be 'tanh', the activation of "
-            f"`pre_logits`. Received: {activation!r:.100}"
         )

@@ -26,6 +26,7 @@ from keras_vit.weights.formats.format import (
     ReferenceUnavailable,
     Values,
     block_layers,
+    check_option,
     image_size,
     square,
 )
@@ -245,17 +246,11 @@ class KerasHub(Format):
             task = config["config"] if "backbone" in config["config"] else None
             backbone = config if task is None else task["backbone"]
             name, options = backbone["class_name"], backbone["config"]
-            if name.removesuffix("Backbone") not in _CLASSES.values():
-                raise ValueError(
-                    "this package reads keras-hub's ViTBackbone, DeiTBackbone "
-                    f"and DINOV2Backbone. Received: {name!r}"
-                )
+            is_known = name.removesuffix("Backbone") in _CLASSES.values()
+            known = "ViTBackbone, DeiTBackbone or DINOV2Backbone"
+            check_option(is_known, "class_name", name, known)
             for bias in ("use_mha_bias", "use_mlp_bias"):
-                if not options.get(bias, True):
-                    raise ValueError(
-                        f"its {bias} is False; this package's attention and "
-                        "MLP have a bias in their last layers"
-                    )
+                check_option(options.get(bias, True), bias, False, "True")
             image = options["image_shape"]
             if image[0] <= 4 < image[2]:  # saved with channels first
                 image = image[1:]
@@ -271,14 +266,11 @@ class KerasHub(Format):
                 return arguments
             pooling, activation = task["pooling"], task.get("activation")
             key = (pooling, options.get("use_class_token", True))
-            if key not in _POOLINGS:
-                raise ValueError(
-                    f"its pooling is {pooling!r}, which in keras-hub includes "
-                    "the class token in the mean; this package has no such "
-                    "pooling"
-                )
-            if not isinstance(activation, (str, type(None))):
-                raise ValueError(f"the activation of its head, {activation!r:.100}")
+            # The mean of keras-hub includes the class token.
+            expected = "'token', or 'gap' without a class token"
+            check_option(key in _POOLINGS, "pooling", pooling, expected)
+            is_name = isinstance(activation, (str, type(None)))
+            check_option(is_name, "activation", activation, "a name")
         except (
             LookupError,
             TypeError,
@@ -440,10 +432,11 @@ class KerasHub(Format):
         self, checkpoint: Checkpoint, arguments: Config, output: str
     ) -> Reference:
         """Builds a checkpoint's model in keras-hub, as `Format.reference`."""
-        if not pathlib.Path(checkpoint.path).is_dir():
-            raise ReferenceUnavailable("keras-hub reads presets, which are folders")
-        if output == "pooled":
-            raise ReferenceUnavailable("its backbones return all tokens")
+        if output == "pooled" or not pathlib.Path(checkpoint.path).is_dir():
+            raise ReferenceUnavailable(
+                "keras-hub reads presets, which are folders, and its backbones "
+                "return all tokens"
+            )
         import keras
         import keras_hub
         import torch

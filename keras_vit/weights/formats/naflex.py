@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from keras_vit.utils.types import Array, Config
 from keras_vit.utils.warnings import warn
-from keras_vit.weights.formats.format import Values, pair
+from keras_vit.weights.formats.format import Values, check_option, pair
 
 # The map of `NaFlexVit`, and those of `Siglip2VisionModel` and
 # `Siglip2ForImageClassification`.
@@ -124,11 +124,7 @@ def read_config(name: str, model_args: Mapping[str, object]) -> Config:
     given |= model_args
     for option, default in _DEFAULTS.items():
         value = given.get(option)
-        if value not in (None, default, "none"):
-            raise ValueError(
-                f"{option!r} of timm's NaFlexVit must be {default!r}, as this "
-                f"package has no other. Received: {value!r:.100}"
-            )
+        check_option(value in (None, default, "none"), option, value, repr(default))
     # The layer of positions refuses those that this package does not have.
     resampling = str(given.get("pos_embed_interp_mode", "bicubic"))
     if given.get("pos_embed_align_corners"):

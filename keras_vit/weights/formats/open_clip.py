@@ -22,6 +22,7 @@ from keras_vit.weights.formats.format import (
     ReferenceUnavailable,
     Values,
     block_layers,
+    check_option,
     image_size,
     own_arrays,
     pair,
@@ -175,11 +176,7 @@ class OpenClip(Format):
         found = {}
         for name, (default, values) in _OPTIONS.items():
             value = str(vision.get(name) or default)
-            if value not in values:
-                raise ValueError(
-                    f"{name!r} in its open_clip_config.json must be one of "
-                    f"{', '.join(values)}. Received: {value:.100}"
-                )
+            check_option(value in values, name, value, f"one of {', '.join(values)}")
             found[name] = values[value]
         pooling, quick = found["pool_type"], model.get("quick_gelu")
         after = pooling == "gap" and vision.get("final_ln_after_pool")

@@ -21,6 +21,7 @@ from keras_vit.weights.formats.format import (
     ReferenceUnavailable,
     Values,
     block_layers,
+    check_option,
     image_size,
     load_state_dict,
     pair,
@@ -235,13 +236,12 @@ def hub_config(
     """Returns the entries of config.json with which timm builds a model."""
     mean, std = mean_and_std(mode, arguments["channels"])
     a, distilled = arguments, bool(arguments.get("distillation"))
-    if "resnet_layers" in a:
-        raise ReferenceUnavailable("its config.json cannot describe a ResNet")
-    others = {a["activation"]} - {"swiglu"}
+    others = {a.get("activation")} - {"swiglu"}
     refuse_others(
         "timm",
         a,
         {
+            "resnet_layers": (None,),
             "position_embedding": ("learned",),
             "position_placement": ("stem",),
             "norm_epsilon": (1e-6,) if distilled else (1e-6, 1e-5),
@@ -284,12 +284,8 @@ def _model_args(name: str, given: Config, input_size: Any = None) -> Config:
     if given.get("act_layer") == "leaky_relu":  # its slope is another in Keras
         only["act_layer"] = ("gelu",)
     for option, values in only.items():
-        if given.get(option, values[0]) not in values:
-            raise ValueError(
-                f"{option!r} in the 'model_args' of its config.json must be "
-                f"{values[0]!r}, as this package has no other. Received: "
-                f"{given[option]!r:.100}"
-            )
+        value = given.get(option, values[0])
+        check_option(value in values, option, value, repr(values[0]))
     arguments: Config = {}
     if isinstance(given.get("num_heads"), int):
         arguments["num_heads"] = given["num_heads"]
@@ -397,12 +393,8 @@ class Timm(Format):
         arguments = {}
         pooling = config.get("global_pool")
         if pooling:
-            if str(pooling) not in _POOLINGS:
-                raise ValueError(
-                    "'global_pool' in its config.json must be one of "
-                    f"{', '.join(map(repr, _POOLINGS))}: this package has no "
-                    f"other pooling of timm's. Received: {pooling!r:.100}"
-                )
+            expected = f"one of {', '.join(map(repr, _POOLINGS))}"
+            check_option(str(pooling) in _POOLINGS, "global_pool", pooling, expected)
             arguments["pooling"] = _POOLINGS[pooling]
         name = str(config["architecture"])
         stored = config.get("model_args")
