@@ -10,28 +10,24 @@ import json
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Unpack
 
 import keras
-import numpy as np
 
-from keras_vit import converters, verification
+from keras_vit import converters
 from keras_vit.config import ModelArguments
-from keras_vit.models import load_keras_file, without_preprocessing
-from keras_vit.models.graph import heads_of
 from keras_vit.utils.scaling import Mode, mean_and_std
 from keras_vit.utils.text import printable
-from keras_vit.utils.types import Array, Config, StrPath, Tensor
+from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.files import check_new_files, read_config, write
 from keras_vit.weights.formats import FORMATS, check_representable, huggingface, timm
-from keras_vit.weights.formats.format import ReferenceUnavailable, explain_import_error
+from keras_vit.weights.formats.format import ReferenceUnavailable
 from keras_vit.weights.weight_map import to_checkpoint
 from keras_vit.weights.writing import warn_of_activation, write_checkpoint
 
 KERAS, TIMM, TRANSFORMERS = "keras", "timm", "transformers"
-_WEIGHTS = {
+WEIGHTS = {
     KERAS: "model.keras",
     TIMM: "timm.safetensors",
     TRANSFORMERS: "transformers.safetensors",
@@ -86,7 +82,7 @@ def save(
     >>> keras_vit.hub.save("runs/digits", "hub/digits", license="mit")
     """
     folder = pathlib.Path(folder).expanduser()
-    names = [*_WEIGHTS.values(), _INDEX, _CARD, *huggingface.JSON_FILES]
+    names = [*WEIGHTS.values(), _INDEX, _CARD, *huggingface.JSON_FILES]
     check_new_files(folder, names, overwrite)
     checkpoint = open_checkpoint(source, layout, num_heads)
     checkpoint.raise_if_dense()
@@ -117,7 +113,7 @@ def _write(
     mode = built.get("preprocessing") or checkpoint.preprocess_mode or "tf"
     run = read_config(checkpoint.path)
     class_names = checkpoint.class_names(arguments["classes"])
-    converters.write_keras(model, folder / _WEIGHTS[KERAS])
+    converters.write_keras(model, folder / WEIGHTS[KERAS])
     config: Config = {}
     missing: dict[str, str | None] = {KERAS: None}
     for library, write_part in (
@@ -135,7 +131,7 @@ def _write(
             config["label_names"] = class_names
     activation = built.get("classifier_activation")
     config |= huggingface.problem_type(run, activation)
-    written = [_WEIGHTS[x] for x in (TIMM, TRANSFORMERS) if missing[x] is None]
+    written = [WEIGHTS[x] for x in (TIMM, TRANSFORMERS) if missing[x] is None]
     if written:
         warn_of_activation(built, " and ".join(written))
     text = json.dumps(config, indent=2)
@@ -153,7 +149,7 @@ def _write_timm(
     source: Checkpoint,
 ) -> Config:
     """Writes the weights for timm and returns its entries of config.json."""
-    name = _WEIGHTS[TIMM]
+    name = WEIGHTS[TIMM]
     config = timm.hub_config(arguments, mode, name)
     theirs = read_config(source.path).get("pretrained_cfg")
     if isinstance(theirs, dict):
@@ -186,12 +182,12 @@ def _write_transformers(
         config, preprocessor = (
             json.loads((part / name).read_text()) for name in huggingface.JSON_FILES
         )
-        shutil.move(part / "model.safetensors", folder / _WEIGHTS[TRANSFORMERS])
+        shutil.move(part / "model.safetensors", folder / WEIGHTS[TRANSFORMERS])
     if arguments["channels"] == 3:
         text = json.dumps(preprocessor, indent=2)
         (folder / huggingface.JSON_FILES[1]).write_text(text)
     # The index is where transformers finds the file's name.
-    name = _WEIGHTS[TRANSFORMERS]
+    name = WEIGHTS[TRANSFORMERS]
     with safetensors.safe_open(folder / name, "numpy") as file:
         keys = list(file.keys())
     index = {
@@ -200,85 +196,6 @@ def _write_transformers(
     }
     (folder / _INDEX).write_text(json.dumps(index, indent=2))
     return config
-
-
-def verify(folder: StrPath) -> tuple[str, bool, bool]:
-    """Runs the model of a folder in each library on the same random images.
-
-    Args:
-        folder: String or path of a folder that `save` wrote.
-
-    Returns:
-        `(table, same, complete)`: string, one line per library; boolean,
-        whether all outputs are the same within 3e-5 of the largest; boolean,
-        False if a library is not installed or does not work.
-    """
-    folder = pathlib.Path(folder).expanduser()
-    reference = _of_logits(without_preprocessing(converters.load(folder)))
-    shape = reference.input_shape[1:]
-    shape = tuple(size or 224 for size in shape)
-    images = np.random.default_rng(0).uniform(-1, 1, (2, *shape))
-    images = images.astype("float32")
-    expected = keras.ops.convert_to_numpy(reference(images, training=False))
-    output = verification.output_name(reference)
-    rows, complete = [], True
-    for library, run in (
-        (KERAS, _run_keras),
-        (TIMM, _run_timm),
-        (TRANSFORMERS, _run_transformers),
-    ):
-        if not (folder / _WEIGHTS[library]).exists():
-            rows.append((library, None, None, "not in the folder"))
-            continue
-        try:
-            found = run(folder, images, output)
-        except (ImportError, RuntimeError) as error:
-            reason = explain_import_error(error)
-            rows.append((library, None, None, f"not run: {reason}"))
-            complete = False
-            continue
-        tolerance = verification.TOLERANCE
-        rows.append(verification.compare(library, found, expected, tolerance))
-    title = f"difference from keras_vit on {len(images)} random images"
-    same = all(verdict != "DIFFERS" for *_, verdict in rows)
-    return "\n".join([title, *verification.table(rows)]), same, complete
-
-
-def _run_keras(folder: pathlib.Path, images: Array, output: str) -> Array:
-    model = without_preprocessing(load_keras_file(folder / _WEIGHTS[KERAS]))
-    return keras.ops.convert_to_numpy(_of_logits(model)(images, training=False))
-
-
-def _of_logits(model: keras.Model) -> keras.Model:
-    """Removes the activations of the heads, which only Keras's file has."""
-    for head in heads_of(model):
-        head.activation = keras.activations.linear
-    return model
-
-
-def _run_timm(folder: pathlib.Path, images: Array, output: str) -> Array:
-    import timm as library
-
-    model: Any = library.create_model(f"local-dir:{folder}", pretrained=True)
-    model.eval()
-    run = model.forward_features if output == "tokens" else model
-    return _run_torch(run, images)
-
-
-def _run_transformers(folder: pathlib.Path, images: Array, output: str) -> Array:
-    import transformers
-
-    config: Any = transformers.AutoConfig.from_pretrained(folder)
-    build = getattr(transformers, config.architectures[0])
-    model = build.from_pretrained(folder).eval()
-    return _run_torch(lambda batch: huggingface.output_of(model(batch), output), images)
-
-
-def _run_torch(run: Callable[[Tensor], Tensor], images: Array) -> Array:
-    import torch
-
-    with torch.no_grad():
-        return run(torch.tensor(images).permute(0, 3, 1, 2)).numpy()
 
 
 def _card(

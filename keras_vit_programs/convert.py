@@ -92,7 +92,7 @@ def _run(arguments: argparse.Namespace) -> int:
     print(f"wrote {arguments.target}", *notes, sep="\n")
     if not arguments.verify:
         return 0
-    from keras_vit.verification import verify
+    from keras_vit_programs.verification import verify
 
     text, same, complete = verify(source, arguments.target, **options)
     print(text)
@@ -106,6 +106,7 @@ def _to_hub(
 ) -> int:
     """Writes a folder for the hub and returns the exit status."""
     from keras_vit import downloads, hub
+    from keras_vit_programs.verification import verify_folder
 
     for flag in ("dtype", "encoder"):
         if getattr(arguments, flag):
@@ -128,7 +129,7 @@ def _to_hub(
         print(f"{library:13}  {reason or 'included'}")
     status = 0
     if arguments.verify:
-        text, same, complete = hub.verify(arguments.target)
+        text, same, complete = verify_folder(arguments.target)
         print(text)
         status = 1 if not same else 0 if complete else 3
     if arguments.push and status != 1:

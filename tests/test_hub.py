@@ -14,7 +14,7 @@ import keras_vit
 from keras_vit import hub
 from keras_vit.evaluation.classifiers import class_names
 from keras_vit.weights.checkpoint import open_checkpoint
-from keras_vit_programs import convert
+from keras_vit_programs import convert, verification
 from keras_vit_programs.building import build_model
 from tests.small import last_differs, randomize
 
@@ -62,7 +62,7 @@ def test_four_libraries_give_equal_outputs(arguments, tmp_path):
     run = make_run(tmp_path / "run", **arguments)
     missing = hub.save(run, tmp_path / "folder", license="mit")
     assert missing == dict.fromkeys(("keras", "timm", "transformers"))
-    table, same, complete = hub.verify(tmp_path / "folder")
+    table, same, complete = verification.verify_folder(tmp_path / "folder")
     assert same and complete, table
     assert table.count("same") == 3
     if arguments:
@@ -71,7 +71,7 @@ def test_four_libraries_give_equal_outputs(arguments, tmp_path):
     arrays = safetensors.numpy.load_file(weights)
     arrays["head.bias"] += 1e-3
     safetensors.numpy.save_file(arrays, weights)
-    table, same, _ = hub.verify(tmp_path / "folder")
+    table, same, _ = verification.verify_folder(tmp_path / "folder")
     assert not same
     assert "DIFFERS" in next(x for x in table.splitlines() if "timm" in x)
 
@@ -83,8 +83,10 @@ def test_four_libraries_give_equal_outputs(arguments, tmp_path):
     ids=["same", "differs", "a library is missing"],
 )
 def test_exit_status_of_verify(outcome, status, tmp_path, monkeypatch, capsys):
-    """`hub.verify`, whose results are given here, is tested above."""
-    monkeypatch.setattr(hub, "verify", lambda folder: ("table", *outcome))
+    """`verify_folder`, whose results are given here, is tested above."""
+    monkeypatch.setattr(
+        verification, "verify_folder", lambda folder: ("table", *outcome)
+    )
     run = make_run(tmp_path / "run")
     arguments = [run, tmp_path / "folder", "--to", "hub", "--verify"]
     assert convert.main([str(x) for x in arguments]) == status
@@ -101,7 +103,7 @@ def test_libraries_without_the_model_are_left_out(tmp_path):
     assert not (tmp_path / "folder/transformers.safetensors").exists()
     card = (tmp_path / "folder/README.md").read_text()
     assert "There is no file for transformers" in card
-    _, same, _ = hub.verify(tmp_path / "folder")
+    _, same, _ = verification.verify_folder(tmp_path / "folder")
     assert same
 
     run = make_run(tmp_path / "both", pooling="token_gap", layer_scale=1.0)

@@ -30,7 +30,6 @@ ORDER = (
     {"layers"},
     {"models"},
     {"converters", "preprocessing"},
-    {"verification"},
     {"pretraining", "inspection", "segmentation", "hub"},
     {"costs", "detection", "web"},
     {"load_save", "exporting", "distribution"},

@@ -131,9 +131,9 @@ def test_tokens_equal_those_of_the_onnx_file(encoder, onnx_file, photos):
 @pytest.mark.parametrize("layout", ["timm", "dinov2", "keras_hub", "keras"])
 def test_converted_and_back_bit_for_bit(encoder, tmp_path, layout):
     """Outputs are compared in every original library that is installed."""
-    from keras_vit.verification import verify
     from keras_vit.weights import open_checkpoint
     from keras_vit_programs import convert
+    from keras_vit_programs.verification import verify
 
     suffix = {"keras_hub": "", "keras": ".keras"}.get(layout, ".safetensors")
     target = tmp_path / f"there{suffix}"

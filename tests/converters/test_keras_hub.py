@@ -192,7 +192,7 @@ def test_existing_preset_is_replaced_only_on_demand(vit, tmp_path):
 def test_written_preset_runs_in_keras_hub(case, tmp_path):
     """`--verify` runs it there."""
     pytest.importorskip("keras_hub")
-    from keras_vit.verification import verify
+    from keras_vit_programs.verification import verify
 
     source, target = golden_data.folder(case), tmp_path / "back"
     _cli.convert(source, target)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.verification import verify
 from keras_vit.weights.files import read, write
 from keras_vit_programs import convert as _cli
+from keras_vit_programs.verification import verify
 from tests import golden_data, originals
 from tests.harness import numpy
 

@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from keras_vit.verification import verify
 from keras_vit.weights.files import read, write
 from keras_vit_programs import convert as _cli
+from keras_vit_programs.verification import verify
 from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")

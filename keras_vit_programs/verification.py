@@ -1,19 +1,24 @@
-"""Comparison of the outputs of a converted file with those of its source."""
+"""Comparison of the outputs of files that were written with those of their source."""
 
 import math
 import pathlib
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
+import keras
 import numpy as np
 
+from keras_vit import converters
 from keras_vit.config import stride
-from keras_vit.utils.types import Array, Config, StrPath
+from keras_vit.hub import KERAS, TIMM, TRANSFORMERS, WEIGHTS
+from keras_vit.models import load_keras_file, without_preprocessing
+from keras_vit.models.graph import heads_of
+from keras_vit.utils.types import Array, Config, StrPath, Tensor
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.files.keras import is_keras
-from keras_vit.weights.formats import FORMATS, RESNET_CONSTANTS, Format
+from keras_vit.weights.formats import FORMATS, RESNET_CONSTANTS, Format, huggingface
 from keras_vit.weights.formats.format import (
     ReferenceNotInstalled,
     ReferenceUnavailable,
@@ -62,14 +67,6 @@ def verify(
     of its layout. The source's weights also run in every other original library
     that is installed and has such a model.
     """
-    try:
-        import torch  # noqa: F401  (some builds crash if TensorFlow came first)
-    except ImportError:
-        pass
-    import keras
-
-    from keras_vit.converters import load
-
     settings = dict(settings or {})
     base = settings.pop("base", None)
     source, target = pathlib.Path(source), pathlib.Path(target)
@@ -79,13 +76,13 @@ def verify(
     logits = {}
     if old.build_arguments.get("classifier_activation"):
         logits["classifier_activation"] = None
-    source_model = load(source, layout, base=base, **settings, **logits)
+    source_model = converters.load(source, layout, base=base, **settings, **logits)
     shape = _image_shape(source_model, arguments)
     images = np.random.default_rng(SEED).uniform(-1, 1, (BATCH, *shape))
     images = images.astype("float32")
     rows = []
     if is_keras(target):
-        target_model = load(target, **logits)
+        target_model = converters.load(target, **logits)
         new = open_checkpoint(target)
     else:
         explicit = {
@@ -94,7 +91,7 @@ def verify(
         if arguments["classes"] is not None and "pooling" in arguments:
             explicit["pooling"] = arguments["pooling"]
         explicit |= {"input_shape": shape, **settings, **logits}
-        target_model = load(target, to, **explicit)
+        target_model = converters.load(target, to, **explicit)
         new = open_checkpoint(target, to, arguments["num_heads"])
     before = _outputs(source_model, images)
     after = _outputs(target_model, images)
@@ -144,8 +141,6 @@ def verify(
 
 
 def _outputs(model: Any, images: Array) -> Array:
-    import keras
-
     outputs = model(images, training=False)
     return keras.ops.convert_to_numpy(keras.ops.cast(outputs, "float32"))
 
@@ -264,3 +259,82 @@ def table(rows: list[Row]) -> Iterator[str]:
         if error is not None:
             figures = f"{error:10.1e}  {limit:9.1e}"
         yield f"{name:{width}}  {figures}  {verdict}"
+
+
+def verify_folder(folder: StrPath) -> tuple[str, bool, bool]:
+    """Runs the model of a folder for the hub in each library on the same random images.
+
+    Args:
+        folder: String or path of a folder that `hub.save` wrote.
+
+    Returns:
+        `(table, same, complete)`: string, one line per library; boolean,
+        whether all outputs are the same within 3e-5 of the largest; boolean,
+        False if a library is not installed or does not work.
+    """
+    folder = pathlib.Path(folder).expanduser()
+    reference = _of_logits(without_preprocessing(converters.load(folder)))
+    shape = reference.input_shape[1:]
+    shape = tuple(size or 224 for size in shape)
+    images = np.random.default_rng(0).uniform(-1, 1, (2, *shape))
+    images = images.astype("float32")
+    expected = keras.ops.convert_to_numpy(reference(images, training=False))
+    output = output_name(reference)
+    rows, complete = [], True
+    for library, run in (
+        (KERAS, _run_keras),
+        (TIMM, _run_timm),
+        (TRANSFORMERS, _run_transformers),
+    ):
+        if not (folder / WEIGHTS[library]).exists():
+            rows.append((library, None, None, "not in the folder"))
+            continue
+        try:
+            found = run(folder, images, output)
+        except (ImportError, RuntimeError) as error:
+            reason = explain_import_error(error)
+            rows.append((library, None, None, f"not run: {reason}"))
+            complete = False
+            continue
+        tolerance = TOLERANCE
+        rows.append(compare(library, found, expected, tolerance))
+    title = f"difference from keras_vit on {len(images)} random images"
+    same = all(verdict != "DIFFERS" for *_, verdict in rows)
+    return "\n".join([title, *table(rows)]), same, complete
+
+
+def _run_keras(folder: pathlib.Path, images: Array, output: str) -> Array:
+    model = without_preprocessing(load_keras_file(folder / WEIGHTS[KERAS]))
+    return keras.ops.convert_to_numpy(_of_logits(model)(images, training=False))
+
+
+def _of_logits(model: keras.Model) -> keras.Model:
+    """Removes the activations of the heads, which only Keras's file has."""
+    for head in heads_of(model):
+        head.activation = keras.activations.linear
+    return model
+
+
+def _run_timm(folder: pathlib.Path, images: Array, output: str) -> Array:
+    import timm as library
+
+    model: Any = library.create_model(f"local-dir:{folder}", pretrained=True)
+    model.eval()
+    run = model.forward_features if output == "tokens" else model
+    return _run_torch(run, images)
+
+
+def _run_transformers(folder: pathlib.Path, images: Array, output: str) -> Array:
+    import transformers
+
+    config: Any = transformers.AutoConfig.from_pretrained(folder)
+    build = getattr(transformers, config.architectures[0])
+    model = build.from_pretrained(folder).eval()
+    return _run_torch(lambda batch: huggingface.output_of(model(batch), output), images)
+
+
+def _run_torch(run: Callable[[Tensor], Tensor], images: Array) -> Array:
+    import torch
+
+    with torch.no_grad():
+        return run(torch.tensor(images).permute(0, 3, 1, 2)).numpy()
