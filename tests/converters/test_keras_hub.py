@@ -141,8 +141,12 @@ def test_preprocessing_is_read_and_written(vit, tmp_path):
 @pytest.mark.parametrize(
     "file,changes,words",
     [
-        ("task.json", {"pooling": "gap"}, "includes the class token"),
-        ("task.json", {"activation": {"a": 1}}, "the activation of its head"),
+        ("task.json", {"pooling": "gap"}, "'pooling' in its config.json must be"),
+        (
+            "task.json",
+            {"activation": {"a": 1}},
+            "'activation' in its config.json must be a name",
+        ),
         ("task.json", {"backbone": {"use_mha_bias": False}}, "use_mha_bias"),
         ("task.json", {"backbone": {"image_shape": 3}}, "TypeError"),
         ("task.json", {"backbone": {"patch_size": 0}}, "ZeroDivisionError"),

@@ -268,12 +268,14 @@ def pair(size: Any) -> tuple[int, int] | None:
     return None
 
 
-def check_option(fits: bool, name: str, value: object, expected: str) -> None:
+def check_option(
+    fits: bool, name: str, value: object, expected: str, file: str = "config.json"
+) -> None:
     """Raises a `ValueError` if an option in a config is of a model that this
     package does not have."""
     if not fits:
         raise ValueError(
-            f"{name!r} in its config must be {expected}, since this package has no "
+            f"{name!r} in its {file} must be {expected}, since this package has no "
             f"other. Received: {value!r:.100}"
         )
 

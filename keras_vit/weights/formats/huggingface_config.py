@@ -214,7 +214,8 @@ def read_arguments(config: dict) -> dict:
             check_option(is_valid(config[name]), name, config[name], expected)
     query, value = (config.get(f"{x}_bias", True) for x in ("query", "value"))
     if is_dinov3:  # all that are released have both or none
-        check_option(query == value, "query_bias", query, f"{value!r:.100}")
+        expected = f"as 'value_bias', {value!r:.100}"
+        check_option(query == value, "query_bias", query, expected)
     names = {**_ARGUMENTS[""], **_ARGUMENTS.get(kind, {})}
     arguments = {
         argument: _NULL.get(argument) if config[name] is None else config[name]

@@ -176,7 +176,9 @@ class OpenClip(Format):
         found = {}
         for name, (default, values) in _OPTIONS.items():
             value = str(vision.get(name) or default)
-            check_option(value in values, name, value, f"one of {', '.join(values)}")
+            expected = f"one of {', '.join(values)}"
+            file = "open_clip_config.json"
+            check_option(value in values, name, value, expected, file)
             found[name] = values[value]
         pooling, quick = found["pool_type"], model.get("quick_gelu")
         after = pooling == "gap" and vision.get("final_ln_after_pool")
