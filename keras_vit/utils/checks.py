@@ -34,7 +34,7 @@ def non_negative_int(name: str, value: Any) -> int:
 def multiple_of_4(name: str, value: Any) -> int:
     """Checks that a width can have sines and cosines of rows and columns."""
     fits = _is_int(value) and value > 0 and value % 4 == 0
-    _require(fits, name, value, "a positive multiple of 4")
+    require(fits, name, value, "a positive multiple of 4")
     return int(value)
 
 
