@@ -77,9 +77,9 @@ def scaled_rate(settings: Any, rate: float) -> float:
     return rate * (settings.batch_size / images) if images else rate
 
 
-LEARNING_RATE = Rule(
+PUBLISHED_RATE = Rule(
     "learning_rate",
-    "for the batch size",
+    "as published, for the batch size",
     lambda settings, data: scaled_rate(settings, settings.learning_rate),
     over="published",
 )
@@ -157,7 +157,7 @@ def pretraining(
             over="published",
         ),
         NO_EPOCHS,
-        LEARNING_RATE,
+        PUBLISHED_RATE,
     )
 
 

@@ -47,17 +47,20 @@ from keras_vit_programs import (
     teacher,
 )
 
-# For --weights without --preset, as measured in docs/transfer.md: AdamW's peak
-# learning rate for batches of 32 images, by --train. It is proportional to the
-# square root of the batch size.
-LEARNING_RATES = {"all": 7e-4, "lora": 1e-3, "head": 3e-3}
 LAYER_DECAY = 0.5  # with --train all
-# With --train all and another layer decay, or none, as for a BiT: 7e-4 with a
-# layer decay of 0.75 destroys the encoder of docs/transfer.md.
+# AdamW's for --weights and batches of 32 images, by --train, as measured in
+# docs/transfer.md, where 7e-4 with a layer decay of 0.75 destroys the encoder:
+# the low one is for --train all with another layer decay, or none, as for a BiT.
+LEARNING_RATES = {"all": 7e-4, "lora": 1e-3, "head": 3e-3}
 LOW_LEARNING_RATE = 3e-4
 
 
 def learning_rate(s, data):
+    """Returns the peak learning rate if nothing before it has one, in this order:
+    --learning-rate; --sweep, which trains with each of its rates and then with
+    the best; --preset, whose rate is as published, or for as many images as a
+    batch has (`defaults.PUBLISHED_RATE`). With --weights and AdamW it is
+    proportional to the square root of the batch size."""
     if s.weights is None:
         return 0.003 if s.spec["stride"] == 1 else 0.001
     if s.optimizer == "sgd":
@@ -173,7 +176,7 @@ DEFAULTS = (
         "the square root of the batch size / 32",
         learning_rate,
     ),
-    defaults.LEARNING_RATE,
+    defaults.PUBLISHED_RATE,
     flags.Rule(
         "weight_decay",
         "0.05 for adamw",
@@ -192,6 +195,12 @@ DEFAULTS = (
 )
 
 
+# To add a flag, add a field with `flags.flag(help, default)`, and read it in `train`.
+# Its default is off, None, False or 0, so that a run which began before it resumes;
+# one that depends on other settings or the data is None here and a row of `DEFAULTS`.
+# What is done after each step is a function in `run.checkpoints.watchers`, after each
+# evaluation one in `run.checkpoints.sinks`, and otherwise a Keras callback in
+# `run.callbacks` (docs/finetune.md, Change the recipe).
 @dataclasses.dataclass(frozen=True)
 class Config(
     flags.Weights,
