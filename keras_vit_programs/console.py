@@ -86,8 +86,8 @@ _ARGUMENT = re.compile(r"`(?P<name>[a-z_]+)(?:=(?P<value>[^`]*))?`")
 
 def with_flags(message: object, names: Collection[str]) -> str:
     """Returns a message of the library in the flags of a program, of these
-    names: `overwrite=True` becomes --overwrite, and `num_heads=3`, an argument of
-    models, --set num_heads=3."""
+    names: `overwrite=True` becomes --overwrite, `check=False` --no-check, and
+    `num_heads=3`, an argument of models, --set num_heads=3."""
     from keras_vit.config import HybridConfig, ModelArguments, field_names
 
     of_models = {"base", *ModelArguments.__annotations__, *field_names(HybridConfig)}
@@ -97,6 +97,8 @@ def with_flags(message: object, names: Collection[str]) -> str:
         other = _OTHER_NAMES.get(name, name)
         if name in names or other in names:
             text = "--" + other.replace("_", "-")
+            if value == "False":
+                return f"--no-{text[2:]}"
             value = "" if value in (None, "True") else value.strip("'\"")
             return f"{text} {value}".rstrip()
         if "set" in names and name in of_models:

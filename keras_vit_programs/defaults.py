@@ -79,7 +79,7 @@ def scaled_rate(settings: Any, rate: float) -> float:
 
 PUBLISHED_RATE = Rule(
     "learning_rate",
-    "as published, for the batch size",
+    "a published one is proportional to the batch size",
     lambda settings, data: scaled_rate(settings, settings.learning_rate),
     over="published",
 )
@@ -180,7 +180,7 @@ def evaluate_every(parts: int) -> Rule:
     """Returns the row of evaluations after parts of the steps."""
     return Rule(
         "evaluate_every",
-        f"1/{parts} of --steps",
+        "--steps" if parts == 1 else f"1/{parts} of --steps",
         lambda s, data: max(1, s.steps // parts),
     )
 

@@ -126,8 +126,7 @@ def parse_args(
         if "help" not in field.metadata:  # a setting that is no flag
             continue
         kind = _plain(hints[field.name])
-        text = field.metadata["help"] + _default_text(config_class, field)
-        text = text.replace("%", "%%")
+        text = _help(config_class, field).replace("%", "%%")
         options = {"help": text, "dest": field.name, "default": field.default}
         if kind is bool:
             options["action"] = "store_true"
@@ -150,26 +149,27 @@ def parse_args(
         parser.error(console.with_flags(error, values))
 
 
-def _default_text(config_class: "type[Settings]", field: dataclasses.Field) -> str:
-    """Returns what `--help` says about the default of a flag, unless its help
-    says it: its value, or those of presets and of the program's table."""
+def _help(config_class: "type[Settings]", field: "dataclasses.Field[Any]") -> str:
+    """Returns what `--help` says about a flag, with its default: a value, or those
+    of presets and of the program's table, or what the text of the flag says."""
+    text, _, said = field.metadata["help"].partition("; default: ")
     if field.default not in (None, False, ()):
         shown = field.default
         shown = " ".join(map(str, shown)) if isinstance(shown, tuple) else shown
-        return f" (default: {shown})"
+        return f"{text} (default: {shown})"
     presets = config_class.presets
-    found, changes = [], []
+    rules = [rule for rule in config_class.defaults if rule.name == field.name]
+    found = [rule.why for rule in rules if rule.why and not rule.over]
+    changes = [rule.why for rule in rules if rule.over]
+    if said and not found:
+        return "; ".join((field.metadata["help"], *changes))
     if any(name and published.has(field.name) for name, published in presets.items()):
-        is_preset = "preset" in config_class.__dataclass_fields__
-        found.append("that of --preset" if is_preset else "as published")
+        has_flag = any(x.name == "preset" for x in dataclasses.fields(config_class))
+        found.insert(0, "that of --preset" if has_flag else "as published")
     if None in presets and presets[None].has(field.name):
         found.append(str(presets[None].settings[field.name]))
-    for rule in config_class.defaults:
-        if rule.name == field.name and rule.why:
-            (changes if rule.over else found).append(rule.why)
-    text = "; ".join(filter(None, [", else ".join(found), *changes]))
-    is_said = not text or "default:" in field.metadata["help"]
-    return "" if is_said else f"; default: {text}"
+    default = ["default: " + ", else ".join(found)] if found else []
+    return "; ".join((text, *default, *changes))
 
 
 def run(
@@ -551,11 +551,9 @@ class Keep(Settings):
     """Which weights are saved."""
 
     keep: str | None = flag(
-        "which weights to save: last, those of the last step, or best, those "
-        "of the evaluation with the highest accuracy, or mean average "
-        "precision; with --holdout, this is that on the validation split; "
-        "without it, that on the test images, which is then an optimistic "
-        "estimate",
+        "which weights to save: last, those of the last step, or best, those of "
+        "the evaluation with the best score, which is optimistic where test images "
+        "are evaluated",
         choices=("last", "best"),
     )
 
@@ -608,8 +606,8 @@ class Holdout(Settings):
     holdout: float | str | None = flag(
         "fraction of the training images, such as 0.1, to hold out and to "
         "evaluate on instead of the test set; 'paper' for 1% of ImageNet, 2% "
-        "of CIFAR and 10% of other datasets; 0 trains on all images, even if "
-        "--preset leaves some out, and evaluates on the test set",
+        "of CIFAR and 10% of other datasets; 0 trains on all images, even "
+        "those that a publication leaves out, and evaluates on the test set",
         metavar="X|paper",
     )
 
@@ -659,8 +657,8 @@ class Regularization(Compute):
 
     warmup_steps: int | None = flag("number of warm-up steps", minimum=0)
     clip: float | None = flag(
-        "maximum global norm of the gradients (with --method, of the gradient "
-        "of each variable for dino and mocov3), 0 for no clipping",
+        "maximum norm of the gradients, 0 for no clipping: the global norm, or in "
+        "DINO and MoCo v3 that of each variable",
         minimum=0,
     )
     drop_path: float | None = flag(
@@ -719,8 +717,9 @@ class Teacher(Pixels, Labels):
     """Training with labels, and the outputs of another model."""
 
     teacher: str | None = flag(
-        "weights of a trained model whose outputs the model learns too, as "
-        "--weights; default: none",
+        "weights of a trained model whose outputs the model learns too: a path or "
+        "URL, the folder of a run, or, with --teacher-model, the name of released "
+        "weights; default: none",
         metavar="FILE|NAME",
     )
     teacher_model: str | None = flag("the --model of the teacher, for released weights")

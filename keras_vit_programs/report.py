@@ -1,12 +1,12 @@
 """Write a report about a model: what it attends to, and its weights.
 
-  report_page.py runs/digits photos/
+  report.py runs/digits photos/
       the model of a recipe's run, on images
-  report_page.py model.safetensors cat.jpg dog.png --out report/
+  report.py model.safetensors cat.jpg dog.png --out report/
       a checkpoint by timm, or any other that tools/convert.py reads
-  report_page.py hf://facebook/dinov2-small cat.jpg --keep-aspect
+  report.py hf://facebook/dinov2-small cat.jpg --keep-aspect
       download a model; keep the image's aspect ratio, and resample positions
-  report_page.py ViT-B_16.npz
+  report.py ViT-B_16.npz
       the weights only: filters and positions
 
 The report is one self-contained page, report.html, with its figures as PNG

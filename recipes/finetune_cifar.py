@@ -137,7 +137,7 @@ DEFAULTS = (
     defaults.PATCH_SIZE,
     flags.Rule(
         "mixup",
-        "0.1 with --preset bit-hyperrule for 20000 images or more",
+        "with bit-hyperrule 0.1 for 20000 images or more",
         lambda s, data: 0.1 if data.num_train >= 20_000 else 0.0,
     ),
     # The published batch size, 512, is for several accelerators. A smaller one

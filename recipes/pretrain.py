@@ -82,7 +82,7 @@ def of_encoders(name, other=None):
     """Returns the row of a published setting that a BiT does not have."""
     return flags.Rule(
         name,
-        "for models with an encoder",
+        "not for a BiT, which has no encoder",
         lambda s, data: getattr(s, name) if s.spec["stride"] else other,
         over="published",
     )
@@ -114,6 +114,12 @@ DEFAULTS = (
         "preactivation",
         "for a BiT",
         lambda s, data: None if s.spec["stride"] else s.preactivation,
+        over="published",
+    ),
+    flags.Rule(
+        "weight_decay",
+        "for the learning rate of --preset (0.003 without one), whatever "
+        "--learning-rate is",
         over="published",
     ),
     flags.Rule(

@@ -95,8 +95,7 @@ class Config(flags.LabelFree):
         "number of outputs of the head; default: as published", minimum=1
     )
     frozen_steps: int | None = flags.flag(
-        "for dino, number of steps in which the last layer is not trained; "
-        "default: those of the first epoch",
+        "for dino, number of steps in which the last layer is not trained",
         minimum=0,
     )
     local_crops: int | None = flags.flag(

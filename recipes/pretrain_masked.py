@@ -46,7 +46,7 @@ DEFAULTS = (
     *defaults.label_free(),
     flags.Rule(
         "mask_patch_size",
-        "of random masks",
+        "none with --masking block",
         lambda s, data: None if s.masking == "block" else s.mask_patch_size,
         over="published",
     ),

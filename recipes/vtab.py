@@ -53,11 +53,12 @@ TASKS = (
     *("smallnorb-azimuth", "smallnorb-elevation"),
 )
 DEFAULTS = (
+    flags.Rule("weights", "none, they must be given"),
     flags.Rule("spec", "", lambda s, _: sizes.resolve_model_spec(s.model, s.weights)),
     defaults.MODE,
     defaults.constant("image_size", 384),
     defaults.constant("batch_size", 512),
-    defaults.constant("steps", 2500),
+    flags.Rule("steps", "2500 for each task", lambda s, _: 2500),
     defaults.constant("learning_rate", 0.01),
     # vit_jax/configs/common.py has 500 warm-up steps.
     defaults.constant("warmup", 0.2),

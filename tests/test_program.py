@@ -37,5 +37,6 @@ def test_messages_of_the_library_are_translated_to_flags():
     )
     assert with_flags(message, {"erase"}) == message
     assert with_flags("`erase=0.0`", {"erase"}) == "--erase 0.0"
+    assert with_flags("`check=False`", {"check"}) == "--no-check"
     assert with_flags("`train='lora'`", {"train"}) == "--train lora"
     assert with_flags("`ignore` is 7", {"ignore_value"}) == "--ignore-value is 7"

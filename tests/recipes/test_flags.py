@@ -127,6 +127,24 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("name", ["vtab", *REFUSED])
+def test_help_names_flags_of_the_program_and_one_default(name, capsys):
+    config = programs.load(name).Config
+    with pytest.raises(SystemExit):
+        flags.parse_args(config, "", ["--help"])
+    text = re.sub(r"-\n +", "-", capsys.readouterr().out.partition("options:")[2])
+    own = set(re.findall(r"(?m)^  (--[\w-]+)", text))
+    assert own and set(re.findall(r"--[a-z][\w-]*", text)) <= {*own, "--help"}
+    text = " ".join(text.split())
+    for rule in config.defaults:
+        if rule.why and f"--{rule.name.replace('_', '-')}" in own:
+            assert (
+                f"; default: {rule.why}" in text
+                or f"; {rule.why}" in text
+                or (f", else {rule.why}" in text)
+            ), rule.name
+
+
 @pytest.fixture(scope="module")
 def data(data_folders):
     (data_folders / "empty").mkdir()
