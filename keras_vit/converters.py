@@ -16,6 +16,7 @@ from keras_vit.models.description import describe as describe_model
 from keras_vit.models.description import variables_of
 from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
+from keras_vit.weights.checkpoint import DENSE_LAYERS
 from keras_vit.weights.checkpoint import Checkpoint as Checkpoint
 from keras_vit.weights.checkpoint import open_checkpoint as open_checkpoint
 from keras_vit.weights.files import atomic_write
@@ -82,9 +83,9 @@ def load(
         checkpoint = replace(path, weights=drop_pretraining(path.weights))
     else:
         checkpoint = open_checkpoint(path, layout, num_heads, base=base)
-    if checkpoint.is_dense:
+    if checkpoint.is_fixed:
         if overrides:
-            checkpoint.raise_if_dense()
+            checkpoint.raise_if_fixed()
         return models.load_keras_file(checkpoint.path)
     if overrides or checkpoint.is_pretraining_model or not checkpoint.saved:
         model = _build(checkpoint, {**overrides})
@@ -148,6 +149,14 @@ def save(
                 f"{path.suffix} files have no layout. Received: layout={layout!r}"
             )
         arguments, built = describe_model(model)
+        names = {layer.name for layer in getattr(model, "encoder", model).layers}
+        modes = [getattr(x, "quantization_mode", None) for x in model._flatten_layers()]
+        if path.suffix != ".keras" and (DENSE_LAYERS & names or any(modes)):
+            raise ValueError(
+                f"A .weights.h5 file does not store what the model {model.name!r} "
+                "is: a detector, a segmenter or one of quantized weights. Write a "
+                ".keras file."
+            )
         with atomic_write(path, overwrite) as temporary:
             if path.suffix == ".keras":
                 write_keras(model, temporary)

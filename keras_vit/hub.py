@@ -85,7 +85,7 @@ def save(
     names = [*WEIGHTS.values(), _INDEX, _CARD, *huggingface.JSON_FILES]
     check_new_files(folder, names, overwrite)
     checkpoint = open_checkpoint(source, layout, num_heads)
-    checkpoint.raise_if_dense()
+    checkpoint.raise_if_fixed()
     model = converters.load_for_images(checkpoint, **settings)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(

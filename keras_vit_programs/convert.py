@@ -203,6 +203,7 @@ def convert(
             "Choose one for the target with --to."
         )
     check_writable(target, to)
+    checkpoint.raise_if_fixed()
     checkpoint.raise_if_missing(settings)
     arguments = {**checkpoint.arguments(settings), **settings}
     _check_settings(checkpoint, settings)

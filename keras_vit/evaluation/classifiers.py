@@ -277,8 +277,8 @@ def _load(
                 "Leave it out."
             )
         overrides["patch_size"] = patch_size
-    if not checkpoint.is_detector:
-        checkpoint.raise_if_dense()
+    if checkpoint.is_dense and not checkpoint.is_detector:
+        checkpoint.raise_if_fixed()
     load = converters.load_for_images
     loaded = without_preprocessing(load(checkpoint, **overrides))
     if checkpoint.is_detector:  # it takes images of any size

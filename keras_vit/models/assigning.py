@@ -35,7 +35,7 @@ def open_for(
         checkpoint = resolve_weights(weights)
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = open_checkpoint(checkpoint, num_heads=explicit.get("num_heads"))
-    checkpoint.raise_if_dense()
+    checkpoint.raise_if_fixed()
     if checkpoint.family != family:
         raise ValueError(
             f"{checkpoint.path!r} holds a model that "

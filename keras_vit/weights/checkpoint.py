@@ -20,7 +20,7 @@ from keras_vit.weights.files import (
     stored_mode,
     weights_file,
 )
-from keras_vit.weights.files.keras import is_keras, read_keras
+from keras_vit.weights.files.keras import is_keras, is_quantized, read_keras
 from keras_vit.weights.formats.unsupported import refusal
 from keras_vit.weights.peft import read_merged
 from keras_vit.weights.weight_map import WeightMap, from_checkpoint
@@ -31,6 +31,8 @@ _NORMALIZED_FAMILIES = ("deit", "dinov2", "dinov3", "mae")
 # DINOv3 of satellite images, as the names of its files say.
 _SATELLITE = "sat493m"
 _SATELLITE_MODE = ((0.430, 0.411, 0.296), (0.213, 0.156, 0.143))
+# Layers that only detectors and segmenters have.
+DENSE_LAYERS = frozenset(("detection_tokens", "point_boxes", "eomt_head", "pixels"))
 
 
 @dataclass(frozen=True)
@@ -97,16 +99,24 @@ class Checkpoint:
 
     @property
     def is_dense(self) -> bool:
-        """Whether it is a detector or an EoMT, which only Keras can load."""
-        return self.is_detector or "eomt_head" in self.layers
+        """Whether it is a detector or a segmenter of a .keras file."""
+        return bool(DENSE_LAYERS & self.layers.keys())
 
-    def raise_if_dense(self) -> None:
-        """Raises a `ValueError` if it is neither a classifier nor an encoder."""
-        if self.is_dense:
+    @property
+    def is_fixed(self) -> bool:
+        """Whether only Keras can load it, as it was saved."""
+        return self.is_dense or is_quantized(self.layers)
+
+    def raise_if_fixed(self) -> None:
+        """Raises a `ValueError` if weights of it cannot be used in another model."""
+        if self.is_fixed:
+            kind = "a model of quantized weights"
+            if self.is_dense:
+                kind = "a detector or a segmenter"
             raise ValueError(
-                f"{self.path!r} holds a detector or a segmenter, and neither a "
-                "classifier nor an encoder. `keras_vit.load` loads it as it was "
-                "saved, without other arguments."
+                f"{self.path!r} holds {kind}, and no weights of floats of a classifier "
+                "or an encoder. `keras_vit.load` loads it as it was saved, without "
+                "other arguments."
             )
 
     def class_names(self, classes: int | None) -> list[str] | None:
@@ -452,7 +462,13 @@ def _open_keras(
     try:
         stored, build_arguments = infer.arguments_of(file)
     except ValueError as error:
-        raise ValueError(f"{str(path)!r} was not made by keras_vit. {error}") from error
+        reason = f"was not made by keras_vit. {error}"
+        if is_quantized(file.layers):
+            reason = (
+                "holds a model of int4 weights, whose shapes do not show what they "
+                "are. `keras.models.load_model` loads it, after `import keras_vit`."
+            )
+        raise ValueError(f"{str(path)!r} {reason}") from error
     checkpoint = Checkpoint(
         str(path),
         "keras",

@@ -90,23 +90,29 @@ DOORS = {
 
 
 @ON_TORCH
-@pytest.mark.parametrize("head", [*HEADS, "eomt"])
+@pytest.mark.parametrize("head", [*HEADS, "eomt", "linear"])
 def test_files_are_those_of_whole_models(head, tmp_path):
     path = tmp_path / "model.keras"
     if head == "eomt":
         encoder = tiny(pooling=None, include_top=False, classes=None)
         model = keras_vit.segmentation.EoMT(encoder, 2, queries=3, blocks=1)
+    elif head == "linear":
+        model = keras_vit.segmentation.LinearSegmenter(tiny(), 2)
     else:
         model = small(head)
+    with pytest.raises(ValueError, match="what the model .* is: a detector"):
+        keras_vit.save(model, tmp_path / "model.weights.h5")
     model.save(path)
     load = keras_vit.evaluation.load_classifier
-    doors = DOORS if head != "eomt" else {**DOORS, "any": lambda path: load(str(path))}
+    doors = DOORS
+    if head not in HEADS:
+        doors = {**DOORS, "any": lambda path: load(str(path))}
     for door in doors.values():
         with pytest.raises(ValueError, match="holds a detector or a segmenter, and"):
             door(path)
     assert [x.name for x in tmp_path.iterdir()] == ["model.keras"]
     assert type(keras_vit.converters.load(path)) is type(model)
-    if head == "eomt":
+    if head not in HEADS:
         return
     with pytest.raises(ValueError, match="detector.*without other arguments"):
         load(str(path), patch_size=2)

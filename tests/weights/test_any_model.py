@@ -5,7 +5,9 @@ import pytest
 
 import keras_vit
 from keras_vit import models
+from keras_vit_programs import convert
 from tests import golden_data
+from tests.harness import numpy
 from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
@@ -64,6 +66,34 @@ def test_segmentation_model(tmp_path):
         keras_vit.load(tmp_path / "folder", input_shape=(8, 8, 3))
     keras_vit.save(model, tmp_path / "model.keras")
     assert_same_weights(keras_vit.load(tmp_path / "model.keras"), model)
+
+
+@pytest.mark.parametrize("mode", ["int8", "float8", "int4"])
+def test_quantized_model(mode, tmp_path):
+    size = {"preprocessing": "torch", "input_shape": (16, 16, 3)}
+    model, path = vit(**SIZES, **size), tmp_path / "model.keras"
+    model.quantize(mode)
+    model.save(path)
+    if mode == "int4":
+        with pytest.raises(ValueError, match="int4 weights, .*models.load_model"):
+            keras_vit.load(path)
+        return
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 3))
+    trained = keras_vit.evaluation.load_classifier(str(path))
+    scaled = keras_vit.preprocess_input(pixels, mode=trained.mode)
+    for found in (keras_vit.load(path)(pixels), trained.model(scaled)):
+        np.testing.assert_allclose(numpy(found), numpy(model(pixels)), atol=1e-6)
+    for load in (
+        lambda: keras_vit.load(path, classes=5),
+        lambda: keras_vit.VisionTransformer(weights=path),
+        lambda: keras_vit.hub.save(path, tmp_path / "hub"),
+        lambda: convert.convert(path, tmp_path / "a.pth", to="timm"),
+    ):
+        with pytest.raises(ValueError, match="quantized weights, .*as it was saved"):
+            load()
+    with pytest.raises(ValueError, match="or one of quantized weights. Write a .keras"):
+        keras_vit.save(model, tmp_path / "model.weights.h5")
+    assert [x.name for x in tmp_path.iterdir()] == ["model.keras"]
 
 
 def test_released_weights(monkeypatch):

@@ -144,7 +144,9 @@ def read_keras(path: StrPath, finite: bool = True) -> KerasFile:
                 "and write its arrays under the names of another layout, as "
                 "docs/migrate.md shows."
             )
-    check_arrays(path, arrays, problems, finite)
+    integers = is_quantized(layers)
+    floats = {k: a for k, a in arrays.items() if not integers or a.dtype.kind != "i"}
+    check_arrays(path, floats, problems, finite)
     weights = {}
     for key, array in arrays.items():
         layer, _, number = key.rpartition("/")
@@ -155,6 +157,12 @@ def read_keras(path: StrPath, finite: bool = True) -> KerasFile:
             key = f"{layer}/{one or names[int(number)]}"
         weights[key] = array
     return KerasFile(weights, grid, config, layers, metadata)
+
+
+def is_quantized(layers: dict[str, Config]) -> bool:
+    """Returns whether the configs of layers are those of a quantized model."""
+    names = ("quantization_config", "sublayer_quantization")
+    return any(layer["config"].get(name) for layer in layers.values() for name in names)
 
 
 def _existing_file(path: StrPath) -> pathlib.Path:
