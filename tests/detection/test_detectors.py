@@ -201,5 +201,5 @@ def test_cost_config_and_losses(head):
     model.compile("sgd", loss="mse")
     with pytest.raises(ValueError, match="loss='mse'"):
         model.compute_loss(y={}, y_pred={})
-    with pytest.raises(ValueError, match=r"2 names.*Received: \['a'\]"):
+    with pytest.raises(ValueError, match=r"2 names.*class_names=\['a'\]"):
         small(head, class_names=["a"])
