@@ -1,6 +1,7 @@
 """Labels of tables: classes by name or number, one or several per image."""
 
 import collections
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,15 +45,17 @@ def encode_labels(
 
 
 def warn_similar_names(names: Sequence[str]) -> None:
-    """Warns of names of classes that differ only by case or spaces."""
+    """Warns of names of classes that differ only by case, by spaces, or by how an
+    accent is encoded, of which Unicode has two ways."""
     groups = collections.defaultdict(list)
     for name in names:
-        groups["".join(name.split()).casefold()].append(name)
+        plain = unicodedata.normalize("NFKC", "".join(name.split()).casefold())
+        groups[plain].append(name)
     found = [", ".join(map(repr, x)) for x in groups.values() if len(x) > 1]
     if found:
         warn(
-            "Names of classes are the same but for case or spaces: "
-            f"{summarize(found)}. They are different classes: if they should "
+            "Names of classes are the same but for case, spaces or the encoding of "
+            f"accents: {summarize(found)}. They are different classes: if they should "
             "be one, give all of its images the same name."
         )
 

@@ -462,7 +462,11 @@ def _open_keras(
     try:
         stored, build_arguments = infer.arguments_of(file)
     except ValueError as error:
-        reason = f"was not made by keras_vit. {error}"
+        reason = (
+            f"was not made by keras_vit. {error} Load it with the library that wrote "
+            "it; of keras-hub's models, the folder is read that their "
+            "`save_to_preset` writes."
+        )
         if is_quantized(file.layers):
             reason = (
                 "holds a model of int4 weights, whose shapes do not show what they "

@@ -107,6 +107,12 @@ def test_model_type_is_refused_even_if_the_arrays_fit(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="'phi4_multimodal_vision' of transformers"):
         load(tmp_path)
+    # The type of all of timm's models says nothing of the model.
+    (tmp_path / "config.json").write_text('{"model_type": "timm_wrapper"}')
+    key = "timm_model.blocks.0.attn.q_bias"
+    write({key: np.ones(1, "float32")}, tmp_path / "model.safetensors", overwrite=True)
+    with pytest.raises(ValueError, match="It is EVA"):
+        load(tmp_path)
 
 
 # Architectures whose arrays are those of others, and words of what is said.

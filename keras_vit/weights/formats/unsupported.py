@@ -54,7 +54,8 @@ def family(arrays: Collection[str], config: Config) -> str | None:
     """Returns the name of a model that this package does not have, by the config.json
     or the keys of its file; None if it is not known."""
     kind = config.get("model_type")
-    others = ("yolos", "eomt")  # of `keras_vit.detection` and `keras_vit.segmentation`
+    # Those of `keras_vit.detection` and `keras_vit.segmentation`, and models of timm
+    others = ("yolos", "eomt", "timm_wrapper")
     if isinstance(kind, str) and kind not in (*MODEL_TYPES, *others):
         return f"{kind!r:.60} of transformers"
     for name, pattern in _FAMILIES.items():
