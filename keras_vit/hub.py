@@ -22,7 +22,6 @@ from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.files import check_new_files, read_config, write
 from keras_vit.weights.formats import FORMATS, check_representable, huggingface, timm
-from keras_vit.weights.formats.format import ReferenceUnavailable
 from keras_vit.weights.weight_map import to_checkpoint
 from keras_vit.weights.writing import warn_of_activation, write_checkpoint
 
@@ -123,7 +122,7 @@ def _write(
         try:
             config |= write_part(weights, arguments, mode, folder, checkpoint)
             missing[library] = None
-        except (ValueError, ReferenceUnavailable) as error:
+        except ValueError as error:
             missing[library] = str(error)
     if class_names:  # also without transformers: `predict.py` reads them
         config |= huggingface.label_entries(class_names)

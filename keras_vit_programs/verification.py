@@ -18,14 +18,17 @@ from keras_vit.models.graph import heads_of
 from keras_vit.utils.types import Array, Config, StrPath, Tensor
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.files.keras import is_keras
-from keras_vit.weights.formats import FORMATS, RESNET_CONSTANTS, Format, huggingface
-from keras_vit.weights.formats.format import (
+from keras_vit.weights.formats import FORMATS, RESNET_CONSTANTS
+from keras_vit.weights.formats.format import image_size
+from keras_vit.weights.writing import write_checkpoint
+from keras_vit_programs.references import (
+    REFERENCES,
     ReferenceNotInstalled,
     ReferenceUnavailable,
+    build_reference,
     explain_import_error,
-    image_size,
+    output_of,
 )
-from keras_vit.weights.writing import write_checkpoint
 
 # Name, largest difference, tolerance, verdict.
 Row: TypeAlias = tuple[str, float | None, float | None, str]
@@ -117,18 +120,15 @@ def verify(
             )
             row = f"{name} in {checkpoint.layout}", None, None, "not run"
         rows.append(row)
-    # Layouts may share a library, and so the method that runs it.
-    tried = [Format.reference]
-    for checkpoint in (old, new):
-        if checkpoint.layout in FORMATS:
-            tried.append(type(FORMATS[checkpoint.layout]).reference)
-    for other in FORMATS.values():
-        if type(other).reference in tried:
+    # Layouts may share a library, and so the function that runs it.
+    tried = [REFERENCES.get(checkpoint.layout) for checkpoint in (old, new)]
+    for layout, reference in REFERENCES.items():
+        if reference in tried:
             continue
-        row = _run_elsewhere(old, arguments, other.name, output, images, before)
+        row = _run_elsewhere(old, arguments, layout, output, images, before)
         if row:
             rows.append(row)
-            tried.append(type(other).reference)
+            tried.append(reference)
     size = " x ".join(map(str, shape))
     lines = [
         f"{BATCH} random images of {size} (seed {SEED}), {output}, "
@@ -201,11 +201,10 @@ def _run_original(
         a = {**a, "grid_size": tuple(size // patch for size, patch in pairs)}
     if not a.get("grid_size") or image_size(a) != shape:
         raise ReferenceUnavailable("the images are not of the size of its positions")
-    code_base = FORMATS[checkpoint.layout]
     try:
         import torch
 
-        library, run = code_base.reference(checkpoint, a, output)
+        library, run = build_reference(checkpoint, a, output)
     except (ImportError, RuntimeError) as error:
         try:
             reason = explain_import_error(error)
@@ -330,7 +329,7 @@ def _run_transformers(folder: pathlib.Path, images: Array, output: str) -> Array
     config: Any = transformers.AutoConfig.from_pretrained(folder)
     build = getattr(transformers, config.architectures[0])
     model = build.from_pretrained(folder).eval()
-    return _run_torch(lambda batch: huggingface.output_of(model(batch), output), images)
+    return _run_torch(lambda batch: output_of(model(batch), output), images)
 
 
 def _run_torch(run: Callable[[Tensor], Tensor], images: Array) -> Array:

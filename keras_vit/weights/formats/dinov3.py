@@ -7,9 +7,6 @@ models-and-libraries/dinov3-license/), and are downloaded by those who have
 accepted it.
 """
 
-import functools
-from typing import Any
-
 import numpy as np
 
 from keras_vit.utils.published import rotary_periods
@@ -17,15 +14,9 @@ from keras_vit.utils.types import Array, Config
 from keras_vit.utils.warnings import warn
 from keras_vit.weights.formats.format import (
     QKV,
-    Checkpoint,
     Format,
-    Reference,
-    ReferenceUnavailable,
     Values,
     block_layers,
-    image_size,
-    own_arrays,
-    refuse_others,
 )
 from keras_vit.weights.weight_map import TORCH, Layers, WeightMap
 
@@ -204,42 +195,6 @@ def timm_values(arguments: Config) -> Values:
     return {"activation": ("gelu", "swiglu"), "key_bias": biases}
 
 
-def build_eva(arguments: Config) -> Any:
-    """Builds timm's `Eva` for arguments of `VisionTransformer`."""
-    from timm.models.eva import Eva
-    from torch.nn import LayerNorm
-
-    a = arguments
-    refuse_others("timm", a, timm_values(a))
-    return Eva(
-        img_size=image_size(a),
-        patch_size=a["patch_size"],
-        in_chans=a["channels"],
-        num_classes=a["classes"] or 0,
-        global_pool={"gap": "avg"}.get(a["pooling"], a["pooling"] or ""),
-        embed_dim=a["hidden_size"],
-        depth=a["num_layers"],
-        num_heads=a["num_heads"],
-        qkv_bias=a["qkv_bias"],
-        qk_norm=a["qk_norm"],
-        mlp_ratio=(a["mlp_dim"] + 0.5) / a["hidden_size"],  # is rounded down
-        swiglu_mlp=a["activation"] == "swiglu",
-        swiglu_align_to=1,
-        init_values=a["layer_scale"],
-        class_token=a["class_token"],
-        num_reg_tokens=a["num_registers"],
-        norm_layer=functools.partial(LayerNorm, eps=a["norm_epsilon"]),
-        use_abs_pos_emb=False,
-        use_rot_pos_emb=True,
-        rope_type="dinov3",
-        rope_temperature=a["rope_base"],
-        rope_rotate_half=True,
-        use_post_transformer_norm=a["final_norm"] == "before_pooling",
-        use_fc_norm=a["final_norm"] == "after_pooling",
-        dynamic_img_size=True,
-    )
-
-
 def _base(periods: Array) -> float:
     """Returns the base of periods, which may be rounded to bfloat16."""
     count = periods.size
@@ -312,30 +267,3 @@ class Dinov3(Format):
                 mask_path = path.replace("query/bias", "bias_mask")
                 weights[mask_path] = _mask(weights[path])
         return weights
-
-    def reference(
-        self, checkpoint: Checkpoint, arguments: Config, output: str
-    ) -> Reference:
-        """Runs timm, which reads these files. Meta's code is not on PyPI."""
-        import timm
-        import torch
-        from timm.models.eva import checkpoint_filter_fn
-
-        model = build_eva(arguments)
-        state = {
-            key: torch.tensor(np.asarray(array, "float32"))
-            for key, array in own_arrays(checkpoint).items()
-        }
-        periods = state["rope_embed.periods"].numpy()
-        computed = rotary_periods(arguments["rope_base"], 4 * periods.size)
-        if "storage_tokens" not in state or not np.allclose(
-            periods, computed, rtol=1e-6
-        ):
-            raise ReferenceUnavailable(
-                "timm reads these files with registers only, and computes the "
-                "periods of rotary positions, of which the file may have others"
-            )
-        model.load_state_dict(checkpoint_filter_fn(state, model), strict=True)
-        run = model.forward_features if output == "tokens" else model
-        model.eval()
-        return f"timm {timm.__version__}", run

@@ -2,21 +2,20 @@
 
 import json
 import pathlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from keras_vit.downloads import fetch_if_remote
 from keras_vit.utils.scaling import Mode
-from keras_vit.utils.types import Array, Config, StrPath, Tensor
+from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
 from keras_vit.weights import infer
 from keras_vit.weights.files import (
     atomic_write,
     check_new_files,
     read,
-    read_all,
     read_config,
     write,
 )
@@ -25,8 +24,6 @@ from keras_vit.weights.weight_map import Layer, Layers, Names, WeightMap
 
 # A `keras_vit.weights.Checkpoint`, whose module imports the formats.
 Checkpoint: TypeAlias = Any
-# Name of a library with its version, and a function of a batch for PyTorch.
-Reference: TypeAlias = tuple[str, Callable[[Tensor], Tensor]]
 # The values of an argument that a code base has; `Format.values`.
 Values: TypeAlias = dict[str, tuple[object, ...]]
 _MASK_TOKEN = "mask_token/tokens"
@@ -36,14 +33,6 @@ _VALUES: Values = {
     "position_placement": ("stem",),
     "key_bias": (True,),
 }
-
-
-class ReferenceUnavailable(Exception):
-    """Raised if the reference library cannot run a checkpoint."""
-
-
-class ReferenceNotInstalled(ReferenceUnavailable):
-    """Raised if the reference library is not installed, or does not work."""
 
 
 class Format:
@@ -87,8 +76,6 @@ class Format:
     config_key: ClassVar[str | None] = None
     # The files of a folder; () if the code base has only files.
     folder_files: ClassVar[tuple[str, ...]] = ()
-    # Why no library can run its files, unless `reference` is overridden.
-    no_reference: ClassVar[str] = "no library of its own"
 
     def weight_map(self, variant: str = "", weights: Collection[str] = ()) -> WeightMap:
         """Returns the map of a variant; without one, the first that has a key
@@ -246,19 +233,6 @@ class Format:
         """Returns the arrays of each file of a folder."""
         return {self.folder_files[0]: arrays}
 
-    # The original library, in which `tools/convert.py --verify` runs a file.
-
-    def reference(
-        self, checkpoint: Checkpoint, arguments: Config, output: str
-    ) -> Reference:
-        """Returns the library's name and version, and a function of a PyTorch
-        batch `(batch, channels, height, width)` that returns the "logits",
-        "pooled" or "tokens" of a checkpoint's model.
-
-        Libraries are imported inside, since converting does not need them.
-        """
-        raise ReferenceUnavailable(self.no_reference)
-
 
 def pair(size: Any) -> tuple[int, int] | None:
     """Returns a size of a config.json as `(rows, columns)`, or None."""
@@ -290,9 +264,9 @@ def mismatches(arguments: Config, values: Values) -> list[str]:
 
 
 def refuse_others(library: str, arguments: Config, values: Values) -> None:
-    """Raises an error if a library builds no model with these arguments."""
+    """Raises a `ValueError` if a library builds no model with these arguments."""
     if found := mismatches(arguments, values):
-        raise ReferenceUnavailable(f"{library} builds no model of {found[0]}")
+        raise ValueError(f"{library} builds no model of {found[0]}")
 
 
 def read_folder(
@@ -413,9 +387,6 @@ def resnet_layers(
     )
 
 
-# The methods `reference` of several formats use these functions.
-
-
 def image_size(arguments: Config) -> tuple[int, int]:
     """Returns the `(height, width)` in pixels that the position grid covers."""
     (rows, columns), (height, width) = (
@@ -423,47 +394,3 @@ def image_size(arguments: Config) -> tuple[int, int]:
         arguments["patch_size"],
     )
     return rows * height, columns * width
-
-
-def own_arrays(checkpoint: Checkpoint) -> dict[str, Array]:
-    """Returns the arrays of a file under the keys that its code base gives them,
-    with the bias of zeros that the model of a head without one has."""
-    arrays, _ = read_all(checkpoint.path)
-    own = {key: arrays[x] for key, x in checkpoint.own_keys.items()}
-    kernel, bias = (checkpoint.weight_map.key(f"head/{x}") for x in ("kernel", "bias"))
-    if kernel in own:
-        own.setdefault(bias, np.zeros_like(own[kernel][:, 0]))
-    return own
-
-
-def load_state_dict(
-    model: Any, checkpoint: Checkpoint, renamed: dict[str, str] | None = None
-) -> None:
-    """Loads a checkpoint's file into a PyTorch model; sets evaluation mode.
-
-    PyTorch raises an error for missing and unexpected keys.
-    """
-    import torch
-
-    state = {}
-    for key, array in own_arrays(checkpoint).items():
-        for old, new in (renamed or {}).items():
-            key = key.replace(old, new)
-        state[key] = torch.tensor(np.asarray(array, "float32"))
-    model.load_state_dict(state, strict=True)
-    model.eval()
-
-
-def explain_import_error(error: BaseException) -> str:
-    """Returns a message about a failed import of a library, with its remedy."""
-    while error.__cause__ is not None:  # transformers wraps the error
-        error = error.__cause__
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        name = error.name.partition(".")[0]
-        package = {"open_clip": "open_clip_torch"}.get(name, name)
-        return f"{name} is not installed: pip install {package}"
-    if "torchvision::" in str(error):  # a RuntimeError or an ImportError
-        return f"torchvision was built for another PyTorch ({error}): reinstall both"
-    if not isinstance(error, ImportError):
-        raise error
-    return f"importing it failed ({type(error).__name__}: {error})"

@@ -48,7 +48,6 @@ BIT_CONSTANTS = {
 # big_vision, bit_paper.py
 BIT_PAPER_CONSTANTS = {**BIT_CONSTANTS, "pool_padding": "symmetric"}
 
-_NOT_ON_PYPI = "the original code is not on PyPI"
 _INPUT_POSITIONS = "Transformer/posembed_input/pos_embedding"
 
 
@@ -195,7 +194,6 @@ class VitJax(Format):
     stem = VIT_JAX_CONSTANTS
     position_prefixes = {"": ("all",)}
     preprocess_mode = "tf"
-    no_reference = _NOT_ON_PYPI
 
     def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
         arrays = replace_prefix(arrays, "opt/target/")
@@ -220,7 +218,6 @@ class BigVision(Format):
     poolings = ("token", "gap", "first_patch", "map")
     patch_resampling = "bilinear"  # models/proj/flexi/vit.py
     preprocess_mode = "tf"
-    no_reference = _NOT_ON_PYPI
 
     def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
         """Renames keys as big_vision's `fix_old_checkpoints` does.

@@ -7,29 +7,23 @@ https://github.com/huggingface/transformers. A folder contains what
 """
 
 import math
-import pathlib
 import re
-import tempfile
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_vit.utils.scaling import Mode, mean_and_std
-from keras_vit.utils.types import Array, Config, Tensor
+from keras_vit.utils.types import Array, Config
 from keras_vit.weights.files import read_config
 from keras_vit.weights.formats import dinov3, naflex, siglip_clip
 from keras_vit.weights.formats.format import (
     QKV,
     Checkpoint,
     Format,
-    Reference,
-    ReferenceUnavailable,
     Values,
     block_layers,
-    own_arrays,
     square,
-    write_folder,
 )
 from keras_vit.weights.formats.huggingface_config import (
     ACTIVATIONS,
@@ -317,14 +311,6 @@ def _preprocessor_config(
     }
 
 
-def output_of(outputs: Any, name: str) -> Tensor:
-    """Returns one of a model's outputs."""
-    if name == "logits" and not hasattr(outputs, "logits"):
-        return outputs.image_embeds  # CLIP's projection
-    names = {"pooled": "pooler_output", "tokens": "last_hidden_state"}
-    return getattr(outputs, names.get(name, name))
-
-
 class HuggingFace(Format):
     """huggingface/transformers."""
 
@@ -501,40 +487,3 @@ class HuggingFace(Format):
                 "max_num_patches": math.prod(arguments["grid_size"]),
             }
         return {FOLDER_FILES[1]: config, FOLDER_FILES[2]: preprocessor}
-
-    def reference(
-        self, checkpoint: Checkpoint, arguments: Config, output: str
-    ) -> Reference:
-        import torch
-        import transformers
-
-        if output == "tokens" and arguments["pre_norm"]:
-            raise ReferenceUnavailable("its tokens are those before the last norm")
-        path = pathlib.Path(checkpoint.path)
-        with tempfile.TemporaryDirectory() as folder:
-            if not path.is_dir():
-                path = pathlib.Path(folder)
-                variant = self.nearest_variant(arguments)
-                problems = self.refusals(arguments, variant, True)
-                if problems:
-                    raise ReferenceUnavailable("; ".join(problems))
-                configs = self.folder_configs(arguments, variant, "float32", checkpoint)
-                arrays = {FOLDER_FILES[0]: own_arrays(checkpoint)}
-                write_folder(path, arrays, configs)
-            config = transformers.AutoConfig.from_pretrained(path)
-            name = (config.architectures or [""])[0]
-            build = getattr(transformers, siglip_clip.TOWERS.get(name, name), None)
-            if build is None or checkpoint.weight_map.variant in naflex.VARIANTS:
-                raise ReferenceUnavailable(f"{name or 'its model'} is not run")
-            if name in siglip_clip.TOWERS:
-                width = getattr(config, "projection_dim", None)
-                config = config.vision_config
-                if width is not None:  # the tower's own may be another
-                    config.projection_dim = width
-            model = build.from_pretrained(path, config=config, dtype=torch.float32)
-            model.eval()
-
-        def run(batch: Tensor) -> Tensor:
-            return output_of(model(batch), output)
-
-        return f"transformers {transformers.__version__}", run

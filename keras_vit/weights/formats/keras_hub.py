@@ -8,22 +8,17 @@ the model computes with and trains, and are read; keras-hub resamples the former
 when it loads a file.
 """
 
-import pathlib
 import re
-import warnings
-from typing import Any
 
 import numpy as np
 
 from keras_vit.utils.scaling import Mode, mean_and_std
-from keras_vit.utils.types import Array, Config, Tensor
+from keras_vit.utils.types import Array, Config
 from keras_vit.weights.files import PRESET_FILES
 from keras_vit.weights.formats.format import (
     QKV,
     Checkpoint,
     Format,
-    Reference,
-    ReferenceUnavailable,
     Values,
     block_layers,
     check_option,
@@ -427,36 +422,3 @@ class KerasHub(Format):
             name = PRESET_FILES[key.startswith("task/")]
             files.setdefault(name, {})[key.removeprefix("task/")] = array
         return files
-
-    def reference(
-        self, checkpoint: Checkpoint, arguments: Config, output: str
-    ) -> Reference:
-        """Builds a checkpoint's model in keras-hub, as `Format.reference`."""
-        if output == "pooled" or not pathlib.Path(checkpoint.path).is_dir():
-            raise ReferenceUnavailable(
-                "keras-hub reads presets, which are folders, and its backbones "
-                "return all tokens"
-            )
-        import keras
-        import keras_hub
-        import torch
-
-        library: Any = keras_hub  # pyright finds no `models` in it
-
-        path = str(checkpoint.path)
-        if output == "tokens":
-            model = library.models.Backbone.from_preset(path)
-        else:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about the optimizer's state
-                model = library.models.ImageClassifier.from_preset(path)
-            model.output_dense.activation = keras.activations.linear
-
-        def run(batch: Tensor) -> Tensor:
-            images = batch.permute(0, 2, 3, 1).numpy()
-            if isinstance(model.input, dict):
-                images = {"images": images}
-            outputs = model(images, training=False)
-            return torch.tensor(keras.ops.convert_to_numpy(outputs))
-
-        return f"keras-hub {library.__version__}", run

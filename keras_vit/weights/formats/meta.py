@@ -98,7 +98,6 @@ class _Meta(Format):
 
     position_prefixes = {"": ("all",)}
     preprocess_mode = "torch"
-    no_reference = "the original code is not on PyPI"
 
     def values(self, arguments: Config, variant: str, folder: bool) -> Values:
         return {"class_token": (True,)}
@@ -164,7 +163,6 @@ class Mae(_Meta):
     )
     arguments = {**_ARGUMENTS, "resampling": "bicubic"}
     marker = "decoder_embed.weight"  # without it, the layout is "timm"
-    reference = timm.Timm.reference
 
 
 class Dino(_Meta):

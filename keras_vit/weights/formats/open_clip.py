@@ -5,10 +5,7 @@ whose names are the same. Files contain both towers; the text tower is left out.
 An image tower may also be one of timm's models, with a projection.
 """
 
-import functools
-import importlib
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 
@@ -16,20 +13,15 @@ from keras_vit.utils.types import Array, Config
 from keras_vit.utils.warnings import warn
 from keras_vit.weights.formats import timm
 from keras_vit.weights.formats.format import (
-    Checkpoint,
     Format,
-    Reference,
-    ReferenceUnavailable,
     Values,
     block_layers,
     check_option,
-    image_size,
-    own_arrays,
     pair,
 )
 from keras_vit.weights.weight_map import TORCH, Layers, WeightMap
 
-_PREFIX, _BLOCK = "visual.", "transformer.resblocks.{i}."
+PREFIX, _BLOCK = "visual.", "transformer.resblocks.{i}."
 _LAYERS: Layers = (
     ("patch_embedding/*", "conv1.*", "conv"),
     ("class_token/tokens", "class_embedding", "token"),
@@ -60,8 +52,8 @@ _OPENAI_SIZE = "input_resolution"
 _FIRST, _TRUNK_FIRST = _BLOCK.format(i=0), "trunk.blocks.0."
 # Projections without a bias in the file, and the key of that of zeros.
 _BIASES = {
-    **{f"{p}proj": f"{p}proj.bias" for p in (_PREFIX, "")},
-    f"{_PREFIX}head.proj.weight": f"{_PREFIX}head.proj.bias",
+    **{f"{p}proj": f"{p}proj.bias" for p in (PREFIX, "")},
+    f"{PREFIX}head.proj.weight": f"{PREFIX}head.proj.bias",
 }
 # Entries of its config that change what is computed, the value of those that it
 # lacks, and values here by theirs.
@@ -86,10 +78,10 @@ class OpenClip(Format):
     maps = tuple(
         WeightMap(variant, TORCH, layers, prefix, required=(prefix + first,))
         for variant, layers, prefix, first in (
-            ("", _LAYERS, _PREFIX, f"{_FIRST}ln_1.weight"),
+            ("", _LAYERS, PREFIX, f"{_FIRST}ln_1.weight"),
             ("tower", _LAYERS, "", f"{_FIRST}ln_1.weight"),
-            ("trunk", _PROJECTED, _PREFIX, f"{_TRUNK_FIRST}norm1.weight"),
-            ("trunk-head", _TRUNK, _PREFIX, "trunk.head.weight"),
+            ("trunk", _PROJECTED, PREFIX, f"{_TRUNK_FIRST}norm1.weight"),
+            ("trunk-head", _TRUNK, PREFIX, "trunk.head.weight"),
         )
     )
     arguments = {
@@ -132,10 +124,10 @@ class OpenClip(Format):
     @staticmethod
     def left_out(arrays: dict[str, Array]) -> list[str]:
         """Lists the keys of a text tower, and what OpenAI stores of it."""
-        towers = tuple(_PREFIX + first for first in (_FIRST, _TRUNK_FIRST))
+        towers = tuple(PREFIX + first for first in (_FIRST, _TRUNK_FIRST))
         if not any(key.startswith(towers) for key in arrays):
             return []
-        return [key for key in arrays if not key.startswith(_PREFIX)]
+        return [key for key in arrays if not key.startswith(PREFIX)]
 
     @staticmethod
     def to_file(arrays: dict[str, Array]) -> dict[str, Array]:
@@ -249,48 +241,6 @@ class OpenClip(Format):
                 "next to it."
             )
         return _replace(weights, "head_norm/", "encoder_norm/")
-
-    def reference(
-        self, checkpoint: Checkpoint, arguments: Config, output: str
-    ) -> Reference:
-        if "trunk" in checkpoint.weight_map.variant or output == "tokens":
-            raise ReferenceUnavailable("open_clip runs its own image towers only")
-        import torch
-
-        open_clip: Any = importlib.import_module("open_clip")
-        module = open_clip.transformer
-
-        a = arguments
-        tanh = "tanh" if a["activation"] == "gelu_tanh" else "none"
-        act_layer = functools.partial(torch.nn.GELU, approximate=tanh)
-        if a["activation"] == "quick_gelu":
-            act_layer = module.QuickGELU
-        model = module.VisionTransformer(
-            image_size=image_size(a),
-            patch_size=a["patch_size"],
-            width=a["hidden_size"],
-            layers=a["num_layers"],
-            heads=a["num_heads"],
-            mlp_ratio=a["mlp_dim"] / a["hidden_size"],
-            ls_init_value=a["layer_scale"],
-            output_dim=a["classes"] or 1,
-            no_ln_pre=not a["pre_norm"],
-            pool_type={"token": "tok", "gap": "avg"}[a["pooling"]],
-            final_ln_after_pool=a["final_norm"] == "after_pooling",
-            act_layer=act_layer,
-            norm_layer=functools.partial(module.LayerNorm, eps=a["norm_epsilon"]),
-            qk_norm=a["qk_norm"],
-        )
-        if a["classes"] is None:
-            model.proj = None
-        arrays = self.to_file(self.normalize(own_arrays(checkpoint)))
-        model.load_state_dict(
-            {
-                key.removeprefix(_PREFIX): torch.tensor(np.asarray(array, "float32"))
-                for key, array in arrays.items()
-            }
-        )
-        return f"open_clip {open_clip.__version__}", model.eval()
 
 
 def _replace(weights: dict[str, Array], old: str, new: str) -> dict[str, Array]:

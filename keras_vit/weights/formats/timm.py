@@ -3,27 +3,21 @@
 https://github.com/huggingface/pytorch-image-models
 """
 
-import functools
 import re
 from collections.abc import Collection
 from typing import Any
 
-from keras_vit.config import POSITION_PREFIXES, known
+from keras_vit.config import POSITION_PREFIXES
 from keras_vit.utils.scaling import Mode, mean_and_std
 from keras_vit.utils.types import Array, Config
-from keras_vit.weights.files import read_config
 from keras_vit.weights.formats import dinov3, naflex
 from keras_vit.weights.formats.format import (
     QKV,
-    Checkpoint,
     Format,
-    Reference,
-    ReferenceUnavailable,
     Values,
     block_layers,
     check_option,
     image_size,
-    load_state_dict,
     pair,
     refuse_others,
     resnet_layers,
@@ -443,60 +437,3 @@ class Timm(Format):
     ) -> dict[str, Array]:
         weights = naflex.before_writing(weights, arguments, variant)
         return dinov3.before_writing(weights, arguments, variant, "timm")
-
-    def reference(
-        self, checkpoint: Checkpoint, arguments: Config, output: str
-    ) -> Reference:
-        """Builds a checkpoint's model in timm, as `Format.reference`."""
-        import timm
-        from timm.layers.create_act import get_act_layer
-        from timm.layers.mlp import SwiGLUPacked
-        from timm.models.deit import VisionTransformerDistilled
-        from timm.models.vision_transformer import VisionTransformer
-        from torch import nn
-
-        a = arguments
-        is_eva = a["position_embedding"] == "rope"
-        model: Any
-        options: Config
-        if checkpoint.weight_map.variant == naflex.TIMM:
-            raise ReferenceUnavailable("NaFlexVit is not run")
-        config = read_config(checkpoint.path)
-        if timm.is_model(str(config.get("architecture"))):
-            # What the file says is built, not what was inferred from its
-            # arrays; but nothing that it names is downloaded or read.
-            given = config.get("model_args")
-            options = {
-                "num_classes": a["classes"] or 0,
-                "in_chans": a["channels"],
-                "img_size": image_size(a),
-                "global_pool": config.get("global_pool"),
-                **(given if isinstance(given, dict) else {}),
-                **{"pretrained": False, "checkpoint_path": None},
-            }
-            try:
-                model = timm.create_model(config["architecture"], **known(options))
-            except TypeError as error:
-                raise ReferenceUnavailable(
-                    f"timm {timm.__version__} does not take the 'model_args' "
-                    f"of its config.json: {error}"
-                ) from error
-        elif is_eva:
-            model = dinov3.build_eva(a)
-        else:
-            swiglu = a["activation"] == "swiglu"
-            options = {"mlp_layer": SwiGLUPacked} if swiglu else {}
-            build = VisionTransformer
-            if a["distillation"]:
-                build = VisionTransformerDistilled
-            model = build(
-                **model_arguments(a),
-                norm_layer=functools.partial(nn.LayerNorm, eps=a["norm_epsilon"]),
-                act_layer=nn.SiLU if swiglu else get_act_layer(a["activation"]),
-                weight_init="skip",
-                **options,
-            )
-        renamed = {"gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"}  # DeiT III's
-        load_state_dict(model, checkpoint, None if is_eva else renamed)
-        run = model.forward_features if output == "tokens" else model
-        return f"timm {timm.__version__}", run
