@@ -740,8 +740,9 @@ def _infer(
         raise ValueError(
             f"{checkpoint.path!r} has {count} positions, which are no square "
             "grid and not that of the image. Give `grid_size=(rows, columns)` "
-            f"of the file, with rows * columns = {count}. Received: "
-            f"grid_size={grid}, input_shape={input_shape}"
+            f"of the file, with rows * columns = {count} (an argument of "
+            f"`converters.load`). Received: grid_size={grid}, "
+            f"input_shape={input_shape}"
         )
     return inferred
 

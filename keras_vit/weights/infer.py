@@ -274,7 +274,8 @@ def _raise_if_ambiguous(
     message = (
         f"The position embeddings can be read in two ways: {readings}. Give "
         "`position_prefix`, and for patches that are no square the "
-        "`input_shape` or `grid_size=(rows, columns)`."
+        "`input_shape` or `grid_size=(rows, columns)` (arguments of "
+        "`converters.load`)."
     )
     if several or not inferred["layer_scale"]:
         raise ValueError(message)
