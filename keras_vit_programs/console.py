@@ -10,7 +10,7 @@ import re
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
 logger = logging.getLogger("keras_vit")
@@ -61,8 +61,8 @@ def nearest_flag(parser: argparse.ArgumentParser, message: str) -> str:
     if not given.startswith("--"):
         return ""
     given = given.split()[0].partition("=")[0].replace("_", "-")
-    if given in getattr(parser, "others", ()):
-        return f". {given} is for other programs, and has no use here: leave it out"
+    if reason := getattr(parser, "others", {}).get(given):
+        return f". {given} {reason}: leave it out"
     flags = re.findall(r"--[\w-]+", text)
     close = difflib.get_close_matches(given, flags, 1)
     return f". Did you mean {close[0]}?" if close else ""
@@ -71,7 +71,7 @@ def nearest_flag(parser: argparse.ArgumentParser, message: str) -> str:
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, and suggest flags."""
 
-    others: Collection[str] = ()  # flags of other programs
+    others: Mapping[str, str] = {}  # why flags of other programs are not here
 
     def error(self, message: str) -> NoReturn:
         message += nearest_flag(self, message)

@@ -110,12 +110,14 @@ def parse_args(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.others = {
-        _flag_of(field.name)
+    others = {
+        _flag_of(field.name): "is for other programs, and has no use here"
         for group in vars(sys.modules[__name__]).values()
         if dataclasses.is_dataclass(group)
         for field in dataclasses.fields(group)
+        if "help" in field.metadata
     }
+    parser.others = others | config_class.others
     hints = typing.get_type_hints(config_class)
     # `--help` lists a recipe's own flags before those of its base classes.
     names = [
@@ -235,6 +237,8 @@ class Settings:
         False,
     )
 
+    # Why the program has no such flag, which others have.
+    others: ClassVar[Mapping[str, str]] = {}
     # The table of the program's defaults, in the order in which they are set.
     defaults: ClassVar[Sequence[Rule]] = ()
     # Published settings by the value of the field `preset`.

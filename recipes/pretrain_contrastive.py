@@ -117,6 +117,13 @@ class Config(flags.LabelFree):
 
     defaults = DEFAULTS
     presets = MOMENTUM
+    others = {
+        "--accumulate": "splits a batch, on all of which the loss here depends, and "
+        "--remat saves memory too",
+        "--augment": "has no effect, as crops have augmentations of their own",
+        "--average": "averages weights, which the momentum encoder does already",
+        "--average-from": "averages weights, which the momentum encoder does already",
+    }
 
 
 def main(config):

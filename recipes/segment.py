@@ -161,6 +161,10 @@ class Config(
     protocol: str | None = None  # of the classifier in `compare`; no flag
 
     defaults = DEFAULTS
+    others = {
+        "--accumulate": "splits a batch, on all pixels of which the loss and the "
+        "batch norm here depend, and --remat saves memory too",
+    }
 
     def __post_init__(self):
         super().__post_init__()

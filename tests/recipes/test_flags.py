@@ -61,7 +61,9 @@ REFUSED = {
     },
     "pretrain_contrastive": {
         "--mixup 0.2": "--mixup is for other programs",
-        "--average 0.9": "--average is for other programs",
+        "--accumulate 2 --batch-size 4": "--accumulate splits a batch.*--remat",
+        "--average-from 0.75": "momentum encoder does already: leave it out",
+        "--augment light1": "crops have augmentations of their own: leave it out",
         "--local-size 3": "--local-size must be a multiple",
     },
     "pretrain_masked": {
@@ -76,7 +78,7 @@ REFUSED = {
     "segment": {
         "--holdout 0.1": "--holdout is for other programs",
         "--train head": "give --weights",
-        "--accumulate 2": "--accumulate is for other programs",
+        "--accumulate 2": "--accumulate splits a batch, on all pixels.*--remat",
         "--average 0.9": "give --train head. Received: 0.9",
         "--average-from 0.5": "give --train head. Received: 0.5",
         "--scale 0.5": "--scale must be 1 or more",
