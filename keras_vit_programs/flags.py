@@ -189,7 +189,7 @@ def run(
     """
     console.escape_unprintable_output()
     config = parse_args(config_class, description, argv)
-    names = vars(config)
+    names = {f.name for f in dataclasses.fields(config) if "help" in f.metadata}
     console.format_warnings(names)
     # After `--help`, which does not wait for Keras.
     from keras_vit.training import Diverged, Preempted

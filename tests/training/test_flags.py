@@ -107,6 +107,10 @@ def test_exit_status_of_each_error(main, status, words, capsys, monkeypatch):
     assert ("command resumes" in text) == (status == 130)
     line = warnings.formatwarning("a\x1b[2J", UserWarning, "a.py", 3)
     assert line == "warning: a\\x1b[2J\n"
+    with pytest.raises(SystemExit):
+        wrong = flags.UserError("Give `rank=2`, not `inner=2`.")
+        flags.run(lambda config: fail(wrong), Config, "", [])
+    assert "Give --rank 2, not `inner=2`." in capsys.readouterr().err
     with pytest.raises(ValueError, match="a bug"):
         flags.run(lambda config: fail(ValueError("a bug")), Training, "", [])
 
