@@ -83,6 +83,7 @@ FIELDS = {
     "num_register_tokens": [2, 0],
     "rope_theta": [30.0],
     "vision_use_head": [False],
+    "mask_ratio": [0.0, 0.5],
 }
 # Fields of training, of initial values, of `...Backbone`, of the decoders of
 # pre-training, of a projection that the model lacks, and of names and outputs
@@ -96,7 +97,7 @@ NO_EFFECT = {
     *("_out_features", "_out_indices"),
     *("encoder_stride", "decoder_num_attention_heads", "decoder_hidden_size"),
     *("decoder_num_hidden_layers", "decoder_intermediate_size"),
-    *("mask_ratio", "norm_pix_loss", "projection_dim"),
+    *("norm_pix_loss", "projection_dim"),
     *("transformers_version", "architectures", "output_hidden_states"),
     *("return_dict", "dtype", "chunk_size_feed_forward"),
     *("is_encoder_decoder", "id2label", "label2id", "problem_type"),

@@ -197,6 +197,8 @@ def read_arguments(config: dict) -> dict:
     is_dinov3, validators = kind == DINOV3, dict(_VALIDATORS)
     if kind == "vit_mae":  # transformers' default, not that of the paper
         config = {"norm_pix_loss": False, **config}
+        if config.get("mask_ratio") == 0:  # features of all patches, no training
+            del config["mask_ratio"]
     if is_dinov3:
         validators |= {"proj_bias": _TRUE, "mlp_bias": _TRUE}
     gated = config.get("use_gated_mlp" if is_dinov3 else "use_swiglu_ffn")
