@@ -79,7 +79,8 @@ def fetch_if_remote(path: StrPath) -> StrPath:
         path: A local path, or a URL: `"https://..."`, `"http://..."`,
             `"gs://bucket/..."`, `"hf://owner/name"` (a folder) or
             `"hf://owner/name/file"`. A digest to verify a file against can be
-            appended: `"https://...#sha256:a1311bcf"`.
+            appended: `"https://...#sha256:a1311bcf"`. Without one, the configs
+            beside a file of a repository are downloaded, too.
 
     Returns:
         The path of the download; a local path is returned unchanged.
@@ -100,7 +101,7 @@ def fetch_if_remote(path: StrPath) -> StrPath:
         )
     if address.startswith("gs://"):
         address = "https://storage.googleapis.com/" + address[5:]
-    if address.startswith("hf://") and not hub.parse(address)[2]:
+    if address.startswith("hf://") and not (digest and hub.parse(address)[2]):
         if digest:
             raise ValueError(
                 "A digest is for one file: append the file's name to the "

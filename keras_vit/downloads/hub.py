@@ -8,10 +8,16 @@ import contextlib
 import pathlib
 from collections.abc import Iterator
 
-# Patterns of the names of weight files, in order of preference.
-_WEIGHTS = tuple(
-    (f"{stem}.{suffix}", f"{stem}-*.{suffix}", f"{stem}.{suffix}.index.json")
-    for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin"))
+# What the readers of weights read beside them.
+_CONFIGS = ("config.json", "preprocessor_config.json", "processor_config.json")
+# Patterns of the names of weight files, in order of preference. `hub.save` writes the
+# first.
+_WEIGHTS = (
+    ("model.keras",),
+    *(
+        (f"{stem}.{suffix}", f"{stem}-*.{suffix}", f"{stem}.{suffix}.index.json")
+        for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin"))
+    ),
 )
 # A preset of keras-hub has these files, and models of open_clip and adapters of PEFT
 # have the others.
@@ -58,25 +64,31 @@ def download_file(address: str, folder: pathlib.Path) -> pathlib.Path:
 
 
 def download_repository(address: str, cache: pathlib.Path) -> pathlib.Path:
-    """Downloads a repository's config and weights and returns their folder in
-    a cache of huggingface_hub."""
+    """Downloads a repository's weights, or one file of it, with the configs beside
+    it, and returns their folder in a cache of huggingface_hub, or the file's path."""
     import huggingface_hub as hub
 
-    repository, revision, _ = parse(address)
+    repository, revision, file = parse(address)
+    place = file[: file.rfind("/") + 1]
+    configs = [place + name for name in _CONFIGS]
     with _translate_errors(address):
-        for names in (*_WEIGHTS, *_OTHERS):
+        for names in ((file,),) if file else (*_WEIGHTS, *_OTHERS):
             folder = pathlib.Path(
                 hub.snapshot_download(
                     repository,
                     revision=revision,
                     cache_dir=cache,
-                    allow_patterns=["config.json", *names],
+                    allow_patterns=[*configs, *names],
                 )
             )
             if (folder / names[0]).exists() or (
                 folder / f"{names[0]}.index.json"
             ).exists():
-                return folder
+                return folder / file
+        if file:
+            raise OSError(
+                f"{repository} has no {file!r}. Give the name of a file of it."
+            )
         raise OSError(
             f"{repository} has no model.safetensors, pytorch_model.bin or "
             f"model.weights.h5. Name a file of it: hf://{repository}/FILE"

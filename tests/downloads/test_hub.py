@@ -43,6 +43,7 @@ def test_unreachable_hub_raises(hub, tmp_path, monkeypatch):
 
 FILES = {
     "config.json": b"{}",
+    "preprocessor_config.json": b"{}",
     "model-00001-of-00002.safetensors": b"1",
     "model-00002-of-00002.safetensors": b"2",
     "model.safetensors.index.json": b"{}",
@@ -66,6 +67,28 @@ def test_repository_weights_are_downloaded(hub, address):
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",
         "model.safetensors.index.json",
+        "preprocessor_config.json",
+    ]
+
+
+@pytest.mark.parametrize("place", ["", "sub/"])
+def test_file_is_downloaded_with_the_configs_beside_it(place, hub):
+    files = {f"{place}{name}": content for name, content in FILES.items()}
+    publish(hub, "o/n", files)
+    path = downloads.fetch_if_remote(f"hf://o/n/{place}pytorch_model.bin")
+    assert path.read_bytes() == b"older"
+    expected = ["config.json", "preprocessor_config.json", "pytorch_model.bin"]
+    assert names(path.parent) == expected
+    with pytest.raises(OSError, match="o/n has no 'other.bin'. Give"):
+        downloads.fetch_if_remote("hf://o/n/other.bin")
+
+
+def test_folder_that_the_package_wrote(hub):
+    index = {"model.safetensors.index.json": b"{}", "timm.safetensors": b"x"}
+    publish(hub, "o/n", {"config.json": b"{}", "model.keras": b"x", **index})
+    assert names(downloads.fetch_if_remote("hf://o/n")) == [
+        "config.json",
+        "model.keras",
     ]
 
 
