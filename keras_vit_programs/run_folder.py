@@ -140,6 +140,7 @@ def _is_taken(lock: int) -> bool:
     try:
         import fcntl
 
+        # The system removes this lock with its process: a killed run leaves none.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

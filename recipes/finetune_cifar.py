@@ -106,7 +106,9 @@ def steps(s, data):
     # A step on images of 64 pixels takes four times as long as on 32.
     if s.model == "compact-hybrid" and math.prod(s.input_shape(1)[:2]) > 40**2:
         count //= 2
-    return min(count, 300 * epoch)  # which a few images learn by heart
+    # A few images are learned by heart: 60 of four classes reach a training accuracy
+    # of 0.999 in 150 epochs, and their lowest test loss at epoch 30.
+    return min(count, 300 * epoch)
 
 
 # The defaults, in the order in which they are set; `preset`, which comes first,

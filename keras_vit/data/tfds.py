@@ -16,7 +16,8 @@ from keras_vit.utils.optional import require
 from keras_vit.utils.types import Dataset, Tensor
 
 SHUFFLE_BUFFER = 50_000  # encoded images, as in the paper's code
-# Number of slices of a training split of many files that are read concurrently.
+# Number of slices of a training split of many files that are read concurrently. Each
+# gives its own rows of every batch, so that a process reads only its rows.
 NUM_READERS = 16
 MANY_FILES = 16
 

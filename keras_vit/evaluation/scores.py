@@ -36,6 +36,8 @@ def accuracy(scores: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
     labels = check_labels(labels, *scores.shape)
     most = scores.shape[1]
     checks.require(0 < k <= most, "k", k, f"an integer from 1 to {most}")
+    # The order is that of `argmax`. By scikit-learn's top-k accuracy the last of
+    # equal scores wins, so that top-1 would be another number.
     own = np.take_along_axis(scores, labels[:, None], axis=1)
     before = np.arange(scores.shape[1]) < labels[:, None]
     rank = np.sum((scores > own) | ((scores == own) & before), axis=1)
@@ -51,6 +53,7 @@ def softmax(logits: ArrayLike) -> Array:
     Returns:
         Array of the same shape whose rows sum to 1.
     """
+    # By NumPy, since predictions of a model would else need SciPy.
     logits = check_scores(logits, "logits").astype(np.float64)
     exp = np.exp(logits - logits.max(axis=1, keepdims=True))
     return exp / exp.sum(axis=1, keepdims=True)
@@ -323,6 +326,8 @@ def confusion_matrix(
         predicted, labels = predicted[counted], labels[counted]
     labels = check_labels(labels, len(labels), classes)
     predicted = check_labels(predicted, len(labels), classes, "predicted")
+    # scikit-learn takes four times as long for 22 million pixels, and refuses an
+    # image whose pixels are all ignored.
     pairs = np.bincount(labels * classes + predicted, minlength=classes**2)
     return pairs.reshape(classes, classes)
 

@@ -177,7 +177,8 @@ class TransformerBlock(CompositeLayer):
         if layer_scale is not None:
             self.scale_1 = LayerScale(layer_scale, dtype=dtype, name="scale_1")
             self.scale_2 = LayerScale(layer_scale, dtype=dtype, name="scale_2")
-        # One random number per image, broadcast over tokens and channels.
+        # Keras's dropout is drop path with this shape of its noise: one random
+        # number per image, broadcast over tokens and channels.
         self._path_1, self._path_2 = (
             keras.layers.Dropout(
                 self.drop_path,

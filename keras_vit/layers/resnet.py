@@ -311,6 +311,9 @@ class MaxPool2D(Layer):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
+# A unit is one layer, since a functional model holds the output of each layer until
+# it ends: with a layer for each convolution, PyTorch returned and fetched 430 MB of
+# memory at each call.
 class ResidualUnit(CompositeLayer):
     """Applies a residual bottleneck unit, as in the hybrids' ResNet or in BiT.
 

@@ -91,6 +91,8 @@ def decode_predictions(
     if labels is None:
         labels = getattr(model, "class_names", None)
     pairs = _resolve_labels(labels, scores.shape[1])
+    # Stable: of equal scores, the first class comes first, where the last one does in
+    # `keras.applications`.
     best = np.argsort(-scores, axis=1, kind="stable")[:, :top]
     return [
         [(*pairs[index], float(row[index])) for index in indices]

@@ -266,6 +266,8 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         if batch == 0 and (generator := _generator()):
             import torch
 
+            # PyTorch has one generator for dropout, data loaders and evaluation, so
+            # that it is reseeded at each interval.
             if self._random is None:
                 entropy = np.random.SeedSequence([self.seed, self.step])
                 (seed,) = entropy.generate_state(1, np.uint64)

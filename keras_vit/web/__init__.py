@@ -176,7 +176,8 @@ def _graphs(page: Page, size: tuple[int, ...]) -> dict[str, Any]:
     part = torch.zeros((3, 5, 4), dtype=torch.uint8)
     picture = torch.zeros((3, size[1], page.channels))
     inputs = {"picture": picture, "direction": zeros[1]}
-    # The optimizer would store weights twice, also transposed.
+    # The optimizer would store each weight twice, as it is and transposed for the
+    # gradients, and ONNX Runtime optimizes the graph when the page loads it.
     trace = functools.partial(onnx.trace, optimize=False)
     return {
         "columns": trace(
