@@ -5,7 +5,6 @@ import ast
 import contextlib
 import difflib
 import io
-import logging
 import re
 import sys
 import textwrap
@@ -13,7 +12,8 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
-logger = logging.getLogger("keras_vit")
+from keras_vit_programs.logs import logger, show
+
 Arguments = TypeVar("Arguments")
 # A mode of pixels is a name, or a mean and a standard deviation, as
 # `keras_vit.preprocess_input` takes it.
@@ -47,9 +47,9 @@ def require(module: str) -> Any:
 
 def printable_lines(text: object) -> str:
     """Returns a message, in which unprintable characters are escaped."""
-    from keras_vit.utils import text as texts
+    from keras_vit.utils.text import printable
 
-    return texts.printable_lines(text)
+    return "\n".join(map(printable, str(text).split("\n")))
 
 
 def nearest_flag(parser: argparse.ArgumentParser, message: str) -> str:
@@ -114,8 +114,6 @@ def run_program(run: Callable[[Arguments], int], arguments: Arguments) -> int:
 
     Warnings, and errors that users can cause, are printed as one line each.
     """
-    from keras_vit_programs.logs import show
-
     show()
     escape_unprintable_output()
     names = vars(arguments)

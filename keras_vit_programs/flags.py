@@ -10,7 +10,6 @@ import argparse
 import copy
 import dataclasses
 import inspect
-import logging
 import math
 import operator
 import signal
@@ -24,9 +23,8 @@ from keras_vit_programs import console
 from keras_vit_programs.console import UserError as UserError
 from keras_vit_programs.console import require as require
 from keras_vit_programs.console import user_errors as user_errors
+from keras_vit_programs.logs import logger, show
 from keras_vit_programs.presets import COMPACT_NAMES, Published
-
-logger = logging.getLogger("keras_vit")
 
 # Names that the library knows, which a test compares with it.
 MODEL_NAMES = (
@@ -193,7 +191,6 @@ def run(
     console.format_warnings(names)
     # After `--help`, which does not wait for Keras.
     from keras_vit.training import Diverged, Preempted
-    from keras_vit_programs.logs import show
 
     show()
     try:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import keras
 
-from keras_vit.optimizers import averaged, inner_optimizer
+from keras_vit.optimizers import averaged
 from keras_vit.utils import checks
 
 # The metrics by name, in all calls by `model.fit`: Keras's default is None.
@@ -96,12 +96,3 @@ class EvaluateAverages(keras.callbacks.Callback):
                 keras.ops.convert_to_numpy(variable)
                 for variable in self.model.trainable_variables
             ]
-
-
-def completed_steps(model: Any) -> int:
-    """Returns the number of updates that the optimizer of a model has made."""
-    # Under JAX, variables are stale during training.
-    if hasattr(model, "jax_state_sync"):
-        model.jax_state_sync()
-    iterations = inner_optimizer(model).iterations
-    return int(keras.ops.convert_to_numpy(iterations))

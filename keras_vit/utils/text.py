@@ -14,11 +14,6 @@ def printable(text: object) -> str:
     return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], str(text))
 
 
-def printable_lines(text: object) -> str:
-    """Returns a message of several lines, each as `printable` returns it."""
-    return "\n".join(map(printable, str(text).split("\n")))
-
-
 def plot_label(name: object, longest: int | None = None) -> str:
     """Returns a name as matplotlib text, which is not parsed as a formula and
     has at most `longest` characters."""

@@ -17,10 +17,9 @@ import pytest
 
 from keras_vit import training
 from keras_vit.training import callbacks, checkpoint
-from keras_vit.training.callbacks import completed_steps
 from keras_vit_programs import curves, logs, rows, run_folder
 from tests.harness import numpy
-from tests.recipes.programs import Crash, rows_of
+from tests.recipes.programs import Crash, completed_steps, rows_of
 from tests.training import run_small
 
 
