@@ -115,7 +115,7 @@ def parse_args(
         for field in dataclasses.fields(group)
         if "help" in field.metadata
     }
-    parser.others = others | config_class.others
+    parser.others = {**others, **config_class.others}
     hints = typing.get_type_hints(config_class)
     # `--help` lists a recipe's own flags before those of its base classes.
     names = [

@@ -443,6 +443,11 @@ def test_scaling_of_timm(name, tmp_path):
         ),
         ("config.json", {"config": {"mode": "train"}}, None),
         ("preprocessor_config.json", {"image_mean": None, "size": 224}, None),
+        # What is empty says nothing.
+        ("processor_config.json", {"image_processor": None}, None),
+        ("image_converter.json", {"config": None}, None),
+        ("open_clip_config.json", {"preprocess_cfg": None}, None),
+        ("config.json", {"mean": None, "std": None}, None),
         ("preprocessor_config.json", {**SATELLITE, "image_std": [0]}, ValueError),
         ("preprocessor_config.json", {"image_mean": "a", "image_std": [1]}, ValueError),
         ("preprocessor_config.json", {**SATELLITE, "rescale_factor": "x"}, ValueError),

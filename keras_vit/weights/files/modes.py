@@ -54,14 +54,14 @@ def _of_transformers(config: Config) -> Mode | None:
 def _of_timm(config: Config) -> Mode | None:
     """Reads timm's config.json, whose older form has no `pretrained_cfg`."""
     found = config.get("pretrained_cfg", config)
-    if not isinstance(found, dict) or not {"mean", "std"} <= found.keys():
+    if not isinstance(found, dict) or None in (found.get("mean"), found.get("std")):
         return None
     return as_mode((found["mean"], found["std"]))
 
 
 def _of_keras_hub(config: Config) -> Mode | None:
     """Reads an image converter, which computes `scale * pixels + offset`."""
-    options = config.get("config", {})
+    options = config.get("config") or {}
     if options.get("scale") is None:
         return None
     std = 1 / (255 * np.asarray(options["scale"]))
@@ -72,8 +72,11 @@ _READERS: tuple[tuple[str, Callable[[Config], Mode | None]], ...] = (
     ("config.json", _of_run),
     ("preprocessor_config.json", _of_transformers),
     # transformers 5 writes it for a model that has a tokenizer, too.
-    ("processor_config.json", lambda x: _of_transformers(x.get("image_processor", {}))),
+    (
+        "processor_config.json",
+        lambda x: _of_transformers(x.get("image_processor") or {}),
+    ),
     ("image_converter.json", _of_keras_hub),
     ("config.json", _of_timm),
-    ("open_clip_config.json", lambda x: _of_timm(x.get("preprocess_cfg", {}))),
+    ("open_clip_config.json", lambda x: _of_timm(x.get("preprocess_cfg") or {})),
 )
