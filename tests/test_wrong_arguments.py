@@ -42,6 +42,7 @@ RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(10, 12)), np.arange(10) % 2
 SCORES, LABELS = RNG.normal(size=(200, 7)), RNG.integers(0, 7, 200)
 NAMES = ["cat", "dog", "owl"]
+MAPS = np.ones((2, 2, 3, 7, 7), "float32")
 ONE = np.array([[0.25, 0.5, 0.125]])
 FRACTIONS = np.full((2, 2, 4), 0.5, "float32")
 OUTPUTS = {"classes": np.zeros((2, 6, 5), "float32")}
@@ -215,6 +216,48 @@ INSPECTION = {
     "maps(model(), [[1.0]])": "must be a batch of images",
     "pca(model(), images(1, 4, 4, 3))": "Received: 1 patches of 24",
     "rollout(np.ones((3, 2, 4, 4)))": r"a layer of shape \(2, 4, 4\)",
+    "rollout(model(), images())": r"`maps` must be .*attention_heatmap\(model, im",
+    "rollout(MAPS, images())": "`residual`",
+    "rollout(MAPS, num_prefix=-1)": "num_prefix=-1",
+    "rollout([])": r"maps=\[\]",
+    **{
+        f"{function}(images(), model())": r"`model` must be .*: ndarray of shape \(2"
+        for function in (
+            *("maps", "token_norms", "attention_distance", "attention_heads"),
+            *("attention_heatmap", "pca", "relevance", "token_layout"),
+            *("embedding_filters", "position_similarity"),
+        )
+    },
+    "maps(model(), images(), layers=1.5)": "from -2 to 1, .*layers=1.5",
+    "maps(model(), images(), layers=(0, 2))": r"layers=\(0, 2\)",
+    "maps(model(), images(), layers=[])": r"layers=\[\]",
+    "attention_heads(model(), images(), layer=None)": "`layer` must .*layer=None",
+    "attention_distance(model(), images(), batch_size=1.5)": "batch_size=1.5",
+    "pca(model(), images(), block=[0])": r"block=\[0\]",
+    "pca(model(), 'a')": "must be a batch of images",
+    "pca(model(), [])": r"images=\[\]",
+    "pca(model(), images(), joint='no')": "joint='no'",
+    "embedding_filters(model(), images())": "`count`",
+    "position_similarity(model(), (2.5, 2))": r"grid_size=\(2.5, 2\)",
+    "token_layout(model(), (8, 8))": r"\(8, 12\), as .*image_size=\(8, 8\)",
+    "relevance(model(), images(), 99)": "below .*classes=99",
+    "relevance(model(), images(), [0] * 9)": r"one for each image.*\[0, 0",
+    "outlier_tokens(MAPS, token_layout(model()))": "`norms`.*: ndarray of shape",
+    "outlier_tokens(MAPS[0, 0], model())": "`layout` must be the output of `token_la",
+    "outlier_tokens(MAPS[0, 0], token_layout(model()), 0)": "ratio=0",
+    "plot_attention_maps(MAPS, model())": "`layout` must be",
+    "plot_attention_maps(model(), images())": "`maps` must be the output of `att",
+    "plot_attention_maps(MAPS, token_layout(model()), 5)": "an index of 2 .*image=5",
+    "plot_attention_maps(MAPS, token_layout(model()), 0, 9)": "query=9",
+    "plot_token_norms(MAPS[0, 0], model())": "`layout` must be",
+    "plot_attention_heatmap(images(), MAPS)": "`heatmaps` must be arrays of 2 axes",
+    "plot_attention_heatmap(images(), images()[:1, ..., 0])": "heatmaps=1",
+    "plot_attention_heads(images()[0], MAPS)": "`images` must be arrays of 3 axes",
+    "plot_attention_heads(images(), images(), 'ab')": "`titles` must be a list",
+    "plot_feature_pca(images(), images())": "`found` must be the output of `feature",
+    "plot_attention_distance(model(), images())": "`distances` must be",
+    "plot_embedding_filters(model())": "`filters` must be",
+    "plot_position_similarity(model())": "`similarity` must be",
     "relevance(softmax_of_int8(), images())": "'head' with softmax",
     "relevance(model(), images(), method='grad')": "'legrad'",
 }

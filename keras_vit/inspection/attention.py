@@ -136,7 +136,13 @@ def outlier_tokens(
 
     Returns:
         Boolean array of the shape of `norms`.
+
+    Raises:
+        ValueError: if an argument is something else.
     """
+    tokens.check_is("norms", norms, 3, "the output of `token_norms`")
+    tokens.check_is_layout(layout)
+    checks.positive_float("ratio", ratio)
     patches = norms[..., layout.num_prefix :]
     found = np.zeros(norms.shape, bool)
     found[..., layout.num_prefix :] = patches >= ratio * np.median(
@@ -175,6 +181,7 @@ def attention_distance(
     Raises:
         ValueError: as in `attention_maps`.
     """
+    checks.positive_int("batch_size", batch_size)
     images = tokens.check_images(model, images)
     layout = tokens.token_layout(model, images.shape[1:3])
     distance = patch_distances(layout)
@@ -222,6 +229,7 @@ def attention_heads(model: keras.Model, images: ArrayLike, layer: int = -1) -> A
     """
     images = tokens.check_images(model, images)
     layout = tokens.token_layout(model, images.shape[1:3])
+    tokens.find_blocks(model, layer, "layer")
     (maps,) = iterate_attention_maps(model, images, layer)
     return _attended(model, images, layout, maps)
 
@@ -275,10 +283,17 @@ def attention_rollout(
         ValueError: if the maps have another shape, or `outliers` is neither
             "keep" nor "mask".
     """
+    expected = (
+        "the output of `attention_maps(model, images)`; `attention_heatmap(model, "
+        "images)` computes both"
+    )
+    tokens.check_is("maps", maps, Iterable, expected)
     checks.one_of("outliers", outliers, ("keep", "mask"))
+    checks.boolean("residual", residual)
+    checks.non_negative_int("num_prefix", num_prefix)
     rolled: Any = None
     for layer in maps:
-        shape = tuple(layer.shape)
+        shape = tuple(getattr(layer, "shape", ()))
         if len(shape) != 4 or shape[2] != shape[3]:
             raise ValueError(
                 "`maps` must be of shape (layers, batch, heads, tokens, "
@@ -297,6 +312,7 @@ def attention_rollout(
         if residual:
             step = (step + identity) / 2
         rolled = step if rolled is None else step @ rolled
+    checks.require(rolled is not None, "maps", maps, expected)
     return rolled.astype("float32")
 
 

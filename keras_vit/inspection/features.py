@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_vit.inspection import tokens
 from keras_vit.models import dense_features
+from keras_vit.utils import checks
 from keras_vit.utils.types import Array, ArrayLike
 
 
@@ -76,14 +77,19 @@ def feature_pca(
     >>> found = keras_vit.inspection.feature_pca(model, images)
     >>> figure = keras_vit.inspection.plot_feature_pca(images, found)
     """
-    tokens.find_blocks(model, block)
+    tokens.find_blocks(model, block, "block")
+    checks.boolean("foreground", foreground)
+    checks.boolean("joint", joint)
     names = [layer.name for layer in model.layers]
     maps_of = dense_features(model, block, norm="encoder_norm" in names)
     maps = []
     for batch in images if isinstance(images, (list, tuple)) else [images]:
+        batch = tokens.check_images(maps_of, batch)
         found = maps_of(keras.ops.convert_to_tensor(batch), training=False)
         found = keras.ops.cast(found, "float32")
         maps += list(keras.ops.convert_to_numpy(found))
+    expected = "a batch of images, or a list of batches"
+    checks.require(bool(maps), "images", images, expected)
     if joint:
         return _components(maps, foreground)
     each = [_components([x], foreground) for x in maps]

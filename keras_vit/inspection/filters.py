@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_vit.inspection import tokens
 from keras_vit.layers import AddPositionEmbs, PatchEmbedding
+from keras_vit.utils import checks
 from keras_vit.utils.types import Array
 
 
@@ -29,6 +30,8 @@ def embedding_filters(model: keras.Model, count: int = 28) -> Array:
     Raises:
         ValueError: if the model has no such layer.
     """
+    tokens.check_is_model(model)
+    checks.positive_int("count", count)
     layers = {layer.name: layer for layer in model.layers}
     first = layers.get("root_conv") or tokens.find_layer(model, PatchEmbedding)
     tokens.check_has(first, model, "was not made by keras_vit", PatchEmbedding)
@@ -74,6 +77,8 @@ def position_similarity(
         raise ValueError(
             f"The model {model.name!r} adds no position embeddings to its patches."
         )
+    if grid_size is not None:
+        grid_size = checks.positive_pair("grid_size", grid_size)
     grid_size = grid_size or layer.built_grid
     if not grid_size or None in grid_size:
         raise ValueError(

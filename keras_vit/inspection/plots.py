@@ -6,14 +6,15 @@ not change.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_vit.inspection.features import FeaturePCA
-from keras_vit.inspection.tokens import TokenLayout
+from keras_vit.inspection.tokens import TokenLayout, check_is, check_is_layout
 from keras_vit.layers.resampling import resample
+from keras_vit.utils import checks
 from keras_vit.utils.optional import require
 from keras_vit.utils.text import plot_label
 from keras_vit.utils.types import Array
@@ -52,6 +53,8 @@ def plot_attention_heatmap(
     """
     if not isinstance(heatmaps, Mapping):
         heatmaps = {"attention": heatmaps}
+    for maps in heatmaps.values():
+        _check_rows(images, titles, heatmaps=maps, axes=2)
     figure, rows = _image_rows(images, titles, ("attended", *heatmaps))
     for (image, axes), *maps in zip(rows, *heatmaps.values(), strict=True):
         fine = [_resize_heat(robust_scale(heat), image.shape[:2]) for heat in maps]
@@ -82,6 +85,7 @@ def plot_attention_heads(
     Returns:
         A `matplotlib.figure.Figure`.
     """
+    _check_rows(images, titles, heads=heads, axes=3)
     indices = _evenly_spaced(len(heads[0]), 8)
     names = ("mean", *(f"head {index + 1}" for index in indices))
     tiles = [
@@ -109,6 +113,8 @@ def plot_feature_pca(
     Returns:
         A `matplotlib.figure.Figure`.
     """
+    check_is("found", found, FeaturePCA, "the output of `feature_pca`")
+    _check_rows(images, titles, found=found.components, axes=3)
     colors = [[picture] for picture in pca_colors(found)]
     return _plot_rows(images, titles, ("features",), colors, 2.6)
 
@@ -142,6 +148,10 @@ def plot_attention_maps(
         A `matplotlib.figure.Figure` with a row per layer and a column per
         head. The colors of each map range from its 2nd to its 98th percentile.
     """
+    check_is("maps", maps, 5, "the output of `attention_maps`")
+    check_is_layout(layout)
+    _check_index("image", image, maps.shape[1])
+    _check_index("query", 0 if query is None else query, maps.shape[3])
     if query is None and not layout.num_prefix:
         attention = maps[:, image].mean(axis=2)
     else:
@@ -177,6 +187,9 @@ def plot_attention_distance(
     Returns:
         A `matplotlib.figure.Figure`.
     """
+    check_is("distances", distances, 2, "the output of `attention_distance`")
+    if uniform is not None:
+        checks.positive_float("uniform", uniform)
     figure = new_figure(4.6, 3.8, title)
     axes = figure.subplots()
     depth = np.arange(1, len(distances) + 1)
@@ -205,6 +218,7 @@ def plot_embedding_filters(filters: Array, title: str = "") -> "Figure":
     Returns:
         A `matplotlib.figure.Figure`.
     """
+    check_is("filters", filters, 4, "the output of `embedding_filters`")
     count, height, width = filters.shape[:3]
     columns = min(7, count)
     rows = -(-count // columns)
@@ -232,6 +246,7 @@ def plot_position_similarity(similarity: Array, title: str = "") -> "Figure":
         A `matplotlib.figure.Figure`. The tile in row i and column j compares
         the patch at this position with all patches.
     """
+    check_is("similarity", similarity, 4, "the output of `position_similarity`")
     # Sixteen maps a side of as many patches have less than a pixel a patch.
     rows, columns = (
         _evenly_spaced(count, count if count <= _MAX_TILES else 8)
@@ -270,6 +285,9 @@ def plot_token_norms(
         tokens by layer; right, a map of the patches' norms after the last
         layer.
     """
+    check_is("norms", norms, 3, "the output of `token_norms`")
+    check_is_layout(layout)
+    _check_index("image", image, norms.shape[1])
     first = layout.num_prefix
     depth = np.arange(1, len(norms) + 1)
     patches = norms[:, :, first:].reshape(len(norms), -1)
@@ -345,6 +363,29 @@ def robust_scale(maps: Array) -> Array:
     """Scales each map from its 2nd to its 98th percentile to [0, 1]."""
     low, high = np.percentile(maps, (2, 98), axis=(-2, -1), keepdims=True)
     return np.clip((maps - low) / np.maximum(high - low, 1e-12), 0, 1)
+
+
+def _check_index(name: str, value: Any, count: int) -> None:
+    """Raises a `ValueError` if a value is no index of `count` items."""
+    fits = type(value) is not bool and value in range(-count, count)
+    checks.require(fits, name, value, f"an index of {count} items")
+
+
+def _check_rows(images: Any, titles: Any, axes: int, **maps: Any) -> None:
+    """Raises a `ValueError` if there are not as many titles and maps as images, or
+    if these and the maps of each, of `axes` axes, have another shape."""
+    rows = {"images": (images, 3), **{name: (x, axes) for name, x in maps.items()}}
+    for name, (items, count) in rows.items():
+        check_is(name, items, Sized, "one item for each image")
+        for item in items:
+            check_is(name, item, count, f"arrays of {count} axes, one for each image")
+    named = {name: x for name, (x, _) in rows.items()}
+    if titles is not None:
+        check_is("titles", titles, list | tuple, "a list, one for each image")
+        named["titles"] = titles
+    for name, items in named.items():
+        expected = f"{len(images)}, one for each image"
+        checks.require(len(items) == len(images) > 0, name, len(items), expected)
 
 
 def _image_rows(

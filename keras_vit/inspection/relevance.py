@@ -232,8 +232,12 @@ def _directions(
     given = outputs.argmax(-1) if classes is None else np.asarray(classes)
     if given.dtype.kind == "f" and given.shape == outputs.shape:
         return given.astype("float32")
-    fits = not np.any(given < 0)  # which NumPy would count from the end
-    checks.require(fits, "classes", classes, "the number of a class, from 0 on")
+    count = outputs.shape[1]
+    fits = given.dtype.kind in "iu" and given.shape in ((), (len(images),))
+    # NumPy would count numbers below 0 from the end.
+    fits = fits and bool(np.all((given >= 0) & (given < count)))
+    expected = f"the number of a class, from 0 on, below {count}, or one for each image"
+    checks.require(fits, "classes", classes, expected)
     identity = np.eye(outputs.shape[1], dtype="float32")
     return identity[np.broadcast_to(given, len(images))]
 

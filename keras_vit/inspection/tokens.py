@@ -18,6 +18,7 @@ from keras_vit.layers import (
 from keras_vit.models import patch_pixels
 from keras_vit.models.features import check_takes_images, size_of_images
 from keras_vit.models.graph import Graph
+from keras_vit.utils import checks
 from keras_vit.utils.types import Array, ArrayLike, Tensor
 
 
@@ -61,6 +62,11 @@ def token_layout(
     """
     embedding = find_layer(model, PatchEmbedding)
     check_has(embedding, model, "has no patches", PatchEmbedding)
+    if image_size is not None:
+        image_size = checks.positive_pair("image_size", image_size)
+        own = tuple(model.inputs[0].shape[1:3])
+        fits = all(n in (None, x) for n, x in zip(own, image_size, strict=True))
+        checks.require(fits, "image_size", image_size, f"{own}, as the model's input")
     image_size = size_of_images(model, image_size)
     # By shape inference, which includes a hybrid's ResNet.
     graph = Graph(model)
@@ -97,20 +103,58 @@ def image_size(model: keras.Model) -> tuple[int, int] | None:
     return tuple(count * pixels for count, pixels in pairs)
 
 
+def check_is(name: str, value: object, kind: Any, expected: str) -> None:
+    """Raises a `ValueError` that an argument must be as expected, unless it is of
+    a class, or an array with a number of axes."""
+    shape = getattr(value, "shape", None)
+    if isinstance(kind, int):
+        fits = shape is not None and len(shape) == kind
+    else:
+        fits = isinstance(value, kind)
+    if not fits:
+        received = f"{type(value).__name__}"
+        if shape is not None:
+            received += f" of shape {tuple(shape)}"
+        raise ValueError(f"`{name}` must be {expected}. Received: {received}")
+
+
+def check_is_model(model: object) -> None:
+    """Raises a `ValueError` if an argument is no model."""
+    check_is("model", model, keras.Model, "a Keras model, the first argument")
+
+
+def check_is_layout(layout: object) -> None:
+    """Raises a `ValueError` if an argument is no `TokenLayout`."""
+    check_is("layout", layout, TokenLayout, "the output of `token_layout`")
+
+
 def find_layer(model: keras.Model, layer_class: type | tuple) -> Any:
     """Returns the model's first layer of a class, or None."""
+    check_is_model(model)
     return next((x for x in model.layers if isinstance(x, layer_class)), None)
 
 
 def find_blocks(
-    model: keras.Model, layers: int | Sequence[int] | None = None
+    model: keras.Model, layers: int | Sequence[int] | None = None, name: str = "layers"
 ) -> list[TransformerBlock]:
-    """Returns the encoder blocks of these indices, or all, in order."""
+    """Returns the encoder blocks of these indices, or all, in order.
+
+    The argument `layers` is called `name`, and is one integer if it is another.
+    """
+    check_is_model(model)
     blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]
     check_has(blocks, model, "has no attention", TransformerBlock)
-    if layers is None:
+    several = name == "layers"
+    if layers is None and several:
         return blocks
-    indices = [layers] if isinstance(layers, (int, np.integer)) else layers
+    is_list = several and np.iterable(layers) and not isinstance(layers, str)
+    indices: Any = list(layers) if is_list else [layers]
+    possible, count = range(-len(blocks), len(blocks)), len(blocks)
+    fits = indices and all(type(x) is not bool and x in possible for x in indices)
+    expected = f"from {-count} to {count - 1}, the number of a block" + (
+        ", or a list of these" * several
+    )
+    checks.require(bool(fits), name, layers, expected)
     return [blocks[index] for index in indices]
 
 
@@ -137,6 +181,7 @@ def check_has(
 
 def check_images(model: keras.Model, images: ArrayLike) -> Array:
     """Returns a batch of images of the model's shape as a NumPy array."""
+    check_is_model(model)
     check_takes_images(model)
     shape = getattr(images, "shape", ())
     expected = model.inputs[0].shape

@@ -15,7 +15,8 @@ from keras_vit.utils.types import Shape
 
 def boolean(name: str, value: object) -> bool:
     """Checks that a value is True or False."""
-    require(value in (True, False), name, value, "True or False")
+    fits = getattr(value, "shape", ()) == () and value in (True, False)
+    require(fits, name, value, "True or False")
     return bool(value)
 
 
