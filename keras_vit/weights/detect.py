@@ -105,9 +105,9 @@ def find_model(
     try:
         match = detect_layout(arrays, layout)
     except ValueError as error:
-        known = isinstance(error, _Several)
-        name = None if known else family(arrays, read_config(path))
-        if name is None:
+        is_known = isinstance(error, _Several)
+        name = None if is_known else family(arrays, read_config(path))
+        if name is None and not is_known:
             check_arrays(path, arrays, problems, finite)
         wanted = f" the layout {layout!r}" if layout else " a known layout"
         reason = refusal(name) if name else error

@@ -156,7 +156,10 @@ def test_weights_are_found_in_what_wraps_them(case, model, plain, tmp_path):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda w, o: {"best": w, "last": o}, "begin with 'best.' and 'last.'"),
+        (
+            lambda w, o: {"best": w, "last": o, "steps": torch.tensor([3])},
+            "begin with 'best.' and 'last.'",
+        ),
         (  # although a model of EVA's has such a key
             lambda w, o: {
                 "best": w,

@@ -126,6 +126,7 @@ SAME_ARRAYS = {
     "test_vit3": "'test_vit3'",
     "vit_base_patch16_clip_quickgelu_224": "`activation` 'quick_gelu' `norm_epsilon`",
     "vit_base_patch32_siglip_256": "`activation` 'gelu_tanh'",
+    "vit_small_patch16_dinov3": "`pooling` 'gap' 'token'",
     "vit_base_patch32_siglip_gap_256": "`activation` 'gelu_tanh'",
     "naflexvit_base_patch16_siglip": "`activation` `resampling`",
     "naflexvit_base_patch16_radio_v3": "`resampling`",
@@ -147,10 +148,18 @@ def test_a_bare_file_of_arrays_that_others_have_is_refused(name, tmp_path):
     else:
         patch = re.search(r"patch(\d+)", name)
         sizes = {"img_size": 4 * int(patch[1]) if patch else 64}
-        sizes |= {"embed_dim": 64, "depth": 1, "num_heads": 1}
+        sizes |= {"embed_dim": 64, "depth": 1, "num_heads": 1, "num_classes": 3}
         model = pytest.importorskip("timm").create_model(name, **sizes)
     torch.save(model.state_dict(), tmp_path / "a.pth")
     with pytest.raises(ValueError) as error:
         load(tmp_path / "a.pth")
     for word in SAME_ARRAYS[name].split():
         assert word in str(error.value)
+    if "`pooling`" in SAME_ARRAYS[name]:
+        shape = (64, 64, 3)
+        x = np.random.default_rng(0).normal(size=(1, *shape)).astype("float32")
+        built = load(tmp_path / "a.pth", pooling="gap", input_shape=shape)
+        expected = model.eval()(torch.tensor(x.transpose(0, 3, 1, 2))).detach()
+        np.testing.assert_allclose(built.predict(x, verbose=0), expected, atol=1e-5)
+        encoder = load(tmp_path / "a.pth", include_top=False, input_shape=shape)
+        assert encoder.output_shape == (None, 21, 64)

@@ -367,6 +367,9 @@ class Timm(Format):
             values["norm_epsilon"] = "1e-5 as in CLIP, or 1e-6"
         elif {"norm", "bias"} <= found and not found & {"token", "registers", "scale"}:
             values["activation"] = "'gelu', or 'gelu_tanh' as in some of SigLIP"
+        if variant in dinov3.VARIANTS and "head_norm" not in found:
+            if "head/kernel" in paths:
+                values["pooling"] = "'gap' as in all of timm's models, or 'token'"
         if variant == naflex.TIMM:
             values["resampling"] = (
                 "'bicubic_antialias', with '_square' for positions that preserve the "
