@@ -1,7 +1,7 @@
 """Layers and tokens of a model: how to find, describe and compute them."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -147,9 +147,11 @@ def find_blocks(
     several = name == "layers"
     if layers is None and several:
         return blocks
-    is_list = several and np.iterable(layers) and not isinstance(layers, str)
-    indices: Any = list(layers) if is_list else [layers]
-    possible, count = range(-len(blocks), len(blocks)), len(blocks)
+    indices: list[Any] = [layers]
+    if several and isinstance(layers, Iterable) and not isinstance(layers, str):
+        indices = list(layers)
+    count = len(blocks)
+    possible = range(-count, count)
     fits = indices and all(type(x) is not bool and x in possible for x in indices)
     expected = f"from {-count} to {count - 1}, the number of a block" + (
         ", or a list of these" * several
