@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_vit.layers import (
     AddPositionEmbs,
@@ -147,10 +146,7 @@ def find_blocks(
     several = name == "layers"
     if layers is None and several:
         return blocks
-    indices: list[Any] = [layers]
-    if several and isinstance(layers, Iterable) and not isinstance(layers, str):
-        indices = list(layers)
-    count = len(blocks)
+    indices, count = _listed(layers, several), len(blocks)
     possible = range(-count, count)
     fits = indices and all(type(x) is not bool and x in possible for x in indices)
     expected = f"from {-count} to {count - 1}, the number of a block" + (
@@ -158,6 +154,12 @@ def find_blocks(
     )
     checks.require(bool(fits), name, layers, expected)
     return [blocks[index] for index in indices]
+
+
+def _listed(value: Any, several: bool) -> list[Any]:
+    """Returns the items of a value if it may have several, or it in a list."""
+    is_list = several and isinstance(value, Iterable) and not isinstance(value, str)
+    return list(value) if is_list else [value]
 
 
 def check_has(
