@@ -1,13 +1,16 @@
 """Defaults that programs share: rows of their tables."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_vit_programs import sizes
 from keras_vit_programs.flags import Rule
 
+if TYPE_CHECKING:
+    from keras_vit.data import ImageDataset
 
-def spec_of(settings: Any, data: Any) -> dict[str, Any]:
+
+def spec_of(settings: Any, data: "ImageDataset") -> dict[str, Any]:
     """Returns the sizes of the model of a program's settings."""
     weights = getattr(settings, "weights", None)
     return sizes.resolve_model_spec(settings.model, weights, settings.patch_size)
@@ -18,7 +21,7 @@ def first(*values: Any) -> Any:
     return next(value for value in values if value)
 
 
-def patch_size(settings: Any, data: Any) -> int | None:
+def patch_size(settings: Any, data: "ImageDataset") -> int | None:
     """Returns the patch size of the model, or one that suits the image size,
     which it must divide."""
     spec, size = settings.spec, settings.image_size
@@ -41,7 +44,7 @@ MODE = Rule(
 )
 
 
-def holdout(settings: Any, data: Any = None) -> float | str | None:
+def holdout(settings: Any, data: "ImageDataset | None" = None) -> float | str | None:
     """Returns the fraction of the training images to hold out, which is asked for
     before there is a dataset."""
     is_swept = settings.holdout is None and getattr(settings, "sweep", None)
@@ -51,7 +54,7 @@ def holdout(settings: Any, data: Any = None) -> float | str | None:
 HOLDOUT = Rule("holdout", "paper with --sweep", holdout)
 
 
-def whole_batch(settings: Any, data: Any) -> int:
+def whole_batch(settings: Any, data: "ImageDataset") -> int:
     """Returns the largest multiple of `--accumulate` up to the batch size and
     the number of training images; raises a `ValueError` if there is none."""
     images = min(settings.batch_size, data.num_train)
@@ -99,22 +102,22 @@ def pretraining(
     fifth of the steps. Small images are enlarged to `min_size`, and have
     patches of `small_patch`."""
 
-    def is_small(data: Any) -> bool:
+    def is_small(data: "ImageDataset") -> bool:
         return data.image_size is not None and data.image_size < 96
 
-    def patches(s: Any, data: Any) -> int | None:
+    def patches(s: Any, data: "ImageDataset") -> int | None:
         own = small_patch if is_small(data) else None
         s.spec["patch_size"] = s.spec["patch_size"] or own
         return patch_size(s, data)
 
-    def few_images(s: Any, data: Any) -> int:
+    def few_images(s: Any, data: "ImageDataset") -> int:
         power_of_two = 2 ** max(0, (data.num_train // share).bit_length() - 1)
         return max(min(s.batch_size, power_of_two), s.accumulate)
 
-    def epochs(s: Any, data: Any) -> int:
+    def epochs(s: Any, data: "ImageDataset") -> int:
         return max(1, round(s.epochs * data.num_train / s.batch_size))
 
-    def warmup(s: Any, data: Any) -> int:
+    def warmup(s: Any, data: "ImageDataset") -> int:
         epoch = data.num_train / s.batch_size
         return min(s.warmup_steps or round(s.warmup_epochs * epoch), s.steps // 5)
 
@@ -164,7 +167,7 @@ def pretraining(
 def label_free(**options: Any) -> tuple[Rule, ...]:
     """Returns rows of pre-training without labels; see `pretraining`."""
 
-    def every(s: Any, data: Any) -> int:
+    def every(s: Any, data: "ImageDataset") -> int:
         epoch = data.num_train / s.batch_size
         return max(1, min(s.steps // 10, round(10 * epoch)))
 
@@ -185,10 +188,10 @@ def evaluate_every(parts: int) -> Rule:
     )
 
 
-def steps(why: str, default: Callable[[Any, Any], int]) -> Rule:
+def steps(why: str, default: Callable[[Any, "ImageDataset"], int]) -> Rule:
     """Returns the row of the steps of `--epochs`, or else by default."""
 
-    def value(s: Any, data: Any) -> int:
+    def value(s: Any, data: "ImageDataset") -> int:
         if s.epochs:
             return s.epochs * -(-data.num_train // s.batch_size)
         return default(s, data)
