@@ -59,8 +59,10 @@ def image_settings(sources: dict[str, Config]) -> ImageSettings:
     settings by where they come from; None where none does."""
 
     def first(name: str) -> Setting:
-        found = ((values.get(name), source) for source, values in sources.items())
-        return next((Setting(*x) for x in found if x[0] is not None), Setting(None, ""))
+        for source, values in sources.items():
+            if (value := values.get(name)) is not None:
+                return Setting(as_mode(value) if name == "mode" else value, source)
+        return Setting(None, "")
 
     return ImageSettings(*map(first, ImageSettings._fields))
 
@@ -107,7 +109,7 @@ class LoadedClassifier:
     @property
     def mode(self) -> Mode:
         """String, or `(mean, std)`. The `mode` of `preprocess_input`."""
-        return as_mode(self.settings.mode.value)
+        return self.settings.mode.value
 
     @property
     def protocol(self) -> str | None:

@@ -49,7 +49,7 @@ def comparable(rows: Sequence[Row]) -> list[Row]:
     """Returns the rows with the `score_name` of the last one: those before a run
     resumed with other metrics may have another."""
     name = score_name(rows[-1])
-    return [row for row in rows if score_name(row) == name]
+    return [row for row in rows if name in row and score_name(row) == name]
 
 
 def best_row(rows: Sequence[Row]) -> Row:

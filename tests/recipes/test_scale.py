@@ -44,7 +44,7 @@ def test_finished_models_are_not_trained_again(tmp_path, capsys, monkeypatch):
     assert 2**2 < ratio < 2**4
     assert 0 <= finer["accuracy"] <= 1 and 0 <= finer["few_shot"] <= 1
 
-    with pytest.raises(flags.UserError, match="steps was 1.*`overwrite=True`"):
+    with pytest.raises(flags.UserError, match="steps was 1.*empty folder"):
         recipe.main(config(output, **options, steps=2))
 
 

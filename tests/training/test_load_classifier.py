@@ -308,6 +308,8 @@ def test_wrong_files_and_models_raise(tmp_path):
     ):
         with pytest.raises(ValueError, match=words):
             load(path, name)
+    with pytest.raises(ValueError, match="`mode` must be .*'caffe'"):
+        load(run, mode="caffe")
     run = write(tmp_path / "run", bit(input_shape=(32, 32, 3)))
     with pytest.raises(ValueError, match="must be a Vision Transformer"):
         load(run, max_tokens=20)
