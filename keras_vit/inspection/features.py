@@ -3,6 +3,7 @@ common."""
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -83,7 +84,8 @@ def feature_pca(
     names = [layer.name for layer in model.layers]
     maps_of = dense_features(model, block, norm="encoder_norm" in names)
     maps = []
-    for batch in images if isinstance(images, (list, tuple)) else [images]:
+    batches: Sequence[Any] = images if isinstance(images, (list, tuple)) else [images]
+    for batch in batches:
         batch = tokens.check_images(maps_of, batch)
         found = maps_of(keras.ops.convert_to_tensor(batch), training=False)
         found = keras.ops.cast(found, "float32")

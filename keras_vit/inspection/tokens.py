@@ -153,7 +153,7 @@ def find_blocks(
         ", or a list of these" * several
     )
     checks.require(bool(fits), name, layers, expected)
-    return [blocks[index] for index in indices]
+    return [blocks[int(index)] for index in indices]
 
 
 def _listed(value: Any, several: bool) -> list[Any]:
