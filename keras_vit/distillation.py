@@ -225,7 +225,7 @@ def load_teacher(
     """
     scale, shift = scale_and_shift(as_mode(student_mode, name="student_mode"))
     trained = load_classifier(weights, model, image_size, mode)
-    # It may have been trained with `--max-tokens`.
+    # It may have been trained on images of several sizes.
     trained = dataclasses.replace(trained, budget=None)
     classes = None
     if features:

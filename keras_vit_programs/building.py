@@ -19,7 +19,7 @@ from keras_vit.weights.formats import (
     implied_arguments,
 )
 from keras_vit.weights.infer import is_position_layer
-from keras_vit_programs.sizes import COMPACT, _sizes, _stride
+from keras_vit_programs.sizes import COMPACT, sizes_of, stride_of
 
 _NO_REGULARIZATION = {
     "dropout": 0.0,
@@ -69,9 +69,9 @@ def build_model(
     if weights is None:
         model = model or "compact-vit"
         sizes = {}
-        if "resnet_layers" not in _sizes(model):
+        if "resnet_layers" not in sizes_of(model):
             sizes["patch_size"] = patch_size
-        if not _stride(_sizes(model)):
+        if not stride_of(sizes_of(model)):
             arguments = _for_bit(arguments)
         name = model
         if model in COMPACT:
@@ -81,7 +81,7 @@ def build_model(
         if model in ("compact-vit", "compact-hybrid"):
             spread_positions(built, seed)
         return built
-    checkpoint = open_weights(model, weights, _sizes(model))
+    checkpoint = open_weights(model, weights, sizes_of(model))
     if keep_head:
         bias = checkpoint.weights.get("head/bias", ())
         if len(bias) != arguments["classes"]:

@@ -45,10 +45,16 @@ def require(module: str) -> Any:
     return optional.require(module)
 
 
+def printable(text: object) -> str:
+    """Returns a text, in which unprintable characters, also line breaks, are
+    escaped."""
+    from keras_vit.utils import text as texts
+
+    return texts.printable(text)
+
+
 def printable_lines(text: object) -> str:
     """Returns a message, in which unprintable characters are escaped."""
-    from keras_vit.utils.text import printable
-
     return "\n".join(map(printable, str(text).split("\n")))
 
 

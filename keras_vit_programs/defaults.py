@@ -18,7 +18,7 @@ def spec_of(settings: Any, data: "ImageDataset") -> dict[str, Any]:
 
 def first(*values: Any) -> Any:
     """Returns the first of some values that is not None."""
-    return next(value for value in values if value)
+    return next(value for value in values if value is not None)
 
 
 def patch_size(settings: Any, data: "ImageDataset") -> int | None:

@@ -10,10 +10,9 @@ import numpy as np
 
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.utils.array_files import open_array
-from keras_vit.utils.images import EXTENSIONS, read_image
+from keras_vit.utils.images import EXTENSIONS, read_image, size_with_aspect
 from keras_vit.utils.scaling import Mode
 from keras_vit.utils.types import Array, StrPath
-from keras_vit.web import size_with_aspect
 
 
 def image_paths(names: Sequence[StrPath]) -> list[pathlib.Path]:

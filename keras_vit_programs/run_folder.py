@@ -22,6 +22,7 @@ import keras
 
 from keras_vit import __version__
 from keras_vit.distribution.strategy import Strategy
+from keras_vit.training.state_files import check_same_run as check_same_run
 from keras_vit.utils.files import atomic_write
 from keras_vit.utils.types import StrPath
 

@@ -110,7 +110,7 @@ def choose_model_and_size(
     """
     size = image_size or min(side or MAX_COMPACT_SIZE, MAX_COMPACT_SIZE)
     sides, multiple = height_and_width(size), 4
-    stride = _stride(_sizes("compact-hybrid"))
+    stride = stride_of(sizes_of("compact-hybrid"))
     too_small = min(sides) < MIN_HYBRID_SIZE
     indivisible = image_size and any(n % stride for n in sides)
     if model or patch_size or too_small or indivisible:
@@ -152,7 +152,7 @@ def resolve_model_spec(
         )
     if weights is not None:
         return _checkpoint_spec(model, weights, patch_size)
-    sizes = _sizes(model)
+    sizes = sizes_of(model)
     if "resnet_layers" in sizes and patch_size is not None:
         raise ValueError(
             f"{model} cuts its patches from a ResNet's feature map: leave out "
@@ -161,7 +161,7 @@ def resolve_model_spec(
     return {
         "patch_size": patch_size or sizes.get("patch_size"),
         "image_size": COMPACT.get(model or "compact-vit", (0, 0, 224))[2],
-        "stride": _stride(sizes),
+        "stride": stride_of(sizes),
         "num_layers": sizes.get("num_layers"),
         "hidden_size": sizes.get("hidden_size"),
         "mode": "tf",
@@ -174,14 +174,14 @@ def check_is_vit(model: str | None) -> None:
         raise ValueError(f"{model} is no Vision Transformer: give one, such as ViTB16.")
 
 
-def _sizes(model: str | None) -> dict[str, Any]:
+def sizes_of(model: str | None) -> dict[str, Any]:
     """Returns the arguments of the model function that a name implies."""
     if model in VARIANTS or model in BIT_VARIANTS:
         return variant_sizes(model)
     return COMPACT[model or "compact-vit"][1]
 
 
-def _stride(sizes: dict[str, Any]) -> int:
+def stride_of(sizes: dict[str, Any]) -> int:
     if "hidden_size" not in sizes:
         return 0
     return stride(sizes["resnet_layers"]) if "resnet_layers" in sizes else 1
@@ -190,7 +190,7 @@ def _stride(sizes: dict[str, Any]) -> int:
 def _checkpoint_spec(
     model: str | None, weights: str, patch_size: int | None
 ) -> dict[str, Any]:
-    checkpoint = open_weights(model, weights, _sizes(model))
+    checkpoint = open_weights(model, weights, sizes_of(model))
     rows, columns = checkpoint.patch_size or (None, None)
     if rows != columns or patch_size not in (None, rows):
         raise ValueError(
@@ -198,7 +198,7 @@ def _checkpoint_spec(
             "must be square, and cannot be changed: leave out the patch size."
         )
     if model is not None:
-        check_model(checkpoint, model, _sizes(model))
+        check_model(checkpoint, model, sizes_of(model))
     sizes, image_size = vars(checkpoint.config), None
     if "hidden_size" not in sizes:  # a BiT's weights are for images of any size
         image_size = config_of_run(checkpoint.path).get("config", {}).get("image_size")
@@ -210,7 +210,7 @@ def _checkpoint_spec(
     return {
         "patch_size": rows,
         "image_size": image_size,
-        "stride": _stride(sizes),
+        "stride": stride_of(sizes),
         "num_layers": sizes.get("num_layers"),
         "hidden_size": sizes.get("hidden_size"),
         "mode": checkpoint.preprocess_mode or "tf",

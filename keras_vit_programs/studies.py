@@ -104,9 +104,9 @@ def sweep(
                     logger.info(error)
                     save_json(results[rate], folder / DONE)
     best = _summarize(results, data, config, output, strategy)
-    # 0, so that a preset holds out no images either.
     # These defaults depend on --sweep.
     own = {name: getattr(configs[best], name) for name in ("optimizer", "keep")}
+    # The holdout is 0, so that a preset holds out no images either.
     config = dataclasses.replace(
         config, holdout=0.0, sweep=None, overwrite=False, learning_rate=best, **own
     )

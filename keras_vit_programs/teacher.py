@@ -16,7 +16,10 @@ def distill(student: keras.Model, config: flags.Teacher, data: ImageDataset) -> 
     if config.teacher is None:
         return student
     if len(student.inputs) > 1:
-        raise ValueError("--teacher sees images of one size: leave out --max-tokens.")
+        raise ValueError(
+            "--teacher sees images of one size: leave out --max-tokens. Received: "
+            f"--max-tokens {vars(config)['max_tokens']}"
+        )
     target = config.distill or "logits"
     kinds = TARGETS[target]
     kind = config.distill_loss or kinds[0]

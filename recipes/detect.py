@@ -233,7 +233,7 @@ def build_model(config, data):
         **(HYBRID if config.model == "compact-hybrid" else {}),
     )
     if config.train == "head":
-        keras_vit.training.freezing.freeze_weights(encoder)
+        keras_vit.training.freeze_weights(encoder)
     names = data.class_names
     if config.head == "fcos":
         options = LARGE if config.dataset == "digits" else {}

@@ -36,7 +36,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 
 import keras_vit
-from keras_vit_programs import charts, classifiers, defaults, flags, run_folder
+from keras_vit_programs import charts, classifiers, console, defaults, flags, run_folder
 from keras_vit_programs import images as image_files
 
 FILES = ("predictions.csv", "predictions.json", "predictions.png")
@@ -49,10 +49,6 @@ DEFAULTS = (
     defaults.constant("batch_size", 32),
     defaults.constant("output", "runs/predict"),
 )
-
-
-def printable(name):
-    return keras_vit.utils.text.printable(name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +93,7 @@ def main(config):
         if config.explain:
             # A detector or a model without attention raises an error here.
             keras_vit.evaluation.num_classes_of(trained)
-            keras_vit.inspection.tokens.find_blocks(trained.model)
+            keras_vit.inspection.find_blocks(trained.model)
         is_detector = isinstance(trained.model.output, dict)
         if is_detector:
             for name in ("labels", "top", "protocol"):
@@ -129,7 +125,7 @@ def main(config):
     rows, predictions = [], []
     for path, classes in zip(files, found, strict=True):
         shown = "  ".join(f"{name} {p:.1%}" for _, name, p in classes) or "none"
-        print(f"{printable(path)[-width:]:{width}}  {shown}")
+        print(f"{console.printable(path)[-width:]:{width}}  {shown}")
         rows.append({"file": path})
         for i, (_, name, p) in enumerate(classes, start=1):
             rows[-1] |= {f"class_{i}": name, f"probability_{i}": f"{p:.6g}"}
@@ -216,8 +212,8 @@ def save_boxes(config, trained, files, output):
             sides = (f"{x:.1f}" for x in box)
             row = (str(path), names[number], f"{score:.6g}", *sides)
             rows.append(dict(zip(columns, row, strict=True)))
-            texts.append(f"{printable(names[number])} {score:.1%}")
-        print(f"{printable(path)[-40:]}  {'  '.join(texts) or 'none'}")
+            texts.append(f"{console.printable(names[number])} {score:.1%}")
+        print(f"{console.printable(path)[-40:]}  {'  '.join(texts) or 'none'}")
         if len(drawn) < DRAWN // 3:  # in one row
             pictures.append(images[0] / 255)
             drawn.append(found)
@@ -247,7 +243,8 @@ def decoded(probabilities, top, names, multi_label):
     if likely:
         found = [[one for one in row if one[2] > 0.5] for row in found]
     return [
-        [(known_id, printable(name), p) for known_id, name, p in row] for row in found
+        [(known_id, console.printable(name), p) for known_id, name, p in row]
+        for row in found
     ]
 
 

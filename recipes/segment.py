@@ -267,7 +267,7 @@ def build_model(config, data):
     # The two classes are those of a head that is not used.
     encoder = build_encoder(config, config.input_shape(data.channels), 2)
     if config.train != "all":
-        keras_vit.training.freezing.freeze_weights(encoder)
+        keras_vit.training.freeze_weights(encoder)
     classes = len(data.class_names)
     return keras_vit.segmentation.LinearSegmenter(
         encoder, classes, config.blocks, config.dropout

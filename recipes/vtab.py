@@ -150,7 +150,7 @@ def opened(config):
         {name: value for name, value in flags.items() if name not in FREE}
         for flags in (settings, dataclasses.asdict(config))
     )
-    keras_vit.training.state_files.check_same_run(path, found, expected)
+    run_folder.check_same_run(path, found, expected)
     return path.parent, done
 
 

@@ -80,7 +80,8 @@ class LoadedClassifier:
         class_names: Tuple of strings, one per class; None if unknown.
         dataset: String. The dataset of the training, as `load_dataset` takes
             it; None if unknown.
-        test_split: String. The `--test-split` of the training, or None.
+        test_split: String. The split of TFDS that the training evaluated on, or
+            None.
         skip_bad_images: Boolean. Whether the training left out images that
             cannot be decoded.
         loss: String. Name of the loss of the training; None if unknown.

@@ -35,4 +35,5 @@ from keras_vit.inspection.plots import (
 )
 from keras_vit.inspection.plots import plot_token_norms as plot_token_norms
 from keras_vit.inspection.relevance import relevance as relevance
+from keras_vit.inspection.tokens import find_blocks as find_blocks
 from keras_vit.inspection.tokens import token_layout as token_layout

@@ -136,9 +136,19 @@ def find_layer(model: keras.Model, layer_class: type | tuple) -> Any:
 def find_blocks(
     model: keras.Model, layers: int | Sequence[int] | None = None, name: str = "layers"
 ) -> list[TransformerBlock]:
-    """Returns the encoder blocks of these indices, or all, in order.
+    """Returns the encoder blocks of a model.
 
-    The argument `layers` is called `name`, and is one integer if it is another.
+    Args:
+        model: A functional model made by this package or of its layers.
+        layers: Integer, or list of integers. Indices of blocks; None for all.
+        name: String. What messages call `layers`, which is one integer if it is
+            another name.
+
+    Returns:
+        List of `TransformerBlock`, in the order of the indices.
+
+    Raises:
+        ValueError: if the model has no block of an index, or none at all.
     """
     check_is_model(model)
     blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]

@@ -10,6 +10,9 @@ def freeze_weights(layer: keras.Layer) -> None:
 
     A file stores the flags of layers, not those of weights: the model that a
     run saves can be trained on.
+
+    Args:
+        layer: `keras.Layer` or `keras.Model`.
     """
     for variable in layer.trainable_weights:
         variable.trainable = False

@@ -1,7 +1,9 @@
-"""Reading of image files by Pillow."""
+"""Reading of image files by Pillow, and sizes of images."""
 
 import io
+import math
 import pathlib
+from collections.abc import Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -78,3 +80,15 @@ def check_image_mode(image: Any) -> None:
             f"its pixels are {kind} (mode {image.mode!r}), whose range is "
             "unknown. Scale them to 0 to 255 and save them as 8 bits"
         )
+
+
+def size_with_aspect(
+    image_size: Sequence[int], area: float, patch_size: Sequence[int]
+) -> tuple[int, ...]:
+    """Returns the size of an image of about `area` pixels: multiples of the
+    patch size, as close as possible to the aspect ratio of `image_size`."""
+    scale = math.sqrt(area / (image_size[0] * image_size[1]))
+    return tuple(
+        max(1, round(side * scale / patch)) * patch
+        for side, patch in zip(image_size, patch_size, strict=True)
+    )

@@ -15,7 +15,6 @@ import functools
 import hashlib
 import importlib.resources
 import json
-import math
 import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +33,7 @@ from keras_vit.models import patch_pixels
 from keras_vit.models.graph import heads_of
 from keras_vit.preprocessing.labels import default_names
 from keras_vit.utils import onnx
+from keras_vit.utils.images import size_with_aspect
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import Array, Config, StrPath, Tensor
 from keras_vit.weights.files import read_config
@@ -133,18 +133,6 @@ def read_page(path: Path) -> Callable[[Array], dict[str, Array]]:
     run = onnx.read(path / "model-{}x{}.onnx".format(*config["sizes"][0]))
     direction = np.zeros((1, config["outputs"]), "float32")
     return lambda images: run(images[0], direction)
-
-
-def size_with_aspect(
-    image_size: Sequence[int], area: float, patch_size: Sequence[int]
-) -> tuple[int, ...]:
-    """Returns the size of an image of about `area` pixels: multiples of the
-    patch size, as close as possible to the aspect ratio of `image_size`."""
-    scale = math.sqrt(area / (image_size[0] * image_size[1]))
-    return tuple(
-        max(1, round(side * scale / patch)) * patch
-        for side, patch in zip(image_size, patch_size, strict=True)
-    )
 
 
 def _graphs(page: Page, size: tuple[int, ...]) -> dict[str, Any]:

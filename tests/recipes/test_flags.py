@@ -40,6 +40,8 @@ REFUSED = {
         "--model compact-bit --remat": "--remat is for Vision",
         "--model compact-bit --dropout 0.5": "--dropout is for Vision",
         "--model compact-hybrid --max-tokens 9": "--max-tokens is for Vision",
+        "--dataset {data}/sizes --image-size 16 --patch-size 8 --teacher {run} "
+        "--max-tokens 9": "leave out --max-tokens. Received: --max-tokens 9",
         "--dataset {data}/empty": "two classes",
         "--dataset {data}/several.csv --loss sigmoid --image-size 8 "
         "--class-weights balanced": "--class-weights",
