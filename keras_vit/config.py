@@ -1,6 +1,7 @@
 """The architectures of models as data, and the sizes of the named variants."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, TypedDict, TypeVar
 
@@ -31,7 +32,16 @@ _PLACEMENTS = {
 # vit-keras and keras-hub call the head's activation `activation`.
 _OUTPUT_ACTIVATIONS = ("linear", "log_softmax", "sigmoid", "softmax")
 GROUPS = 32  # of the ResNets' norms
+# Fields that are arguments of every block, the same for all.
+_OF_BLOCKS = (
+    *("num_heads", "mlp_dim", "activation", "norm_epsilon"),
+    *("qkv_bias", "key_bias", "qk_norm", "layer_scale"),
+    *("dropout", "attention_dropout", "remat"),
+)
 _DERIVED: Any = None  # the default of a field that follows from others
+
+# A field that no other code base has, so that all layouts refuse other values.
+_own = functools.partial(dataclasses.field, metadata={"own": True})
 
 _ModelConfig = TypeVar("_ModelConfig", bound="ViTConfig | ResNetConfig")
 
@@ -40,10 +50,90 @@ _ModelConfig = TypeVar("_ModelConfig", bound="ViTConfig | ResNetConfig")
 class ViTConfig:
     """Architecture of a Vision Transformer.
 
-    The fields are arguments of `keras_vit.VisionTransformer`, which describes
-    them. The defaults are those of google-research/vision_transformer; the
-    other values are for models of timm, Hugging Face, torchvision and
-    big_vision.
+    The fields are arguments of `keras_vit.VisionTransformer`. The defaults are
+    those of google-research/vision_transformer; the other values are for models
+    of timm, Hugging Face, torchvision and big_vision.
+
+    Args:
+        patch_size: Integer or `(rows, columns)`, in pixels, or positions of a hybrid's
+            feature map.
+        hidden_size: Integer. Number of channels of a token, D in the paper.
+        num_layers: Integer. Number of encoder blocks.
+        num_heads: Integer. Number of attention heads, which must divide `hidden_size`.
+        mlp_dim: Integer. Width of the MLPs' hidden layers; None for 4 times
+            `hidden_size`.
+        pooling: String. "token" (the class token), "gap" (mean of the patches),
+            "token_gap" (both, concatenated: DINOv2's classifier), "first_patch" (the
+            token of the top left patch: big_vision's `pool_type="0"`, whose checkpoints
+            have the same arrays as for "gap"), "map" (attention pooling), or None. With
+            `include_top`, None means "token", or "gap" without a class token; otherwise
+            it means no pooling.
+        representation_size: Integer. Width of the tanh layer `pre_logits` before the
+            head, which the paper uses in pre-training; None for no such layer.
+        class_token: Boolean. Whether to have a class token. None means True, unless
+            `pooling` is "gap", "first_patch" or "map", which do not use it.
+        num_registers: Integer. Number of register tokens after the class token.
+        distillation: Boolean. Whether to have DeiT's distillation token. With a head,
+            the output is then the mean of the outputs of both tokens' heads.
+        mask_token: Boolean. Whether to store the vector for masked patches that
+            DINOv2's checkpoints contain. It does not affect the output.
+        position_embedding: String. "learned" (also called "learned_1d"), "learned_2d",
+            "relative", "sincos2d" or "none": those of the paper's Appendix D.4 and
+            big_vision's fixed embeddings; "factorized": NaViT's; "rope": DINOv3's
+            rotary positions. See `AddPositionEmbs`, `RelativePositionEmbs` and
+            `RotaryPositionEmbs`.
+        position_placement: String. Where position embeddings are added: "stem" (once
+            before the blocks), "every_layer" (before every block, separate embeddings)
+            or "every_layer_shared" (before every block, the same embeddings). None
+            means "stem", or "every_layer" for relative positions, which are part of
+            every block's attention, and "every_layer_shared" for rotary ones. Ignored
+            if `position_embedding` is "none".
+        position_prefix: String. Which tokens before the patches have a position
+            embedding: "all", "class" (registers have none: DINOv2) or "none"
+            (big_vision and timm's `no_embed_class`). Only patches have relative
+            positions.
+        grid_size: `(rows, columns)` of patches for which position embeddings are
+            learned. None takes the grid of `input_shape`; if its size is None, that of
+            `weights`, or else that of 224 x 224 pixels.
+        resampling: String. Method to resample position embeddings to another grid; see
+            `AddPositionEmbs`.
+        rope_base: Float above 0. The periods of rotary positions are powers of it, up
+            to nearly `rope_base` itself; see `RotaryPositionEmbs`.
+        rope_shift: Float. In training, rotary positions are shifted by random numbers
+            in [-rope_shift, rope_shift]; 0 for none.
+        rope_jitter: Float, 1 or more. In training, rotary positions of rows and of
+            columns are multiplied by random numbers in [1 / rope_jitter, rope_jitter];
+            1 for none.
+        rope_rescale: Float, 1 or more. In training, all rotary positions are multiplied
+            by one random number in [1 / rope_rescale, rope_rescale]; 1 for none.
+        patch_bias: Boolean. Whether the patch embedding has a bias.
+        pre_norm: Boolean. Whether to normalize tokens before the first block.
+        qkv_bias: Boolean. Whether the query, key and value projections have a bias.
+        key_bias: Boolean. Whether the key projection has a bias, if `qkv_bias`.
+            DINOv3's has none.
+        qk_norm: Boolean. Whether to normalize queries and keys.
+        layer_scale: Float above 0. Initial value of the factors of `LayerScale`; None
+            for no `LayerScale`.
+        activation: String. "gelu_tanh" (Google's weights), "gelu" (exact: PyTorch's
+            weights), "quick_gelu", "swiglu", or the name of a Keras activation; see
+            `MlpBlock`.
+        norm_epsilon: Float above 0. Epsilon of every layer norm; 1e-12 in some of
+            Hugging Face's weights.
+        final_norm: String. Where the last layer norm is: "before_pooling" (layer
+            `encoder_norm`, on all tokens), "after_pooling" (layer `head_norm`, as in
+            timm's average pooling) or "none".
+        dropout: Float in [0, 1). Dropout rate after the position embeddings, after the
+            attention and after both dense layers of the MLP.
+        attention_dropout: Float in [0, 1). Dropout rate of the attention probabilities.
+        drop_path: Float in [0, 1). Stochastic depth rate of the last block, or the only
+            one; the rate grows linearly from 0 in the first of several blocks.
+        block: Class of the encoder blocks: `TransformerBlock` or a subclass; or a
+            function that returns such a block. It is called with arguments of
+            `TransformerBlock`; see the example of `VisionTransformer`.
+        remat: Boolean. Whether training recomputes the blocks' activations for the
+            gradients instead of storing them.
+        pad_to_patch: Boolean. Whether to pad images whose size is no multiple of the
+            patch size with zeros at the bottom and at the right.
 
     Raises:
         ValueError: if a value is wrong, or contradicts another.
@@ -87,7 +177,7 @@ class ViTConfig:
     dropout: float = 0.0
     attention_dropout: float = 0.0
     drop_path: float = 0.0
-    block: Callable[..., Any] | None = None
+    block: Callable[..., Any] | None = _own(default=None)
     remat: bool = False
     pad_to_patch: bool = False
 
@@ -116,6 +206,8 @@ class ViTConfig:
         if self.position_embedding == "learned_1d":
             _set(self, "position_embedding", "learned")
         kind = self.position_embedding
+        if kind == "rope":  # computed for any grid, so that nothing is resampled
+            _set(self, "resampling", type(self).resampling)
         allowed = _PLACEMENTS.get(kind, POSITION_PLACEMENTS)
         placement = self.position_placement or allowed[0]
         checks.one_of("position_placement", placement, allowed)
@@ -175,14 +267,37 @@ class ViTConfig:
         """Pixels per position of what is cut into patches, along an axis."""
         return 1
 
+    def block_arguments(self, index: int) -> Config:
+        """Returns the arguments that the block of an index is made with."""
+        # The rates grow linearly to that of the last block, or the only one.
+        rate = index * (self.drop_path / max(self.num_layers - 1, 1))
+        return {
+            **{name: getattr(self, name) for name in _OF_BLOCKS},
+            "drop_path": self.drop_path if index == self.num_layers - 1 else rate,
+        }
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResNetConfig:
     """Architecture of the hybrids' ResNet, which is of version 1.
 
-    The fields are arguments of `keras_vit.HybridVisionTransformer`, which
-    describes them. The defaults are those of
-    google-research/vision_transformer.
+    The fields are arguments of `keras_vit.HybridVisionTransformer`. The defaults
+    are those of google-research/vision_transformer.
+
+    Args:
+        resnet_layers: Tuple of integers. Number of units of each stage: (3, 4, 6, 3)
+            for a ResNet-50, () for the root alone. The root reduces height and width to
+            a quarter, and each stage but the first halves them.
+        width_factor: Float. The root has `64 * width_factor` channels, which must be a
+            multiple of the 32 groups of a norm.
+        group_norm_epsilon: Float above 0. Epsilon of the group norms.
+        std_epsilon: Float above 0. Epsilon of the weight standardization.
+        std_epsilon_place: String. "variance" or "std": where `std_epsilon` is added;
+            see `StdConv2D`.
+        conv_padding: String. "symmetric" or "same": padding of the convolutions; see
+            `StdConv2D`.
+        pool_padding: String. "zeros", "symmetric" or "same": padding of the root's max
+            pooling; see `MaxPool2D`.
 
     Raises:
         ValueError: if a value is wrong.
@@ -226,7 +341,7 @@ class ResNetConfig:
 class BiTConfig(ResNetConfig):
     """Architecture of a BiT, a ResNet of version 2.
 
-    The fields are arguments of `keras_vit.BiT`, which describes them. The
+    The fields are those of `ResNetConfig`, and arguments of `keras_vit.BiT`. The
     defaults are those of google-research/big_transfer.
     """
 
@@ -243,7 +358,8 @@ class BiTConfig(ResNetConfig):
 class HybridConfig(ResNetConfig, ViTConfig):
     """Architecture of a Vision Transformer on the feature map of a ResNet.
 
-    The fields are arguments of `keras_vit.HybridVisionTransformer`.
+    The fields are those of `ResNetConfig` and of `ViTConfig`, and arguments of
+    `keras_vit.HybridVisionTransformer`.
     """
 
     def __post_init__(self) -> None:
@@ -251,12 +367,8 @@ class HybridConfig(ResNetConfig, ViTConfig):
         ViTConfig.__post_init__(self)
 
 
-class Architecture(TypedDict, total=False):
-    """Arguments of the functions that build models, for those that pass them
-    on: `VisionTransformer`, `HybridVisionTransformer` and `BiT` describe them.
-    """
-
-    preprocessing: bool | ModeLike
+# The fields of the configs once more, for type checkers, by what passes them on.
+class _ViTFields(TypedDict, total=False):
     patch_size: int | tuple[int, int] | None
     hidden_size: int | None
     num_layers: int | None
@@ -290,8 +402,18 @@ class Architecture(TypedDict, total=False):
     block: Callable[..., Any] | None
     remat: bool | None
     pad_to_patch: bool | None
-    move_stage_4: bool
-    preactivation: bool | None
+
+
+class ViTArguments(_ViTFields, total=False):
+    """Fields of `ViTConfig`."""
+
+    num_heads: int | None
+    pooling: str | None
+
+
+class ResNetArguments(TypedDict, total=False):
+    """Fields of `ResNetConfig`."""
+
     resnet_layers: tuple[int, ...] | None
     width_factor: float | None
     group_norm_epsilon: float | None
@@ -301,14 +423,25 @@ class Architecture(TypedDict, total=False):
     pool_padding: str | None
 
 
-class VariantArguments(Architecture, total=False):
-    """`Architecture` and what only named variants do not write out."""
+class HybridArguments(ViTArguments, ResNetArguments, total=False):
+    """Fields of `HybridConfig`."""
+
+
+class _FunctionArguments(_ViTFields, ResNetArguments, total=False):
+    preprocessing: bool | ModeLike
+    move_stage_4: bool
+    preactivation: bool | None
+
+
+class VariantArguments(_FunctionArguments, total=False):
+    """Arguments of named variants that these do not write out."""
 
     num_heads: int | None
 
 
-class ModelArguments(Architecture, total=False):
-    """`Architecture` and what only named variants write out."""
+class ModelArguments(_FunctionArguments, total=False):
+    """Arguments of `VisionTransformer`, `HybridVisionTransformer` and `BiT`, for
+    functions that pass them on and have a `num_heads` of their own."""
 
     include_top: bool
     input_tensor: Any | None
@@ -319,9 +452,21 @@ class ModelArguments(Architecture, total=False):
     name: str | None
 
 
+def own_values() -> dict[str, tuple[Any]]:
+    """Returns the values that layouts of other code bases can hold of the fields
+    that only this package has, by their names."""
+    own = (x for x in dataclasses.fields(ViTConfig) if x.metadata.get("own"))
+    return {field.name: (field.default,) for field in own}
+
+
 def field_names(config_class: type) -> list[str]:
     """Returns the names of a config's fields."""
     return [field.name for field in dataclasses.fields(config_class)]
+
+
+def is_required(field: dataclasses.Field[Any]) -> bool:
+    """Returns whether a field of a config has no default."""
+    return field.default is dataclasses.MISSING
 
 
 def known(values: Config) -> Config:
@@ -337,7 +482,7 @@ def resolve(config_class: type[_ModelConfig], arguments: Config) -> _ModelConfig
     missing = [
         field.name
         for field in fields
-        if field.default is dataclasses.MISSING and field.name not in values
+        if is_required(field) and field.name not in values
     ]
     if missing:
         raise ValueError(
@@ -356,6 +501,21 @@ def config_from(arguments: Config) -> ViTConfig | ResNetConfig:
         return resolve(HybridConfig, arguments)
     version_2 = arguments["preactivation"]
     return resolve(BiTConfig if version_2 else ResNetConfig, arguments)
+
+
+def to_json(config: ViTConfig | ResNetConfig) -> Config:
+    """Returns a config as a file stores it, with the name of its class."""
+    fields = {
+        k: list(v) if isinstance(v, tuple) else v for k, v in vars(config).items()
+    }
+    return {"class": type(config).__name__, **fields}
+
+
+def from_json(values: Config) -> ViTConfig | ResNetConfig:
+    """Returns the config that `to_json` was given."""
+    fields = dict(values)
+    kinds = {x.__name__: x for x in (ViTConfig, HybridConfig, BiTConfig, ResNetConfig)}
+    return kinds[fields.pop("class")](**fields)
 
 
 def stride(resnet_layers: tuple[int, ...]) -> int:

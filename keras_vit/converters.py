@@ -14,6 +14,7 @@ from keras_vit.config import ModelArguments
 from keras_vit.models.assigning import FUNCTIONS, is_lora, warn_of_other_options
 from keras_vit.models.description import describe as describe_model
 from keras_vit.models.description import variables_of
+from keras_vit.models.model import described
 from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
 from keras_vit.weights.checkpoint import DENSE_LAYERS
@@ -148,7 +149,7 @@ def save(
             raise ValueError(
                 f"{path.suffix} files have no layout. Received: layout={layout!r}"
             )
-        arguments, built = describe_model(model)
+        _, built = describe_model(model)
         names = {layer.name for layer in getattr(model, "encoder", model).layers}
         modes = [getattr(x, "quantization_mode", None) for x in model._flatten_layers()]
         if path.suffix != ".keras" and (DENSE_LAYERS & names or any(modes)):
@@ -162,7 +163,7 @@ def save(
                 write_keras(model, temporary)
             else:
                 model.save_weights(temporary)
-                write_metadata(temporary, arguments, built)
+                write_metadata(temporary, described(model), built)
         return
     layout = layout or ("vit_jax" if path.suffix else "huggingface")
     weights, arguments, built = describe(model)

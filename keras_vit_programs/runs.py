@@ -16,7 +16,7 @@ from keras_vit.data import find_data_error
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.distribution.sharding import to_tf_dataset
 from keras_vit.distribution.strategy import Strategy
-from keras_vit.models import copy_labels, load_keras_file, mixed_sizes, one_size
+from keras_vit.models import copy_attributes, load_keras_file, mixed_sizes, one_size
 from keras_vit.optimizers import inner_optimizer
 from keras_vit.training.callbacks import EvaluateAverages
 from keras_vit.training.checkpoint import ResumableCheckpoint
@@ -75,7 +75,7 @@ def write_model(model: keras.Model, path: StrPath) -> None:
     """
     with atomic_write(path) as temporary:
         alone = type(model)(model.input, model.output, name=model.name)
-        copy_labels(model, alone)
+        copy_attributes(model, alone)
         write_keras(alone, temporary)
 
 

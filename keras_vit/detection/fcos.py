@@ -12,7 +12,7 @@ from keras_vit.layers import SimpleFeaturePyramid
 from keras_vit.layers.composite import Layer
 from keras_vit.models import Model, dense_features, patch_pixels
 from keras_vit.models.features import check_takes_images
-from keras_vit.models.model import unique_name
+from keras_vit.models.model import copy_attributes, unique_name
 from keras_vit.segmentation.matching import SetModel
 from keras_vit.utils import checks
 from keras_vit.utils.types import Tensor
@@ -133,8 +133,8 @@ def FCOS(
         name="point_boxes",
     )(found["box"], found["class"], images)
     model = FCOSModel(images, outputs, name=name or unique_name("fcos"))
+    copy_attributes(encoder, model, new_head=True)
     model.class_names = class_names
-    model.preprocess_mode = getattr(encoder, "preprocess_mode", None)
     return model
 
 

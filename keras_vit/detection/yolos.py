@@ -12,7 +12,7 @@ from keras_vit.layers import AddPositionEmbs, ClassToken, TransformerBlock, init
 from keras_vit.models import Model, with_any_size
 from keras_vit.models.features import check_takes_images
 from keras_vit.models.graph import Graph
-from keras_vit.models.model import unique_name
+from keras_vit.models.model import copy_attributes, unique_name
 from keras_vit.segmentation.matching import SetModel
 from keras_vit.utils import checks
 from keras_vit.utils.types import Config, Shape, Tensor
@@ -123,8 +123,8 @@ def YOLOS(
     }
     name = name or unique_name("yolos")
     model = YOLOSModel(graph.inputs[0], outputs, name=name)
+    copy_attributes(encoder, model, new_head=True)
     model.class_names = class_names
-    model.preprocess_mode = getattr(encoder, "preprocess_mode", None)
     return with_any_size(model)
 
 

@@ -18,7 +18,7 @@ from keras_vit.models.keras_file import load_keras_file as load_keras_file
 from keras_vit.models.mixed_sizes import mixed_sizes as mixed_sizes
 from keras_vit.models.mixed_sizes import one_size as one_size
 from keras_vit.models.model import Model as Model
-from keras_vit.models.model import copy_labels as copy_labels
+from keras_vit.models.model import copy_attributes as copy_attributes
 from keras_vit.models.resnet import BiT as BiT
 from keras_vit.models.variants import BiT_R50x1 as BiT_R50x1
 from keras_vit.models.variants import BiT_R50x3 as BiT_R50x3

@@ -5,10 +5,18 @@ import difflib
 import functools
 import inspect
 import numbers
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, ParamSpec, TypeVar, get_type_hints
 
-from keras_vit.config import ResNetConfig, ViTConfig, field_names, known, resolve
+from keras_vit.config import (
+    HybridArguments,
+    ResNetConfig,
+    ViTConfig,
+    field_names,
+    is_required,
+    known,
+    resolve,
+)
 from keras_vit.utils import checks
 from keras_vit.utils.scaling import Mode, ModeLike, as_mode
 from keras_vit.utils.types import Config, Tensor
@@ -22,9 +30,9 @@ _Result = TypeVar("_Result")
 def architecture_of(
     config_class: type,
     config: ViTConfig | ResNetConfig | None,
-    arguments: Config,
+    given: Mapping[str, Any],
 ) -> Config:
-    """Returns the fields of a config that a function received, as arguments or
+    """Returns the fields of a config that a function was given, as arguments or
     in a `config`, over which arguments take precedence.
 
     Fields of a `config` that have their default are left out: it does not say
@@ -44,8 +52,7 @@ def architecture_of(
             for field in dataclasses.fields(config)
             if getattr(config, field.name) != field.default
         }
-    given = {name: arguments[name] for name in names}
-    return {**known(found), **known(given)}
+    return {**known(found), **known(dict(given))}
 
 
 def resolve_vit(
@@ -224,15 +231,50 @@ def check_arguments(
             raise TypeError(f"{function}() has no argument {name!r}.{hint}")
 
 
-def suggests_names(
-    function: Callable[_Arguments, _Result],
-) -> Callable[_Arguments, _Result]:
-    """Makes a function answer names of other libraries' arguments."""
-    accepted = inspect.signature(function).parameters
+def takes_fields(
+    config_class: type,
+) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+    """Shows the fields of a config as arguments of a function that takes them as
+    `**architecture`, in its signature and its docstring, and makes it answer names
+    of other libraries' arguments."""
 
-    @functools.wraps(function)
-    def wrapper(*args: _Arguments.args, **arguments: _Arguments.kwargs) -> _Result:
-        check_arguments(function.__name__, arguments, accepted)
-        return function(*args, **arguments)
+    def decorate(
+        function: Callable[_Arguments, _Result],
+    ) -> Callable[_Arguments, _Result]:
+        signature = inspect.signature(function)
+        types = get_type_hints(HybridArguments)
+        *own, _ = signature.parameters.values()
+        fields = [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None if is_required(field) else field.default,
+                annotation=types[field.name],
+            )
+            for field in dataclasses.fields(config_class)
+        ]
+        names = {x.name for x in (*own, *fields)}
 
-    return wrapper
+        @functools.wraps(function)
+        def wrapper(*args: _Arguments.args, **arguments: _Arguments.kwargs) -> _Result:
+            check_arguments(function.__name__, arguments, names)
+            return function(*args, **arguments)
+
+        vars(wrapper)["__signature__"] = signature.replace(parameters=[*own, *fields])
+        wrapper.__doc__ = _with_fields(function.__doc__ or "", config_class)
+        return wrapper
+
+    return decorate
+
+
+def _with_fields(text: str, config_class: type) -> str:
+    """Returns a docstring with the fields of a config in place of the last
+    argument, `**architecture`."""
+    described = "\n".join(
+        (kind.__doc__ or "").partition("    Args:\n")[2].partition("\n\n")[0]
+        for kind in reversed(config_class.__mro__)
+        if dataclasses.is_dataclass(kind)
+    )
+    name = f"`keras_vit.config.{config_class.__name__}`"
+    place = f"        **architecture: Fields of {name}."
+    return text.replace(place, described.strip("\n"))

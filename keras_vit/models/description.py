@@ -2,13 +2,16 @@
 
 import keras
 
-from keras_vit.config import ResNetConfig, ViTConfig, config_from
+from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.models.assigning import weights_by_path
+from keras_vit.models.model import described
 from keras_vit.utils.types import Config
 from keras_vit.weights.infer import (
-    arguments_from_layer_configs,
+    SIZES,
+    built_of,
+    fields_of,
+    infer_architecture,
     infer_pretraining,
-    is_position_layer,
     pretraining_options,
 )
 
@@ -16,19 +19,16 @@ from keras_vit.weights.infer import (
 def config_of(model: keras.Model) -> ViTConfig | ResNetConfig:
     """Returns the config of a model of this package, or of its encoder.
 
-    It follows from the layers, so that models which are cloned or loaded from a
-    `.keras` file have one, too.
-
     Args:
-        model: A model of `keras_vit`, also of its pre-training or segmentation.
+        model: A model of `keras_vit`, also of its pre-training, segmentation or
+            detection.
 
     Returns:
         A `ViTConfig`; a `HybridConfig` of a hybrid; a `BiTConfig` or
         `ResNetConfig` of a BiT.
 
     Raises:
-        ValueError: if the model was not made by this package, or if its blocks
-            differ, which no config can say.
+        ValueError: if the model has none, as one that is assembled from layers.
 
     Example:
 
@@ -37,39 +37,52 @@ def config_of(model: keras.Model) -> ViTConfig | ResNetConfig:
     768
     >>> deeper = keras_vit.VisionTransformer(config, num_layers=24)
     """
-    arguments, built = describe(model)
-    arguments["pooling"] = built["pooling"]
-    if "block" in arguments:
-        block = type(getattr(model, "encoder", model).get_layer("block_0"))
-        if arguments["block"] != keras.saving.get_registered_name(block):
-            raise ValueError(
-                f"The model {model.name!r} has no config: {arguments['block']}. "
-                "A config is that of equal blocks; `keras.models.clone_model` and "
-                ".keras files copy a model of any."
-            )
-        arguments["block"] = block
-    return config_from(arguments)
+    encoder = getattr(model, "encoder", model)
+    config = getattr(encoder, "config", None)
+    if not isinstance(config, (ViTConfig, ResNetConfig)):
+        raise ValueError(
+            f"The model {encoder.name!r} has no config: it was not made by keras_vit, "
+            "or assembled from its layers, or copied by `keras.models.clone_model`. "
+            "Give it the config of the model that its layers are of: `model.config = "
+            "keras_vit.config_of(other)`."
+        )
+    return config
 
 
 def describe(model: keras.Model) -> tuple[Config, Config]:
     """Returns the arguments that describe a model's architecture, and the
     others that it was built with, such as `input_shape`."""
     encoder = getattr(model, "encoder", model)
-    layers = {layer.name: layer for layer in encoder.layers}
-    configs = {name: layer.get_config() for name, layer in layers.items()}
-    positions = next(filter(is_position_layer, layers), None)
+    config = config_of(model)
     shapes = {path: v.shape for path, v in variables_of(model).items()}
+    fields = fields_of(described(encoder))
+    prefix = fields.get("position_prefix")
     try:
-        arguments, built = arguments_from_layer_configs(
-            configs,
+        arguments = infer_architecture(
             shapes,
-            getattr(layers.get(positions), "built_grid", None),
-            {x: keras.saving.get_registered_name(type(y)) for x, y in layers.items()},
+            getattr(config, "grid_size", None),
+            configured_prefix=prefix,
         )
     except (ValueError, KeyError) as error:
         raise ValueError(
-            f"The model {encoder.name!r} was not made by keras_vit. {error}"
+            f"The layers of the model {encoder.name!r} are not those of a keras_vit "
+            f"model. {error}"
         ) from error
+    different = [
+        f"{name}={value!r} (arrays: {arguments[name]!r})"
+        for name, value in vars(config).items()
+        if name in SIZES and value != arguments.get(name)
+    ]
+    if different:
+        raise ValueError(
+            f"The config of the model {encoder.name!r} is not that of its layers: "
+            f"{', '.join(different)}. Set `model.config` to theirs."
+        )
+    arguments |= fields
+    built = built_of({layer.name: layer.get_config() for layer in encoder.layers})
+    if isinstance(config, ViTConfig):
+        mode = "token" if config.class_token else "gap"
+        arguments["pooling"] = built["pooling"] or mode
     arguments |= infer_pretraining(shapes)
     if encoder is not model:
         arguments |= pretraining_options(model.get_config())

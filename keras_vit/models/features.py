@@ -1,5 +1,6 @@
 """Outputs of the layers of a model, as they are or as dense feature maps."""
 
+import dataclasses
 import numbers
 import re
 from collections.abc import Sequence
@@ -7,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.config import stride
+from keras_vit.config import ViTConfig, stride
 from keras_vit.layers import (
     ClassToken,
     FeatureMap,
@@ -18,7 +19,7 @@ from keras_vit.layers import (
     initializers,
 )
 from keras_vit.models.graph import Graph, with_calls
-from keras_vit.models.model import Model, copy_labels, unique_name
+from keras_vit.models.model import Model, copy_attributes, unique_name
 from keras_vit.utils.types import Tensor
 
 _STAGE = re.compile(r"stage_\d+")
@@ -57,7 +58,10 @@ def feature_extractor(model: keras.Model, names: str | Sequence[str]) -> Model:
     inputs = graph.inputs
     # With a list of one input, Keras would warn at every call with a tensor.
     inputs = inputs[0] if len(inputs) == 1 else inputs
-    return Model(inputs, outputs, name=unique_name(f"{model.name}_features"))
+    features = Model(inputs, outputs, name=unique_name(f"{model.name}_features"))
+    copy_attributes(model, features, new_head=True)
+    features.config = _config_of_part(model, features)
+    return features
 
 
 def check_functional(model: keras.Model) -> None:
@@ -163,7 +167,27 @@ def dense_features(
         (outputs,) = outputs.values()
     name = unique_name(f"{model.name}_maps")
     maps = Model(graph.inputs[0], outputs, name=name)
+    copy_attributes(model, maps, new_head=True)
+    maps.config = _config_of_part(model, maps)
     return with_any_size(maps)
+
+
+def _config_of_part(model: Any, part: Model) -> Any:
+    """Returns the config of a model that ends in a layer of another."""
+    config, names = getattr(model, "config", None), {x.name for x in part.layers}
+    if not isinstance(config, ViTConfig):
+        return config
+    norm = {"before_pooling": "encoder_norm", "after_pooling": "head_norm"}
+    late = "pre_logits" in names  # after the pooling
+    return dataclasses.replace(
+        config,
+        num_layers=sum(x.startswith("block_") for x in names) or config.num_layers,
+        final_norm=config.final_norm
+        if norm.get(config.final_norm) in names
+        else "none",
+        pooling=config.pooling if "pooling" in names else None,
+        representation_size=config.representation_size if late else None,
+    )
 
 
 def _indices(
@@ -290,7 +314,7 @@ def _copy(model: keras.Model, inputs: Tensor, **functions: Any) -> keras.Model:
         copy = keras.models.clone_model(model, input_tensors=structure, **functions)
     finally:
         model.compiled = compiled
-    copy_labels(model, copy)
+    copy_attributes(model, copy)
     return copy
 
 

@@ -18,7 +18,7 @@ from keras_vit.layers import (
 )
 from keras_vit.models.features import check_takes_images, for_another_size
 from keras_vit.models.graph import Graph
-from keras_vit.models.model import Model, copy_labels
+from keras_vit.models.model import Model, copy_attributes
 
 
 def mixed_sizes(model: keras.Model, name: str | None = None) -> Model:
@@ -104,7 +104,7 @@ def mixed_sizes(model: keras.Model, name: str | None = None) -> Model:
             args = (args[0], valid, places)
         new[id(output)] = for_another_size(layer)(*args, **kwargs)
     built = Model(inputs, renew(graph.outputs), name=name or model.name)
-    copy_labels(model, built)
+    copy_attributes(model, built)
     built.one_size = lambda: model  # Keras would track a model as a layer
     return built
 

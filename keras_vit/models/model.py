@@ -8,10 +8,25 @@ from typing import Any, Self
 import keras
 from keras import ops
 
-from keras_vit.layers import ImagePreprocessing, PatchEmbedding, initializers
+from keras_vit.config import ResNetConfig, ViTConfig, from_json, to_json
+from keras_vit.layers import (
+    ImagePreprocessing,
+    PatchEmbedding,
+    TransformerBlock,
+    initializers,
+)
 from keras_vit.utils import checks, replicas
 from keras_vit.utils.scaling import Mode, as_mode
 from keras_vit.utils.types import Config, Tensor
+
+# Options in which blocks of one model may differ: outputs without training do
+# not depend on them.
+_OF_ONE_BLOCK = frozenset(
+    (
+        *("name", "trainable", "dtype", "drop_path", "remat", "kernel_regularizer"),
+        *("sublayer_trainable", "sublayer_quantization"),
+    )
+)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -28,8 +43,13 @@ class Model(keras.Model):
         name: String. Name of the model.
 
     Attributes:
+        config: The `ViTConfig`, `HybridConfig`, `BiTConfig` or `ResNetConfig` that
+            the model, or its encoder, was built of, which
+            `keras_vit.config_of` returns. A model that is assembled from layers
+            has none until it is given one. `keras.models.clone_model` keeps none
+            of these attributes.
         class_names: Sequence of strings, the names of the classes, or None.
-            They are saved in a `.keras` file with the model, as is
+            They are saved in a `.keras` file with the model, as are `config` and
             `preprocess_mode`. Weights of a file with names bring them along, if
             the model keeps their head.
         preprocess_mode: The `mode` of `keras_vit.preprocess_input` that the
@@ -42,6 +62,7 @@ class Model(keras.Model):
     >>> model = keras_vit.models.Model(vit.input, my_head(features))
     """
 
+    config: ViTConfig | ResNetConfig | None = None
     class_names: Sequence[str] | None = None
     preprocess_mode: Mode | None = None
     # Returns the model that `mixed_sizes` made this one of; no other has it.
@@ -49,6 +70,8 @@ class Model(keras.Model):
 
     def get_config(self) -> Config:
         config = super().get_config()
+        if self.config is not None:
+            config["architecture"] = described(self)
         if self.class_names is not None:
             config["class_names"] = list(self.class_names)
         if self.preprocess_mode is not None:
@@ -58,10 +81,18 @@ class Model(keras.Model):
     @classmethod
     def from_config(cls, config: Config, custom_objects: Any = None) -> Self:
         config = dict(config)
-        names = config.pop("class_names", None)
+        architecture = config.pop("architecture", None)
+        class_names = config.pop("class_names", None)
         mode = config.pop("preprocess_mode", None)
         model = super().from_config(config, custom_objects)
-        model.class_names = names and tuple(names)
+        if architecture is not None:
+            kinds = [type(x) for x in _blocks(model)[:1]]
+            names = {keras.saving.get_registered_name(kind): kind for kind in kinds}
+            block = architecture.get("block")
+            if block is not None:
+                architecture = {**architecture, "block": names.get(block, block)}
+            model.config = from_json(architecture)
+        model.class_names = class_names and tuple(class_names)
         model.preprocess_mode = mode and as_mode(mode)
         return model
 
@@ -146,8 +177,43 @@ class Model(keras.Model):
                 return  # it changes the size
 
 
+def _blocks(model: keras.Model) -> list[TransformerBlock]:
+    return [x for x in model.layers if isinstance(x, TransformerBlock)]
+
+
+def described(model: Any) -> Config:
+    """Returns the config of a model as a file stores it.
+
+    Its `block` is None if the blocks are those that the other fields describe.
+    It is else the registered name of their class, or says how a block differs,
+    so that nothing takes them for others.
+    """
+    config = to_json(model.config)
+    if blocks := _blocks(model):
+        config["block"] = _block_class(blocks, model.config)
+    return config
+
+
+def _block_class(blocks: list[TransformerBlock], config: ViTConfig) -> str | None:
+    found = [
+        {**x.get_config(), "class": keras.saving.get_registered_name(type(x))}
+        for x in blocks
+    ]
+    first = found[0]
+    told = {**first, **config.block_arguments(0)}
+    for block, own in zip(blocks, found, strict=True):
+        for other, name in ((told, "the config"), (first, "block_0")):
+            keys = (own.keys() | other.keys()) - _OF_ONE_BLOCK
+            differing = sorted(x for x in keys if own.get(x) != other.get(x))
+            if differing:
+                return f"{block.name} differs from {name} in {', '.join(differing)}"
+    kind = first["class"]
+    return None if kind == "keras_vit>TransformerBlock" else kind
+
+
 def build_model(
     forward: Callable[[Tensor], Tensor],
+    config: ViTConfig | ResNetConfig,
     input_tensor: Tensor | None,
     input_shape: tuple[int | None, ...],
     name: str,
@@ -174,6 +240,7 @@ def build_model(
     with initializers.skip_init() if load else contextlib.nullcontext():
         outputs = forward(images)
     model = Model(images, outputs, name=name)
+    model.config = config
     if load is not None:
         load(model)
     if input_tensor is not None or preprocessing is not None:
@@ -182,14 +249,16 @@ def build_model(
         inputs = keras.utils.get_source_inputs(images)
         inputs = inputs[0] if len(inputs) == 1 else inputs
         inner, model = model, Model(inputs, outputs, name=name)
-        copy_labels(inner, model)
+        copy_attributes(inner, model)
     model.preprocess_mode = preprocessing or model.preprocess_mode
     return model
 
 
-def copy_labels(model: keras.Model, to: Any) -> None:
-    """Gives a model the class names and the mode of pixels of another."""
-    to.class_names = getattr(model, "class_names", None)
+def copy_attributes(model: keras.Model, to: Any, new_head: bool = False) -> None:
+    """Gives a model the config, the class names and the mode of pixels of
+    another, but no class names with a head of its own."""
+    to.config = getattr(model, "config", None)
+    to.class_names = None if new_head else getattr(model, "class_names", None)
     to.preprocess_mode = getattr(model, "preprocess_mode", None)
 
 

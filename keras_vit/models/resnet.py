@@ -2,10 +2,17 @@
 
 import functools
 from collections.abc import Callable
+from typing import Unpack
 
 import keras
 
-from keras_vit.config import GROUPS, BiTConfig, ResNetConfig, resolve
+from keras_vit.config import (
+    GROUPS,
+    BiTConfig,
+    ResNetArguments,
+    ResNetConfig,
+    resolve,
+)
 from keras_vit.layers import GroupNorm, MaxPool2D, ResidualUnit, StdConv2D
 from keras_vit.models.arguments import (
     DEFAULT_IMAGE_SIZE,
@@ -13,7 +20,7 @@ from keras_vit.models.arguments import (
     resolve_classes,
     resolve_input_shape,
     resolve_preprocessing,
-    suggests_names,
+    takes_fields,
 )
 from keras_vit.models.assigning import load_weights, open_for
 from keras_vit.models.model import Model, build_model, classification_head, unique_name
@@ -63,7 +70,7 @@ def resnet(images: Tensor, config: ResNetConfig) -> Tensor:
     return x
 
 
-@suggests_names
+@takes_fields(BiTConfig)
 def BiT(
     config: ResNetConfig | None = None,
     *,
@@ -77,13 +84,7 @@ def BiT(
     preprocessing: bool | ModeLike = False,
     preactivation: bool | None = None,
     name: str | None = None,
-    resnet_layers: tuple[int, ...] | None = None,
-    width_factor: float | None = None,
-    group_norm_epsilon: float | None = None,
-    std_epsilon: float | None = None,
-    std_epsilon_place: str | None = None,
-    conv_padding: str | None = None,
-    pool_padding: str | None = None,
+    **architecture: Unpack[ResNetArguments],
 ) -> Model:
     """Builds a BiT ResNet of any size as a functional Keras model.
 
@@ -126,23 +127,7 @@ def BiT(
             without weights.
         name: String. Name of the model. None for "bit", with a
             number from the second such model of a program on.
-        resnet_layers: Tuple of integers. Number of units of each stage:
-            (3, 4, 6, 3) for a ResNet-50, () for the root alone. The root
-            reduces height and width to a quarter, and each stage but the first
-            halves them. Required without `weights`.
-        width_factor: Float. The root has `64 * width_factor` channels,
-            which must be a multiple of the 32 groups of a norm; 1.0 by
-            default.
-        group_norm_epsilon: Float above 0. Epsilon of the group norms;
-            1e-05 by default.
-        std_epsilon: Float above 0. Epsilon of the weight standardization;
-            1e-10 by default.
-        std_epsilon_place: String. "variance" or "std": where `std_epsilon`
-            is added; see `StdConv2D`; "variance" by default.
-        conv_padding: String. "symmetric" or "same": padding of the
-            convolutions; see `StdConv2D`; "symmetric" by default.
-        pool_padding: String. "zeros", "symmetric" or "same": padding of
-            the root's max pooling; see `MaxPool2D`; "zeros" by default.
+        **architecture: Fields of `keras_vit.config.BiTConfig`.
 
     Loading `weights` is exact and strict, as in `VisionTransformer`. With
     another number of `classes`, the head is initialized to zero; with another
@@ -160,19 +145,19 @@ def BiT(
 
     >>> model = keras_vit.BiT(resnet_layers=(3, 4, 6, 3), classes=10)
     """
-    architecture = architecture_of(ResNetConfig, config, locals())
+    given = architecture_of(ResNetConfig, config, architecture)
     checks.one_of("pooling", pooling, ("gap", None))
     input_shape = resolve_input_shape(input_shape, input_tensor)
     checkpoint, known = None, config
     if weights is not None:
-        checkpoint = open_for("bit", weights, architecture)
+        checkpoint = open_for("bit", weights, given)
         known = known or checkpoint.config
-        architecture = {**vars(checkpoint.config), **architecture}
+        given = {**vars(checkpoint.config), **given}
     if preactivation is None:
         preactivation = known is None or isinstance(known, BiTConfig)
     checks.boolean("preactivation", preactivation)
     config_class = BiTConfig if preactivation else ResNetConfig
-    resolved = resolve(config_class, architecture)
+    resolved = resolve(config_class, given)
     if input_shape is None:
         size = (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
         input_shape = (*size, checkpoint.channels if checkpoint else 3)
@@ -197,6 +182,7 @@ def BiT(
 
     return build_model(
         forward,
+        resolved,
         input_tensor,
         input_shape,
         name or unique_name("bit"),

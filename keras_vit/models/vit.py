@@ -3,11 +3,11 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Unpack
 
 import keras
-import numpy as np
 
-from keras_vit.config import HybridConfig, ViTConfig
+from keras_vit.config import HybridArguments, HybridConfig, ViTArguments, ViTConfig
 from keras_vit.layers import (
     AddPositionEmbs,
     AttentionPooling,
@@ -28,7 +28,7 @@ from keras_vit.models.arguments import (
     resolve_input_shape,
     resolve_preprocessing,
     resolve_vit,
-    suggests_names,
+    takes_fields,
 )
 from keras_vit.models.assigning import load_weights, open_for
 from keras_vit.models.model import Model, build_model, classification_head, unique_name
@@ -44,7 +44,7 @@ from keras_vit.weights.infer import Grid
 CLASSES_21K = 21843
 
 
-@suggests_names
+@takes_fields(ViTConfig)
 def VisionTransformer(
     config: ViTConfig | None = None,
     *,
@@ -56,41 +56,7 @@ def VisionTransformer(
     classifier_activation: str | Callable[[Tensor], Tensor] | None = None,
     preprocessing: bool | ModeLike = False,
     name: str | None = None,
-    patch_size: int | tuple[int, int] | None = None,
-    hidden_size: int | None = None,
-    num_layers: int | None = None,
-    num_heads: int | None = None,
-    mlp_dim: int | None = None,
-    pooling: str | None = None,
-    representation_size: int | None = None,
-    class_token: bool | None = None,
-    num_registers: int | None = None,
-    distillation: bool | None = None,
-    mask_token: bool | None = None,
-    position_embedding: str | None = None,
-    position_placement: str | None = None,
-    position_prefix: str | None = None,
-    grid_size: int | tuple[int, int] | None = None,
-    resampling: str | None = None,
-    rope_base: float | None = None,
-    rope_shift: float | None = None,
-    rope_jitter: float | None = None,
-    rope_rescale: float | None = None,
-    patch_bias: bool | None = None,
-    pre_norm: bool | None = None,
-    qkv_bias: bool | None = None,
-    key_bias: bool | None = None,
-    qk_norm: bool | None = None,
-    layer_scale: float | None = None,
-    activation: str | None = None,
-    norm_epsilon: float | None = None,
-    final_norm: str | None = None,
-    dropout: float | None = None,
-    attention_dropout: float | None = None,
-    drop_path: float | None = None,
-    block: Callable[..., TransformerBlock] | None = None,
-    remat: bool | None = None,
-    pad_to_patch: bool | None = None,
+    **architecture: Unpack[ViTArguments],
 ) -> Model:
     """Builds a Vision Transformer of any size as a functional Keras model.
 
@@ -101,8 +67,7 @@ def VisionTransformer(
 
     The architecture is given by `config`, or by its fields as arguments. One
     that is not given, or None, is inferred from `weights`, or else has the
-    default that is stated below. So is a field of `config` that has its
-    default.
+    default of `ViTConfig`. So is a field of `config` that has its default.
 
     Images are `(batch, height, width, channels)` floats in [-1, 1] (see
     `preprocess_input`). Layers are named `patch_embedding`, `class_token`,
@@ -137,111 +102,7 @@ def VisionTransformer(
             Images of one channel get those of a mode that has a value for each.
         name: String. Name of the model. None for "vision_transformer", with a
             number from the second such model of a program on.
-        patch_size: Integer or `(rows, columns)`, in pixels, or positions
-            of a hybrid's feature map. Required without `weights`.
-        hidden_size: Integer. Number of channels of a token, D in the
-            paper. Required without `weights`.
-        num_layers: Integer. Number of encoder blocks. Required without
-            `weights`.
-        num_heads: Integer. Number of attention heads, which must divide
-            `hidden_size`. Required without `weights`.
-        mlp_dim: Integer. Width of the MLPs' hidden layers; None for 4
-            times `hidden_size`.
-        pooling: String. "token" (the class token), "gap" (mean of the
-            patches), "token_gap" (both, concatenated: DINOv2's classifier),
-            "first_patch" (the token of the top left patch: big_vision's
-            `pool_type="0"`, whose checkpoints have the same arrays as for
-            "gap"), "map" (attention pooling), or None. With `include_top`,
-            None means "token", or "gap" without a class token; otherwise it
-            means no pooling.
-        representation_size: Integer. Width of the tanh layer `pre_logits`
-            before the head, which the paper uses in pre-training; None for no
-            such layer.
-        class_token: Boolean. Whether to have a class token. None means
-            True, unless `pooling` is "gap", "first_patch" or "map", which do
-            not use it.
-        num_registers: Integer. Number of register tokens after the class
-            token; 0 by default.
-        distillation: Boolean. Whether to have DeiT's distillation token.
-            With a head, the output is then the mean of the outputs of both
-            tokens' heads; False by default.
-        mask_token: Boolean. Whether to store the vector for masked patches
-            that DINOv2's checkpoints contain. It does not affect the output;
-            False by default.
-        position_embedding: String. "learned" (also called "learned_1d"),
-            "learned_2d", "relative", "sincos2d" or "none": those of the
-            paper's Appendix D.4 and big_vision's fixed embeddings;
-            "factorized": NaViT's; "rope": DINOv3's rotary positions. See
-            `AddPositionEmbs`, `RelativePositionEmbs` and `RotaryPositionEmbs`;
-            "learned" by default.
-        position_placement: String. Where position embeddings are added:
-            "stem" (once before the blocks), "every_layer" (before every block,
-            separate embeddings) or "every_layer_shared" (before every block,
-            the same embeddings). None means "stem", or "every_layer" for
-            relative positions, which are part of every block's attention, and
-            "every_layer_shared" for rotary ones. Ignored if
-            `position_embedding` is "none".
-        position_prefix: String. Which tokens before the patches have a
-            position embedding: "all", "class" (registers have none: DINOv2) or
-            "none" (big_vision and timm's `no_embed_class`). Only patches have
-            relative positions; "all" by default.
-        grid_size: `(rows, columns)` of patches for which position
-            embeddings are learned. None takes the grid of `input_shape`; if
-            its size is None, that of `weights`, or else that of 224 x 224
-            pixels.
-        resampling: String. Method to resample position embeddings to
-            another grid; see `AddPositionEmbs`; "bilinear_align_corners" by
-            default.
-        rope_base: Float above 0. The periods of rotary positions are
-            powers of it, up to nearly `rope_base` itself; see
-            `RotaryPositionEmbs`; 100.0 by default.
-        rope_shift: Float. In training, rotary positions are shifted by
-            random numbers in [-rope_shift, rope_shift]; 0, the
-            default, for none.
-        rope_jitter: Float, 1 or more. In training, rotary positions of
-            rows and of columns are multiplied by random numbers in [1 /
-            rope_jitter, rope_jitter]; 1, the default, for none.
-        rope_rescale: Float, 1 or more. In training, all rotary positions
-            are multiplied by one random number in [1 / rope_rescale,
-            rope_rescale]; 1, the default, for none.
-        patch_bias: Boolean. Whether the patch embedding has a bias; True
-            by default.
-        pre_norm: Boolean. Whether to normalize tokens before the first
-            block; False by default.
-        qkv_bias: Boolean. Whether the query, key and value projections
-            have a bias; True by default.
-        key_bias: Boolean. Whether the key projection has a bias, if
-            `qkv_bias`. DINOv3's has none; True by default.
-        qk_norm: Boolean. Whether to normalize queries and keys; False by
-            default.
-        layer_scale: Float above 0. Initial value of the factors of
-            `LayerScale`; None for no `LayerScale`.
-        activation: String. "gelu_tanh" (Google's weights), "gelu" (exact:
-            PyTorch's weights), "quick_gelu", "swiglu", or the name of a Keras
-            activation; see `MlpBlock`; "gelu_tanh" by default.
-        norm_epsilon: Float above 0. Epsilon of every layer norm; 1e-12 in
-            some of Hugging Face's weights; 1e-6 by default.
-        final_norm: String. Where the last layer norm is: "before_pooling"
-            (layer `encoder_norm`, on all tokens), "after_pooling" (layer
-            `head_norm`, as in timm's average pooling) or "none";
-            "before_pooling" by default.
-        dropout: Float in [0, 1). Dropout rate after the position
-            embeddings, after the attention and after both dense layers of the
-            MLP; 0.0 by default.
-        attention_dropout: Float in [0, 1). Dropout rate of the attention
-            probabilities; 0.0 by default.
-        drop_path: Float in [0, 1). Stochastic depth rate of the last
-            block, or the only one; the rate grows linearly from 0 in the first
-            of several blocks; 0.0 by default.
-        block: Class of the encoder blocks: `TransformerBlock` or a
-            subclass; or a function that returns such a block. It is called
-            with arguments of `TransformerBlock`; see the example of
-            `VisionTransformer`.
-        remat: Boolean. Whether training recomputes the blocks' activations
-            for the gradients instead of storing them; False by default.
-        pad_to_patch: Boolean. Whether to pad images whose size is no
-            multiple of the patch size with zeros at the bottom and at the
-            right; False by default.
+        **architecture: Fields of `keras_vit.config.ViTConfig`.
 
     Loading `weights` is exact and strict: if arrays are missing, unknown or of
     the wrong shape, one error lists all of them. Five differences are adapted.
@@ -291,10 +152,10 @@ def VisionTransformer(
     >>> model.save("model.keras")
     >>> model = keras.models.load_model("model.keras")
     """
-    architecture = architecture_of(ViTConfig, config, locals())
+    given = architecture_of(ViTConfig, config, architecture)
     return _build(
         ViTConfig,
-        architecture,
+        given,
         include_top=include_top,
         weights=weights,
         input_tensor=input_tensor,
@@ -306,7 +167,7 @@ def VisionTransformer(
     )
 
 
-@suggests_names
+@takes_fields(HybridConfig)
 def HybridVisionTransformer(
     config: HybridConfig | None = None,
     *,
@@ -319,48 +180,7 @@ def HybridVisionTransformer(
     preprocessing: bool | ModeLike = False,
     move_stage_4: bool = False,
     name: str | None = None,
-    resnet_layers: tuple[int, ...] | None = None,
-    width_factor: float | None = None,
-    group_norm_epsilon: float | None = None,
-    std_epsilon: float | None = None,
-    std_epsilon_place: str | None = None,
-    conv_padding: str | None = None,
-    pool_padding: str | None = None,
-    patch_size: int | tuple[int, int] | None = None,
-    hidden_size: int | None = None,
-    num_layers: int | None = None,
-    num_heads: int | None = None,
-    mlp_dim: int | None = None,
-    pooling: str | None = None,
-    representation_size: int | None = None,
-    class_token: bool | None = None,
-    num_registers: int | None = None,
-    distillation: bool | None = None,
-    mask_token: bool | None = None,
-    position_embedding: str | None = None,
-    position_placement: str | None = None,
-    position_prefix: str | None = None,
-    grid_size: int | tuple[int, int] | None = None,
-    resampling: str | None = None,
-    rope_base: float | None = None,
-    rope_shift: float | None = None,
-    rope_jitter: float | None = None,
-    rope_rescale: float | None = None,
-    patch_bias: bool | None = None,
-    pre_norm: bool | None = None,
-    qkv_bias: bool | None = None,
-    key_bias: bool | None = None,
-    qk_norm: bool | None = None,
-    layer_scale: float | None = None,
-    activation: str | None = None,
-    norm_epsilon: float | None = None,
-    final_norm: str | None = None,
-    dropout: float | None = None,
-    attention_dropout: float | None = None,
-    drop_path: float | None = None,
-    block: Callable[..., TransformerBlock] | None = None,
-    remat: bool | None = None,
-    pad_to_patch: bool | None = None,
+    **architecture: Unpack[HybridArguments],
 ) -> Model:
     """Builds a Vision Transformer on the feature map of a ResNet.
 
@@ -392,17 +212,7 @@ def HybridVisionTransformer(
             paper's option ii. False is its option i, which uses the output of
             the fourth stage.
         name: As in `VisionTransformer`, but "hybrid_vision_transformer".
-        resnet_layers: As in `BiT`. Required without `weights`.
-        width_factor: As in `BiT`.
-        group_norm_epsilon: As in `BiT`; 1e-6 by default.
-        std_epsilon: As in `BiT`; 1e-5 by default.
-        std_epsilon_place: As in `BiT`; "std" by default.
-        conv_padding: As in `BiT`; "same" by default.
-        pool_padding: As in `BiT`; "same" by default.
-        patch_size: Integer or `(rows, columns)`, in positions of the feature
-            map. Required without `weights`.
-        hidden_size: This and all other arguments are as in
-            `VisionTransformer`.
+        **architecture: Fields of `keras_vit.config.HybridConfig`.
 
     Returns:
         A `keras.Model`.
@@ -419,13 +229,18 @@ def HybridVisionTransformer(
     ...     patch_size=1, hidden_size=192, num_layers=4, num_heads=3,
     ...     classes=10)
     """
-    architecture = architecture_of(HybridConfig, config, locals())
+    given = architecture_of(HybridConfig, config, architecture)
     if checks.boolean("move_stage_4", move_stage_4):
-        first, second, third, fourth = architecture["resnet_layers"]
-        architecture["resnet_layers"] = (first, second, third + fourth)
+        stages = tuple(given.get("resnet_layers", ()))
+        if len(stages) != 4:
+            raise ValueError(
+                "`move_stage_4` moves the fourth of four stages. Received: "
+                f"resnet_layers={stages}"
+            )
+        given["resnet_layers"] = (*stages[:2], stages[2] + stages[3])
     return _build(
         HybridConfig,
-        architecture,
+        given,
         include_top=include_top,
         weights=weights,
         input_tensor=input_tensor,
@@ -506,25 +321,9 @@ def vit(
         name = "position_embedding_shared"
         shared = _positions(c, name, num_positioned, num_prefix - num_positioned)
     relative = None
-    rates = np.linspace(0, c.drop_path, c.num_layers)
-    rates[-1] = c.drop_path  # also of the only block
-    for i, drop_path in enumerate(rates):
+    for i in range(c.num_layers):
         name = f"block_{i}"
-        block = make_block(
-            c.num_heads,
-            c.mlp_dim,
-            activation=c.activation,
-            norm_epsilon=c.norm_epsilon,
-            qkv_bias=c.qkv_bias,
-            key_bias=c.key_bias,
-            qk_norm=c.qk_norm,
-            layer_scale=c.layer_scale,
-            dropout=c.dropout,
-            attention_dropout=c.attention_dropout,
-            drop_path=float(drop_path),
-            remat=c.remat,
-            name=name,
-        )
+        block = make_block(**c.block_arguments(i), name=name)
         if not isinstance(block, TransformerBlock) or block.name != name:
             raise ValueError(
                 "`block` must be `TransformerBlock`, a subclass, or a function "
@@ -651,7 +450,11 @@ def _build(
     name: str,
 ) -> Model:
     """Resolves the arguments of `VisionTransformer` or
-    `HybridVisionTransformer`, and builds the model."""
+    `HybridVisionTransformer`, and builds the model.
+
+    Each field of the architecture is the given one, else the checkpoint's, else
+    the default of its config.
+    """
     input_shape = resolve_input_shape(input_shape, input_tensor)
     checkpoint, inferred = None, {}
     if weights is not None:
@@ -660,24 +463,13 @@ def _build(
         checkpoint = open_for(family, weights, {**architecture, **no_head})
         inferred = _infer(checkpoint, architecture, input_shape)
     config = resolve_vit(config_class, architecture, inferred, include_top)
-    stride = config.stride
-
     checkpoint_grid = inferred.get("grid_size")
     if input_shape is None:
         patch_size = checkpoint.patch_size if checkpoint else None
         size = _image_size(config, patch_size, checkpoint_grid)
         input_shape = (*size, checkpoint.channels if checkpoint else 3)
-    grid = _image_grid(input_shape[:2], stride, config.patch_size, config.pad_to_patch)
-    if "grid_size" in architecture:
-        grid = architecture["grid_size"]
-    elif None in grid:
-        size = (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
-        grid = checkpoint_grid or _image_grid(
-            size, stride, config.patch_size, pad_to_patch=True
-        )
-    elif config.resampling.endswith("_square") and grid != checkpoint_grid:
-        # The grid of the images is a part of a square.
-        grid = (max(filter(None, grid)),) * 2
+    grid = _position_grid(config, input_shape, checkpoint_grid)
+    grid = architecture.get("grid_size", grid)
     config = dataclasses.replace(config, grid_size=grid)
     base = architecture.get("rope_base")
     if checkpoint is not None and base not in (None, inferred.get("rope_base")):
@@ -698,7 +490,7 @@ def _build(
     def forward(images: Tensor) -> Tensor:
         return vit(images, config, classes, classifier_activation)
 
-    return build_model(forward, input_tensor, input_shape, name, load, mode)
+    return build_model(forward, config, input_tensor, input_shape, name, load, mode)
 
 
 def _replace_periods(checkpoint: Checkpoint, config: ViTConfig) -> Checkpoint:
@@ -762,6 +554,30 @@ def _image_size(
     # any size that its patches divide.
     strides = (patch * config.stride for patch in config.patch_size)
     return tuple(DEFAULT_IMAGE_SIZE // n * n or n for n in strides)
+
+
+def _position_grid(
+    config: ViTConfig, input_shape: tuple[int | None, ...], stored: Grid
+) -> tuple[int | None, ...]:
+    """Returns the grid of the position embeddings where `grid_size` is not given.
+
+    | images        | weights        | grid of the position embeddings             |
+    |---------------|----------------|---------------------------------------------|
+    | of one size   | any or none    | that of the images, to which those of the   |
+    |               |                | weights are resampled                       |
+    | of one size   | of a "_square" | the square of which the images' grid is a   |
+    |               | resampling     | part, if the images' is not the weights'    |
+    | of any size   | with a grid    | that of the weights                         |
+    | of any size   | none, or fixed | that of 224 x 224 pixels                    |
+    """
+    patch_size, stride = config.patch_size, config.stride
+    grid = _image_grid(input_shape[:2], stride, patch_size, config.pad_to_patch)
+    if None in grid:
+        size = (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
+        return stored or _image_grid(size, stride, patch_size, pad_to_patch=True)
+    if config.resampling.endswith("_square") and grid != stored:
+        return (max(filter(None, grid)),) * 2
+    return grid
 
 
 def _image_grid(

@@ -12,7 +12,7 @@ from keras_vit.layers.resampling import resample_maps
 from keras_vit.models import Model, with_any_size
 from keras_vit.models.features import check_takes_images
 from keras_vit.models.graph import Graph
-from keras_vit.models.model import unique_name
+from keras_vit.models.model import copy_attributes, unique_name
 from keras_vit.segmentation.matching import SetModel, mask_loss
 from keras_vit.utils import checks, replicas
 from keras_vit.utils.types import Config, Shape, Tensor
@@ -149,7 +149,7 @@ def EoMT(
     outputs = {"masks": masks, "classes": logits, **outputs}
     name = name or unique_name("eomt")
     model = EoMTModel(graph.inputs[0], outputs, name=name)
-    model.preprocess_mode = getattr(encoder, "preprocess_mode", None)
+    copy_attributes(encoder, model, new_head=True)
     return with_any_size(model)
 
 

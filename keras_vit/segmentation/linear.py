@@ -8,7 +8,7 @@ from keras_vit.layers import UpsampleMap
 from keras_vit.layers.replicated import BatchNormalization
 from keras_vit.models import Model, dense_features, patch_pixels
 from keras_vit.models.features import check_takes_images
-from keras_vit.models.model import unique_name
+from keras_vit.models.model import copy_attributes, unique_name
 from keras_vit.utils import checks
 
 
@@ -99,5 +99,5 @@ def LinearSegmenter(
             classifier_activation, dtype="float32", name="probabilities"
         )(x)
     model = Model(images, x, name=name or unique_name("linear_segmenter"))
-    model.preprocess_mode = getattr(encoder, "preprocess_mode", None)
+    copy_attributes(maps, model, new_head=True)
     return model

@@ -311,7 +311,9 @@ class Checkpoint:
                 prefixes,
                 # Derived from the name of timm's architecture only, so it is
                 # checked against the shapes.
-                stored.pop("position_prefix", None) if self.layout == "timm" else None,
+                stored.pop("position_prefix", None)
+                if self.layout in ("timm", "keras")
+                else None,
             )
             inferred |= self.pretraining
         except (ValueError, KeyError, IndexError) as error:

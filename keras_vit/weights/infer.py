@@ -165,7 +165,7 @@ def infer_architecture(
         "num_positions": None,
         "grid_size": None,
     }
-    if mode == "rope":  # which a file says, as any grid would do
+    if mode in ("rope", "none"):  # any grid would do, so that a file says it
         inferred["grid_size"] = grid
     elif mode == "relative":
         count = (shapes[f"{layer}/offsets"][0] + 1) // 2
@@ -462,7 +462,7 @@ HYPERPARAMETERS_NOT_IN_SHAPES = {
     "hybrid": (*_OF_VIT, *_OF_RESNET),
     "bit": _OF_RESNET,
 }
-_SIZES = (
+SIZES = (
     "patch_size",
     "channels",
     "hidden_size",
@@ -475,57 +475,37 @@ _SIZES = (
     "resnet_layers",
     "width_factor",
 )
-# Arguments of the model that all of its blocks have.
-_OF_BLOCKS = (
-    *("activation", "norm_epsilon", "layer_scale"),
-    *("dropout", "attention_dropout", "remat"),
-)
-# Options in which blocks of one model may differ: outputs without training do
-# not depend on them.
-_OF_ONE_BLOCK = frozenset(
-    (
-        *("name", "trainable", "dtype", "drop_path", "remat", "kernel_regularizer"),
-        *("sublayer_trainable", "sublayer_quantization"),
-    )
-)
 
 
 def arguments_of(file: KerasFile) -> tuple[Config, Config]:
-    """Returns `(arguments, built)` of the model in a file.
+    """Returns `(arguments, built)` of the model in a file: those of its config,
+    and the others that it was built with.
 
-    The first describe its architecture, without those that only layer configs
-    contain if the file has none and no metadata; the second are the others that
-    it was built with.
+    A file without a config, such as one of Keras's `save_weights`, says no more
+    than its arrays.
     """
     shapes = {name: array.shape for name, array in file.weights.items()}
     try:
-        if not file.config:
-            inferred = infer_architecture(shapes, file.grid)
-            # The arrays would be the same with fixed position embeddings, and
-            # with `pooling="first_patch"`.
-            unknown = (("position_embedding", "none"), ("pooling", "gap"))
-            inferred = {
-                name: value
-                for name, value in inferred.items()
-                if (name, value) not in unknown
-            }
-            # Lists are tuples in JSON.
-            told, built = (
-                {k: tuple(v) if isinstance(v, list) else v for k, v in x.items()}
-                for x in (file.metadata.get(k, {}) for k in ("told", "built"))
-            )
-            if told:  # arrays decide on sizes, of which metadata may lie
-                inferred = {x: inferred[x] for x in _SIZES if x in inferred}
-            return {**told, **inferred}, built
-        arguments, built = arguments_from_layer_configs(
-            {name: layer["config"] for name, layer in file.layers.items()},
-            shapes,
-            file.grid,
-            {name: layer.get("registered_name") for name, layer in file.layers.items()},
-        )
-        config = file.config["config"]
-        if "encoder" not in config:
-            built["name"] = config["name"]
+        config = file.config.get("config", {})
+        encoder = config["encoder"]["config"] if "encoder" in config else config
+        if file.config:
+            architecture = encoder.get("architecture")
+            built = built_of({name: x["config"] for name, x in file.layers.items()})
+            if encoder is config:
+                built["name"] = config["name"]
+        else:
+            architecture = file.metadata.get("architecture")
+            built = _with_tuples(file.metadata.get("built", {}))
+        if architecture is not None:
+            arguments = fields_of(architecture)
+        else:
+            arguments = infer_architecture(shapes, file.grid)
+            # Without arrays, there may be fixed position embeddings or none.
+            has_positions = arguments.get("position_embedding", "none") != "none"
+            kept = ("position_embedding",) if has_positions else ()
+            arguments = {name: arguments[name] for name in kept}
+        if file.grid is not None:
+            arguments["grid_size"] = file.grid
         return arguments | pretraining_options(config), built
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         # Unexpected configs or shapes; the error's cause shows where.
@@ -535,23 +515,36 @@ def arguments_of(file: KerasFile) -> tuple[Config, Config]:
         ) from error
 
 
-def arguments_from_layer_configs(
-    configs: dict[str, Config],
-    shapes: Shapes,
-    grid: Grid,
-    classes: dict[str, str | None],
-) -> tuple[Config, Config]:
-    """Returns `(arguments, built)` of a model, as `arguments_of`.
+def fields_of(architecture: Config) -> Config:
+    """Returns what is known of a model's arguments from its config, as `to_json`
+    returns it; arrays decide on sizes, of which a config may lie."""
+    fields = {
+        name: value
+        for name, value in _with_tuples(architecture).items()
+        if value is not None and name not in (*SIZES, "class")
+    }
+    if "position_prefix" in fields:
+        tokens = {"num_registers": architecture["num_registers"], **fields}
+        count = num_positioned(str(fields["position_prefix"]), tokens)
+        # The first of prefixes with the same number of positions is taken.
+        fields["position_prefix"] = next(
+            x for x in POSITION_PREFIXES if num_positioned(x, tokens) == count
+        )
+    return fields
 
-    `grid` is that of learned position embeddings, and `classes` the registered
-    names of the classes of the layers. The argument `block` is that of the
-    blocks unless it is `TransformerBlock`, or says how the blocks differ, so
-    that nothing takes them all for the first. Configs of another model raise a
-    ValueError, KeyError or another error of a lookup.
-    """
-    arguments, kind = infer_architecture(shapes, grid), family(shapes)
+
+def _with_tuples(values: Config) -> Config:
+    """Returns values of JSON, in which tuples are lists."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+
+
+def built_of(configs: dict[str, Config]) -> Config:
+    """Returns what a model was built with beside its architecture, given the
+    configs of its layers."""
     pooling = configs.get("pooling")
-    built: Config = {"pooling": pooling and pooling.get("mode", "map")}
+    # That of a ResNet alone, a layer of Keras, has no mode.
+    other = "gap" if "root_conv" in configs else "map"
+    built: Config = {"pooling": pooling and pooling.get("mode", other)}
     if "batch_shape" in configs.get("images", {}):
         *size, channels = configs["images"]["batch_shape"][1:]
         preprocessing = configs.get("preprocessing")
@@ -562,68 +555,7 @@ def arguments_from_layer_configs(
     activation = configs.get("head", {}).get("activation")
     if isinstance(activation, str) and activation != "linear":
         built["classifier_activation"] = activation
-    if kind != "vit":
-        root, unit = configs["root_conv"], configs.get("stage_1_unit_1", {})
-        arguments |= {
-            "group_norm_epsilon": configs["root_norm"]["epsilon"]
-            if "root_norm" in configs
-            else unit["group_norm_epsilon"],
-            "std_epsilon": root["epsilon"],
-            "std_epsilon_place": root["epsilon_place"],
-            "conv_padding": root["padding"],
-            "pool_padding": configs["root"]["padding"],
-        }
-    if kind == "bit":
-        return arguments, built | {"pooling": "gap" if pooling else None}
-    blocks = [f"block_{i}" for i in range(arguments["num_layers"])]
-    differences = (_difference(name, configs, classes) for name in blocks)
-    block = next(filter(None, differences), classes["block_0"])
-    if block != "keras_vit>TransformerBlock":
-        arguments["block"] = block
-    layer = next(filter(is_position_layer, configs), "position_embedding")
-    positions, first = configs[layer], configs["block_0"]
-    last = configs[blocks[-1]]
-    # Layers of relative and rotary positions have no `kind`.
-    embedding = positions.get("kind", arguments["position_embedding"])
-    arguments |= {
-        **{name: first[name] for name in _OF_BLOCKS if name in first},
-        # The rates of stochastic depth grow up to that of the last block.
-        "drop_path": last.get("drop_path", 0.0),
-        "pad_to_patch": configs["patch_embedding"].get("pad_to_patch", False),
-        "position_embedding": embedding,
-        "position_placement": placement(layer),
-        # Layers of rotary positions have none, and any would do.
-        "resampling": positions.get("resampling", "bilinear_align_corners"),
-        "pooling": built["pooling"] or ("token" if arguments["class_token"] else "gap"),
-    }
-    if embedding == "rope":
-        for name in ("base", "shift", "jitter", "rescale"):
-            arguments[f"rope_{name}"] = positions[name]
-        size = built.get("input_shape", (None, None))[:2]
-        if None not in size:
-            patch = arguments["patch_size"]
-            arguments["grid_size"] = (size[0] // patch[0], size[1] // patch[1])
-    learned = ("learned", "learned_2d", "factorized")
-    if embedding in ("relative", *learned):
-        arguments["grid_size"] = grid
-    if embedding in learned:
-        # The first of prefixes with the same number of positions is taken.
-        counts = {
-            num_positioned(prefix, arguments): prefix
-            for prefix in reversed(POSITION_PREFIXES)
-        }
-        arguments["position_prefix"] = counts[positions["num_prefix_tokens"]]
-    return arguments, built
-
-
-def _difference(
-    name: str, configs: dict[str, Config], classes: dict[str, str | None]
-) -> str:
-    """Returns in what a block differs from the first; "" for nothing."""
-    first, other = ({**configs[x], "class": classes[x]} for x in ("block_0", name))
-    keys = (first.keys() | other.keys()) - _OF_ONE_BLOCK
-    found = ", ".join(sorted(x for x in keys if first.get(x) != other.get(x)))
-    return f"{name} differs from block_0 in {found}" if found else ""
+    return built
 
 
 def pretraining_options(config: Config) -> Config:

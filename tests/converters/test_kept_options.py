@@ -208,7 +208,14 @@ def test_config_of_an_encoder_and_of_other_models():
         config, include_top=False, input_shape=(8, 8, 3)
     )
     assert keras_vit.config_of(encoder) == config
-    assert keras_vit.config_of(keras.models.clone_model(encoder)) == config
+    copy = type(encoder).from_config(encoder.get_config())
+    assert keras_vit.config_of(copy) == config
+    # Keras makes the copy of its class and tensors alone.
+    clone = keras.models.clone_model(encoder)
+    with pytest.raises(ValueError, match="copied by .*clone_model.*model.config = "):
+        keras_vit.config_of(clone)
+    clone.config = config
+    assert keras_vit.config_of(clone) == config
     model = keras_vit.pretraining.MaskedImageModeling(encoder)
     assert keras_vit.config_of(model).num_layers == 2
     other = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])

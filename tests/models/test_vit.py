@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import json
-from typing import get_type_hints
+from typing import get_args, get_type_hints
 
 import keras
 import numpy as np
@@ -263,13 +263,21 @@ def test_none_selects_the_default():
 def test_fields_of_configs_are_arguments(function, config_class, variant):
     function = getattr(keras_vit, function)
     parameters = inspect.signature(function).parameters
-    for field in dataclasses.fields(config_class):
-        assert parameters[field.name].default is None
-        if config_class is not HybridConfig:
-            assert f"\n        {field.name}: " in function.__doc__
     listed = {**get_type_hints(ModelArguments), "num_heads": int | None}
+    for field in dataclasses.fields(config_class):
+        required = field.default is dataclasses.MISSING
+        parameter = parameters[field.name]
+        assert parameter.default == (None if required else field.default)
+        assert f"\n        {field.name}: " in function.__doc__
+        # For type checkers, the types of fields before their checks.
+        types = set(get_args(listed[field.name])) or {listed[field.name]}
+        assert types >= (set(get_args(field.type)) or {field.type}) or (
+            field.name in ("resnet_layers", "block")
+        )
+        assert parameter.annotation == listed[field.name]
+    assert "**architecture" not in function.__doc__
     types = get_type_hints(function)
-    for name in parameters.keys() - {"config", "weights", "block"}:
+    for name in types.keys() - {"config", "weights", "architecture", "return"}:
         assert listed[name] == types[name], name
     found = inspect.signature(getattr(keras_vit, variant)).parameters
     assert found.keys() == parameters.keys() - {"config"}

@@ -1,19 +1,22 @@
-"""The models of `files.zip` in this folder.
+"""The models of `files.zip` in this folder, and its writer.
 
-Commit aa9ca60 wrote it, under PyTorch, by the first version of this module
-(commit 984d7d7): small models of every family, as users save them, with random
-weights. Later versions must load them with the same variable paths and outputs.
-Do not write the file again when a test fails, since the test protects the files
-that users have. New models belong into a second file.
+`python -m tests.saved.make` wrote it under PyTorch: small models of every family,
+as users save them, with random weights. Later versions must load them with the
+same configs, variable paths and outputs. Do not write the file again when a test
+fails, since the test protects the files that users have. New models belong into a
+second file.
 """
 
 import pathlib
+import tempfile
+import zipfile
 
 import keras
 import numpy as np
 
 import keras_vit
-from keras_vit import pretraining
+from keras_vit import optimizers, pretraining
+from tests.small import randomize
 
 ARCHIVE = pathlib.Path(__file__).parent / "files.zip"
 VIT = {
@@ -99,3 +102,51 @@ def outputs(model):
     model = getattr(model, "encoder", model)  # of a model in pre-training
     x = images(model.input_shape[1:])
     return keras.ops.convert_to_numpy(model(x, training=False))
+
+
+def compiled(optimizer):
+    """Returns a model that was trained for one step."""
+    model = vit()
+    randomize(model, 0.05)
+    model.compile(optimizer, "mse")
+    model.fit(images(model.input_shape[1:]), np.eye(3)[:2], verbose=0)
+    return model
+
+
+def quantized():
+    model = vit()
+    randomize(model, 0.05)
+    model.quantize("int8")
+    return model
+
+
+def write(folder):
+    arrays, others = {}, {**MODELS, **PRETRAINING}
+    models = {name: build() for name, build in others.items()}
+    for model in models.values():
+        randomize(model, 0.05)
+    models["compiled_sgd"] = compiled(optimizers.PublishedSGD(0.1))
+    models["compiled_adamw"] = compiled(
+        optimizers.PublishedAdamW(0.01, weight_decay=0.001)
+    )
+    models["int8"] = quantized()
+    for name, model in models.items():
+        arrays[f"{name}/output"] = outputs(model)
+        arrays[f"{name}/paths"] = np.array([w.path for w in model.weights])
+        model.save(folder / f"{name}.keras")
+        if name in others:
+            model.save_weights(folder / f"{name}.weights.h5")
+        if name in NPZ:
+            path = folder / f"{name}.npz"
+            keras_vit.converters.save(model, path, layout=NPZ[name])
+    np.savez_compressed(folder / "expected.npz", **arrays)
+
+
+if __name__ == "__main__":
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        zipfile.ZipFile(ARCHIVE, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive,
+    ):
+        write(pathlib.Path(temporary))
+        for path in sorted(pathlib.Path(temporary).iterdir()):
+            archive.write(path, path.name)

@@ -426,7 +426,7 @@ def test_the_arrays_decide_on_sizes(tmp_path):
     keras_vit.converters.save(tiny_model(), path)
     with h5py.File(path, "r+") as file:
         notes = json.loads(file.attrs["keras_vit"])
-        notes["told"]["num_layers"] = 10**9
+        notes["architecture"]["num_layers"] = 10**9
         file.attrs["keras_vit"] = json.dumps(notes)
     names = [layer.name for layer in keras_vit.converters.load(path).layers]
     assert "block_0" in names and "block_1" not in names

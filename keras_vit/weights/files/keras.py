@@ -4,9 +4,8 @@ Both contain the same HDF5 tree of arrays: one group per layer, named after the
 layer's class, with the layer's name as an attribute and its arrays in "vars",
 named by their number. A .keras file is a zip archive of such a tree and of the
 configs of all layers. A .weights.h5 file that `converters.save` wrote also has
-metadata in an attribute, which Keras ignores: `{"told": ..., "built": ...}`.
-"told" is the architecture; "built" are the other arguments that the model was
-built with.
+metadata in an attribute, which Keras ignores: the "architecture", which is the
+model's config, and "built", the other arguments that it was built with.
 
 HDF5 is read by h5py, as in Keras. It is imported inside functions, since other
 files are converted without it.
@@ -173,13 +172,13 @@ def _existing_file(path: StrPath) -> pathlib.Path:
     return path
 
 
-def write_metadata(path: StrPath, arguments: Config, built: Config) -> None:
-    """Stores the arguments that describe a model's architecture, and the others
-    that it was built with, as metadata in a .weights.h5 file."""
+def write_metadata(path: StrPath, architecture: Config, built: Config) -> None:
+    """Stores the config of a model, and the other arguments that it was built
+    with, as metadata in a .weights.h5 file."""
     import h5py
 
     with h5py.File(path, "r+") as file:
-        metadata = {"told": arguments, "built": built}
+        metadata = {"architecture": architecture, "built": built}
         file.attrs[METADATA_ATTRIBUTE] = json.dumps(metadata)
 
 

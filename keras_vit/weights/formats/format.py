@@ -7,6 +7,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from keras_vit.config import own_values
 from keras_vit.downloads import fetch_if_remote
 from keras_vit.utils.scaling import Mode
 from keras_vit.utils.types import Array, Config, StrPath
@@ -28,7 +29,7 @@ Checkpoint: TypeAlias = Any
 Values: TypeAlias = dict[str, tuple[object, ...]]
 _MASK_TOKEN = "mask_token/tokens"
 _VALUES: Values = {
-    "block": (None,),
+    **own_values(),
     "position_embedding": ("learned", "none"),
     "position_placement": ("stem",),
     "key_bias": (True,),
@@ -175,7 +176,7 @@ class Format:
         """Lists why its code would compute other outputs than a model."""
         a, values = arguments, dict(_VALUES)
         if variant in self.rotary_variants:
-            values = {"position_embedding": ("rope",), "block": (None,)}
+            values = {"position_embedding": ("rope",), **own_values()}
         elif a["position_embedding"] == "learned":
             possible = self.possible_prefixes(variant)
             counts = [infer.num_positioned(p, a) for p in possible]
