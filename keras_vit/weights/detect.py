@@ -107,7 +107,7 @@ def find_model(
     except ValueError as error:
         is_known = isinstance(error, _Several)
         name = None if is_known else family(arrays, read_config(path))
-        if name is None and not is_known:
+        if name is None and (problems or not is_known):
             check_arrays(path, arrays, problems, finite)
         wanted = f" the layout {layout!r}" if layout else " a known layout"
         reason = refusal(name) if name else error
