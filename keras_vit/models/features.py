@@ -177,11 +177,12 @@ def _config_of_part(model: Any, part: Model) -> Any:
     config, names = getattr(model, "config", None), {x.name for x in part.layers}
     if not isinstance(config, ViTConfig):
         return config
+    blocks = sum(isinstance(x, TransformerBlock) for x in part.layers)
     norm = {"before_pooling": "encoder_norm", "after_pooling": "head_norm"}
     late = "pre_logits" in names  # after the pooling
     return dataclasses.replace(
         config,
-        num_layers=sum(x.startswith("block_") for x in names) or config.num_layers,
+        num_layers=blocks or config.num_layers,
         final_norm=config.final_norm
         if norm.get(config.final_norm) in names
         else "none",
