@@ -45,6 +45,7 @@ from keras_vit_programs import (
     runs,
     setup,
     sizes,
+    stamps,
 )
 
 # Options of FCOS for digits and stamps, whose objects are large in the image.
@@ -168,7 +169,7 @@ def main(config):
 
 def load(config):
     if config.stamps is not None:
-        return keras_vit.data.load_stamps(config.stamps)
+        return stamps.load_stamps(config.stamps)
     return keras_vit.data.load_detection(config.dataset)
 
 

@@ -26,7 +26,6 @@ from keras_vit.data.protocols import height_and_width as height_and_width
 from keras_vit.data.randaugment import AUGREG as AUGREG
 from keras_vit.data.randaugment import rand_augment as rand_augment
 from keras_vit.data.sources import load_dataset as load_dataset
-from keras_vit.data.stamps import load_stamps as load_stamps
 from keras_vit.data.token_budget import TokenBudget as TokenBudget
 from keras_vit.data.token_budget import pack_images as pack_images
 from keras_vit.data.vtab import VTAB_GROUPS as VTAB_GROUPS

@@ -10,6 +10,7 @@ from PIL import Image
 
 import keras_vit
 from keras_vit_programs import report
+from keras_vit_programs.stamps import load_stamps
 from tests.recipes import programs
 from tests.training.pictures import write_folder
 
@@ -77,7 +78,7 @@ def test_stamps_on_photographs_and_a_frozen_encoder(tmp_path, capsys):
     pixels[4:16, 5:25, 3] = 255
     names = [f"{name}/{i}.png" for name in ("disc", "square") for i in range(5)]
     stamps = write_folder(tmp_path / "stamps", dict.fromkeys(names, pixels))
-    data = keras_vit.data.load_stamps(stamps, 48)
+    data = load_stamps(stamps, 48)
     assert data.class_names == ("disc", "square")
     _, label = data.read("train", 0)
     count = (label[:, 0] >= 0).sum()
@@ -108,4 +109,4 @@ def test_stamps_on_photographs_and_a_frozen_encoder(tmp_path, capsys):
     )  # fmt: skip
     assert "9.png: " in line
     with pytest.raises(ValueError, match="five or more of a class"):
-        keras_vit.data.load_stamps(stamps / "disc")
+        load_stamps(stamps / "disc")
