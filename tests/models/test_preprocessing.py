@@ -260,10 +260,13 @@ def test_all_doors_scale_images_once(kind, mode, tmp_path):
     images = PIXELS[:, :16, :16]
     if mode == "clip":  # this takes seconds
         doors = {**doors, "export": of_export}
+    errors = {}
     for door, predict in doors.items():
         found, expected = (predict(path, mode, images) for path in paths)
         assert np.ptp(found) > 0
-        np.testing.assert_allclose(found, expected, atol=5e-5, err_msg=door)
+        errors[door] = np.abs(found.astype("float64") - expected).max()
+    # All, so that each is seen to fail.
+    assert max(errors.values(), default=0) < 5e-5, errors
 
 
 @pytest.mark.backends("torch")
