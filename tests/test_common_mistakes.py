@@ -145,7 +145,7 @@ MODELS = {
     # The first argument is `include_top`: this gave a random model.
     "weights by position": (
         lambda: keras_vit.ViTTi16("imagenet"),
-        (ValueError, "Received: include_top='imagenet'"),
+        (ValueError, "Received: include_top='imagenet'.*Give all .* by name"),
     ),
     "a repository": (
         weights("google/vit-base-patch16-224"),

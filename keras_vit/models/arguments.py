@@ -91,7 +91,10 @@ def resolve_input_shape(
 ) -> tuple[int | None, ...] | None:
     """Returns the checked shape of the model's images; None if unspecified."""
     if input_tensor is not None:
-        return _check_shape("input_tensor", input_tensor.shape[1:])
+        shape = _check_shape("input_tensor", input_tensor.shape[1:])
+        fits = input_shape in (None, shape, list(shape))
+        checks.require(fits, "input_shape", input_shape, f"{shape}, as `input_tensor`")
+        return shape
     if input_shape is None:
         return None
     return _check_shape("input_shape", input_shape)
@@ -159,8 +162,13 @@ def resolve_classes(
     checkpoint: Checkpoint | None,
 ) -> int | None:
     """Returns the number of classes; None if there is no head."""
-    # The first positional argument has another meaning in other packages.
-    checks.boolean("include_top", include_top)
+    if include_top not in (True, False):
+        # The first positional argument has another meaning in other packages.
+        raise ValueError(
+            "`include_top` must be True or False. Received: include_top="
+            f"{include_top!r}. Give all arguments by name, such as "
+            'weights="imagenet21k" or input_shape=(224, 224, 3).'
+        )
     if classes is not None:
         classes = checks.positive_int("classes", classes)
     if not include_top:
