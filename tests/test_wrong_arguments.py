@@ -119,7 +119,7 @@ MODELS = {
     "tiny(preprocessing='imagenet')": r"`preprocessing` must .*\(mean, std\)",
     "tiny(preprocessing=(0.5, 0))": r"`preprocessing` must .*\(0.5, 0\)",
     "tiny(input_tensor=keras.Input((8, 12, 3)), preprocessing=True)": "combin",
-    "tiny(input_tensor=keras.Input((9, 12, 3)))": r"must be \(9, 12, 3\), as `input_tensor`",
+    "tiny(input_tensor=keras.Input((9, 12, 3)))": "must be .9, 12, 3., as `input_t",
     "ImagePreprocessing(None, 'torch')(images(1, 4, 4, 2))": "3 channels, or of one",
     "ImagePreprocessing(mode='caffe')": "Received: mode='caffe'",
     "hybrid(resnet_layers=None)": "resnet_layers=None",
