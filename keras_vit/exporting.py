@@ -646,20 +646,21 @@ def read_litert(path: Path) -> Run:
     with quiet():  # TensorFlow's interpreter warns that it is deprecated
         # By default it uses one core, whereas other libraries use all.
         interpreter = litert.Interpreter(str(path), num_threads=os.cpu_count())
+    with _without_native_lines():
+        interpreter.allocate_tensors()
     served = interpreter.get_signature_runner()
     (name,) = served.get_input_details()
 
     def run(images: Array) -> Outputs:
-        with _without_native_lines():
-            return _outputs(served(**{name: images}))
+        return _outputs(served(**{name: images}))
 
     return run
 
 
 @contextlib.contextmanager
 def _without_native_lines() -> Iterator[None]:
-    """Hides what C++ code prints on stderr: LiteRT names its delegate at the first
-    run, and has no setting for this."""
+    """Hides what C++ code prints on stderr: LiteRT names its delegate when it first
+    allocates tensors, and has no setting for this."""
     stderr = os.dup(2)
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), 2)

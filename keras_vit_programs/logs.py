@@ -6,7 +6,7 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
-logger = logging.getLogger("keras_vit")
+from keras_vit.utils.logging import logger
 
 
 def show() -> None:
