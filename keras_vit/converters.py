@@ -11,6 +11,7 @@ import keras
 
 from keras_vit import models
 from keras_vit.config import ModelArguments
+from keras_vit.layers.composite import sublayers
 from keras_vit.models.assigning import FUNCTIONS, is_lora, warn_of_other_options
 from keras_vit.models.description import describe as describe_model
 from keras_vit.models.description import variables_of
@@ -151,7 +152,7 @@ def save(
             )
         _, built = describe_model(model)
         names = {layer.name for layer in getattr(model, "encoder", model).layers}
-        modes = [getattr(x, "quantization_mode", None) for x in model._flatten_layers()]
+        modes = [getattr(x, "quantization_mode", None) for _, x, _ in sublayers(model)]
         if path.suffix != ".keras" and (DENSE_LAYERS & names or any(modes)):
             raise ValueError(
                 f"A .weights.h5 file does not store what the model {model.name!r} "
@@ -207,7 +208,7 @@ def merged_weights(model: keras.Model) -> dict[str, Array]:
     """Returns the weights of a model by path, with those of LoRA merged."""
     merged = {
         id(variable): layer.kernel
-        for layer in model._flatten_layers()
+        for _, layer, _ in sublayers(model)
         if getattr(layer, "lora_enabled", False)
         for variable in layer.weights
         if variable.name == "kernel"

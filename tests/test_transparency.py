@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_vit.layers.composite import sublayers
 from tests import small
 from tests.harness import numpy
 from tests.markers import on_all
@@ -60,7 +61,7 @@ def inner_layers(model):
     """Returns all layers that a forward pass calls, also inside blocks."""
     return [
         layer
-        for layer in model._flatten_layers(include_self=False)
+        for _, layer, _ in sublayers(model)
         if not isinstance(layer, (keras.layers.Dropout, keras.layers.InputLayer))
     ]
 

@@ -113,7 +113,7 @@ class CompositeLayer(Layer):
         flags = dict(self._pending_flags or ())
         quantization = dict(self._pending_quantization)
         paths = set()
-        for path, sublayer, parent in _sublayers(self):
+        for path, sublayer, parent in sublayers(self):
             paths.add(path)
             # With TensorFlow, Keras's setter ignores an unchanged value and
             # so does not reach deeper layers: each layer is set here.
@@ -137,12 +137,12 @@ class CompositeLayer(Layer):
         if flags is None:
             flags = [
                 (path, sublayer.trainable)
-                for path, sublayer, parent in _sublayers(self)
+                for path, sublayer, parent in sublayers(self)
                 if sublayer.trainable != parent.trainable
             ]
             quantized = [
                 (path, getattr(sublayer, "quantization_config", None))
-                for path, sublayer, _ in _sublayers(self)
+                for path, sublayer, _ in sublayers(self)
                 if sublayer.quantization_mode is not None
             ]
         if flags:
@@ -169,10 +169,10 @@ def _pairs(quantization: Mapping[str, Config] | None) -> tuple:
     )
 
 
-def _sublayers(
+def sublayers(
     layer: keras.Layer, prefix: str = ""
 ) -> Iterator[tuple[str, keras.Layer, keras.Layer]]:
-    """Yields `(path, sublayer, parent)` for all layers inside a layer.
+    """Yields `(path, sublayer, parent)` for all layers inside a layer or a model.
 
     Keras has no public way to list the layers inside a layer that is not a
     model, hence the private method `_flatten_layers`.
@@ -180,4 +180,4 @@ def _sublayers(
     for sublayer in layer._flatten_layers(include_self=False, recursive=False):
         path = prefix + sublayer.name
         yield path, sublayer, layer
-        yield from _sublayers(sublayer, f"{path}/")
+        yield from sublayers(sublayer, f"{path}/")
