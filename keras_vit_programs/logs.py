@@ -6,7 +6,8 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
-from keras_vit.utils.logging import logger
+# That of keras_vit.utils.logging, whose import would import Keras before --help.
+logger = logging.getLogger("keras_vit")
 
 
 def show() -> None:
