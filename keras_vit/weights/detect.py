@@ -30,7 +30,7 @@ _AVERAGE = re.compile(r"(?<![^._])(?<!gram_)(ema|teacher|averaged?|avg|swa)(?![^
 
 
 class _Several(ValueError):
-    """Raised if a file holds several models, or fits several layouts."""
+    """Raised if a file holds several models, which each fit a layout."""
 
 
 class Match(NamedTuple):
@@ -105,9 +105,9 @@ def find_model(
     try:
         match = detect_layout(arrays, layout)
     except ValueError as error:
-        is_known = isinstance(error, _Several)
-        name = None if is_known else family(arrays, read_config(path))
-        if name is None and (problems or not is_known):
+        fits = isinstance(error, _Several)
+        name = None if fits else family(arrays, read_config(path))
+        if name is None and not fits:
             check_arrays(path, arrays, problems, finite)
         wanted = f" the layout {layout!r}" if layout else " a known layout"
         reason = refusal(name) if name else error
@@ -370,7 +370,7 @@ def _only_layout(matches: list[Match]) -> Match:
         layouts.pop("vit_jax", None)
     # Keys that both of Google's layouts have mean the same in both.
     if len(layouts) > 1 and layouts.keys() != {"vit_jax", "big_vision"}:
-        raise _Several(
+        raise ValueError(
             f"The keys fit several layouts: {', '.join(reversed(layouts))}. Give "
             "one as `layout`."
         )

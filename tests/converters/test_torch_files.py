@@ -3,6 +3,7 @@
 import argparse
 import collections
 import datetime
+import math
 import pathlib
 import random
 import re
@@ -282,3 +283,29 @@ def test_pickled_model_error_says_what_to_save(tmp_path):
     torch.save(torch.nn.Linear(2, 2), path)
     with pytest.raises(ValueError, match=r"call torch.*Linear.*state_dict\(\)"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda w: {"norm.bias": w["norm.bias"] * math.nan}, "not all .* are finite"),
+        (
+            lambda w: {"norm.bias": w["norm.bias"].to("meta")},
+            "norm.bias: .*meta_tensor",
+        ),
+        (lambda w: {"norm.bias": w["norm.bias"].int()}, "type int32, expected floats"),
+    ],
+)
+def test_weights_that_cannot_be_used_are_named(change, message, model, tmp_path):
+    weights = model.state_dict()
+    torch.save({**weights, **change(weights)}, tmp_path / "a.pth")
+    with pytest.raises(
+        ValueError, match="an earlier step of its training:\n.*" + message
+    ):
+        open_checkpoint(tmp_path / "a.pth", num_heads=2)
+
+
+def test_an_optimizer_alone_is_no_model(model, tmp_path):
+    torch.save(settings(model)["optimizer"], tmp_path / "optimizer.pt")
+    with pytest.raises(ValueError, match="cannot be used as weights. Give another"):
+        open_checkpoint(tmp_path / "optimizer.pt")

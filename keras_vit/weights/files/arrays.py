@@ -125,7 +125,8 @@ def check_arrays(
         more = len(wrong) - MAX_REPORTED
         lines = [*wrong[:MAX_REPORTED], *([f"and {more} more"] * (more > 0))]
         raise ValueError(
-            f"{str(path)!r} holds arrays that cannot be used:\n"
+            f"{str(path)!r} holds entries that cannot be used as weights. Give another "
+            "file of the model, such as that of an earlier step of its training:\n"
             + "\n".join(f"  {printable(line)}" for line in lines)
         )
 
