@@ -129,7 +129,9 @@ class ViTConfig:
             one; the rate grows linearly from 0 in the first of several blocks.
         block: Class of the encoder blocks: `TransformerBlock` or a subclass; or a
             function that returns such a block. It is called with arguments of
-            `TransformerBlock`; see the example of `VisionTransformer`.
+            `TransformerBlock` by name, among them `name="block_{i}"`: another
+            activation of one block is that of `lambda **a: TransformerBlock(**a |
+            ({"activation": "relu"} if a["name"] == "block_3" else {}))`.
         remat: Boolean. Whether training recomputes the blocks' activations for the
             gradients instead of storing them.
         pad_to_patch: Boolean. Whether to pad images whose size is no multiple of the

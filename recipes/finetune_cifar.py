@@ -48,25 +48,20 @@ from keras_vit_programs import (
 )
 
 LAYER_DECAY = 0.5  # with --train all
-# AdamW's for --weights and batches of 32 images, by --train, as measured in
-# docs/transfer.md, where 7e-4 with a layer decay of 0.75 destroys the encoder:
-# the low one is for --train all with another layer decay, or none, as for a BiT.
+# AdamW's for --weights and batches of 32 images, by --train.
 LEARNING_RATES = {"all": 7e-4, "lora": 1e-3, "head": 3e-3}
-LOW_LEARNING_RATE = 3e-4
+LOW_LEARNING_RATE = 3e-4  # 7e-4 with a layer decay of 0.75 destroys the encoder
 
 
 def learning_rate(s, data):
-    """Returns the peak learning rate if nothing before it has one, in this order:
-    --learning-rate; --sweep, which trains with each of its rates and then with
-    the best; --preset, whose rate is as published, or for as many images as a
-    batch has (`defaults.PUBLISHED_RATE`). With --weights and AdamW it is
-    proportional to the square root of the batch size."""
+    """Returns the peak learning rate where --learning-rate, --sweep (the best of its
+    rates) and --preset (the published one) have none, as docs/transfer.md measured."""
     if s.weights is None:
         return 0.003 if s.spec["stride"] == 1 else 0.001
     if s.optimizer == "sgd":
         return 0.03
     rate = LEARNING_RATES[s.train]
-    has_decay = s.spec["stride"] and s.layer_decay == LAYER_DECAY
+    has_decay = s.spec["stride"] and s.layer_decay == LAYER_DECAY  # no BiT has
     if s.train == "all" and not has_decay:
         rate = LOW_LEARNING_RATE
     return rate * math.sqrt(s.batch_size / 32)

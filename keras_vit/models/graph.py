@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_vit.layers import TransformerBlock
-from keras_vit.models.model import Model
+from keras_vit.models.model import Model, copy_attributes
 from keras_vit.utils.types import Tensor
 
 # The layers that may follow the dense heads of a model.
@@ -113,6 +113,8 @@ def with_calls(model: keras.Model, call: Callable[..., Tensor]) -> keras.Model:
     # `clone_model` would compile the copy of a compiled model, which fails with
     # a loss that is not registered, and builds the variables of an optimizer.
     source = Model(model.input, model.output, name=model.name)
-    return keras.models.clone_model(
+    copy = keras.models.clone_model(
         source, clone_function=lambda layer: layer, call_function=call
     )
+    copy_attributes(model, copy)
+    return copy
