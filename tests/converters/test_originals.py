@@ -319,6 +319,7 @@ def test_other_models_with_these_arrays_are_refused(name, args):
     with pytest.raises(ValueError, match=r"its.* config\.json") as info:
         Timm().read_config({"architecture": name, "model_args": args})
     assert str(next(iter(args.values()), name)) in str(info.value)
+    assert args or str(info.value).endswith("Use timm, which wrote it.")
 
 
 @pytest.mark.backends("torch")

@@ -401,7 +401,8 @@ class Timm(Format):
         elif _NOT_HERE.match(name):
             raise ValueError(
                 f"This package has no {name!r:.100}, the 'architecture' in its "
-                "config.json, although its arrays fit another model of timm's."
+                "config.json, although its arrays fit another model of timm's. Use "
+                "timm, which wrote it."
             )
         else:
             shown = config.get("pretrained_cfg")
