@@ -4,8 +4,10 @@ import pathlib
 
 import keras
 
-from keras_vit import converters, detection, models, pretraining, segmentation
+from keras_vit import converters, models, pretraining
 from keras_vit.config import known
+from keras_vit.detection.files import load_yolos, save_yolos
+from keras_vit.segmentation.files import load_eomt, save_eomt
 from keras_vit.utils.scaling import ModeLike
 from keras_vit.utils.types import Config, StrPath
 from keras_vit.weights.files import locate, read_config
@@ -26,15 +28,16 @@ def load(
     preprocessing: bool | ModeLike | None = None,
     dropout: float | None = None,
     drop_path: float | None = None,
+    masked: bool | None = None,
 ) -> keras.Model:
     """Builds the whole model of a file, folder or name, with its weights.
 
     Args:
         name_or_path: String or path: released weights, as a model and a name of
             `keras_vit.list_weights()`, such as "ViTB16/imagenet21k"; or a file
-            or URL of `keras_vit.converters.load`, `keras_vit.pretraining.load`
-            (whose decoder is part of the model),
-            `keras_vit.segmentation.load` or `keras_vit.detection.load`.
+            or URL of `keras_vit.converters.load` or `keras_vit.pretraining.load`
+            (whose decoder is part of the model); or a folder of transformers'
+            `EomtForUniversalSegmentation` or `YolosForObjectDetection`.
         layout: As in `keras_vit.converters.load`.
         num_heads: As in `keras_vit.converters.load`.
         decoder_num_heads: As in `keras_vit.pretraining.load`.
@@ -51,6 +54,8 @@ def load(
             may be a pair `(mean, std)`.
         dropout: Float in [0, 1).
         drop_path: Float in [0, 1).
+        masked: Boolean. Whether an EoMT of transformers has masked attention, as
+            for training; None if the file's probabilities of it are not all 0.
 
     Returns:
         A `keras.Model`.
@@ -76,6 +81,7 @@ def load(
             "preprocessing": preprocessing,
             "dropout": dropout,
             "drop_path": drop_path,
+            "masked": masked,
         }
     )
     variant, _, tag = str(name_or_path).partition("/")
@@ -83,15 +89,15 @@ def load(
         build = getattr(models, variant)
         return build(weights=tag, **known(opening), **options)
     path = locate(name_or_path)
-    dense = {"eomt": segmentation, "yolos": detection}
-    package = dense.get(str(read_config(path).get("model_type")))
-    if package is not None:
-        if given := {**known(opening), **options}:
+    kind, given = read_config(path).get("model_type"), {**known(opening), **options}
+    if kind in ("eomt", "yolos"):
+        masking = {"masked": masked} if kind == "eomt" else {}
+        if other := given.keys() - masking.keys():
             raise ValueError(
                 f"The model of {str(path)!r} is loaded as it was saved: leave "
-                f"other arguments out. Received: {', '.join(given)}"
+                f"other arguments out. Received: {', '.join(sorted(other))}"
             )
-        return package.load(path)
+        return load_eomt(path, masked) if masking else load_yolos(path)
     checkpoint = converters.open_checkpoint(path, **opening, decoder=True)
     if checkpoint.pretraining or checkpoint.is_pretraining_model:
         return pretraining.load(checkpoint, **options)
@@ -109,9 +115,9 @@ def save(
     Args:
         model: A model made by this package.
         path: String or path, whose suffix chooses the kind of file, as in
-            `keras_vit.converters.save`; an EoMT or a YOLOS is written to a
-            folder without a suffix as in `keras_vit.segmentation.save` or
-            `keras_vit.detection.save`.
+            `keras_vit.converters.save`. Without a suffix it is a folder that
+            transformers reads; the one of an EoMT or a YOLOS also has the weights
+            of its loss, the names of the classes and the scaling of pixels.
         format: String. The code base that reads the file, the `layout` of
             `keras_vit.converters.save`; None for its default.
         overwrite: Boolean. Whether existing files may be replaced.
@@ -128,8 +134,8 @@ def save(
     layers = {layer.name for layer in model.layers}
     for_transformers = is_folder and format in (None, "huggingface")
     if "eomt_head" in layers and for_transformers:
-        segmentation.save(model, path, overwrite)
+        save_eomt(model, path, overwrite)
     elif "detection_tokens" in layers and for_transformers:
-        detection.save(model, path, overwrite)
+        save_yolos(model, path, overwrite)
     else:
         converters.save(model, path, format, overwrite)

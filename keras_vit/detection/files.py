@@ -48,7 +48,7 @@ _LOSS_OPTIONS = {
 }
 
 
-def load(path: StrPath) -> keras.Model:
+def load_yolos(path: StrPath) -> keras.Model:
     """Builds the YOLOS of a folder of transformers and loads its weights.
 
     Args:
@@ -69,11 +69,11 @@ def load(path: StrPath) -> keras.Model:
 
     Example:
 
-    >>> model = keras_vit.detection.load("hf://hustvl/yolos-small")
+    >>> model = keras_vit.load("hf://hustvl/yolos-small")
     """
     path = fetch_if_remote(path)
     # transformers stores an array of no layers for a model of one block.
-    arrays, config = read_folder(path, "yolos", yolos.MID_POSITIONS)
+    arrays, config = read_folder(path, yolos.MID_POSITIONS)
     c = _encoder_config(config)
     queries = config.get("num_detection_tokens", 100)
     weights = from_checkpoint(yolos.split(arrays, queries), yolos.YOLOS, c.num_heads)
@@ -112,7 +112,7 @@ def load(path: StrPath) -> keras.Model:
     return model
 
 
-def save(
+def save_yolos(
     model: keras.Model,
     folder: StrPath,
     overwrite: bool = False,
@@ -124,7 +124,7 @@ def save(
     written, too.
 
     Args:
-        model: `keras.Model` of `YOLOS` or `load`.
+        model: `keras.Model` of `YOLOS` or `keras_vit.load`.
         folder: Path of the folder to write.
         overwrite: Boolean. Whether files in it may be replaced.
 

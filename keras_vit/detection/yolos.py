@@ -45,7 +45,7 @@ def YOLOS(
     that boxes need no suppression of duplicates.
 
     From "You Only Look at One Sequence" (https://arxiv.org/abs/2106.00666), as
-    in transformers' `YolosForObjectDetection`; see `detection.load` for its
+    in transformers' `YolosForObjectDetection`; see `keras_vit.load` for its
     files.
 
     The model shares its weights with `encoder`. It takes images of any size

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_vit import converters, detection, downloads
+from keras_vit import converters, downloads
 from keras_vit.config import BIT_VARIANTS, VARIANTS, variant_sizes
 from keras_vit.data import ImageDataset
 from keras_vit.data.protocols import height_and_width, parse_image_size
 from keras_vit.data.token_budget import TokenBudget
+from keras_vit.detection.files import load_yolos
 from keras_vit.evaluation.runs import check_model, config_of_run, open_weights
 from keras_vit.evaluation.scores import sigmoid, softmax
 from keras_vit.inspection.tokens import token_layout
@@ -184,7 +185,7 @@ def load_classifier(
     given: Config = {"mode": mode, "protocol": protocol}
     given["image_size"] = parse_image_size(image_size)
     if folder.get("model_type") == "yolos":
-        detector: Any = detection.load(path)
+        detector: Any = load_yolos(path)
         _check_size(detector, given["image_size"])
         side = min(height_and_width(folder.get("image_size", 512)))
         own = {"image_size": side, "mode": detector.preprocess_mode}

@@ -58,7 +58,7 @@ def EoMT(
 
     From "Your ViT is Secretly an Image Segmentation Model"
     (https://arxiv.org/abs/2503.19108), as in transformers'
-    `EomtForUniversalSegmentation`; see `segmentation.load` for its files.
+    `EomtForUniversalSegmentation`; see `keras_vit.load` for its files.
 
     The model shares its weights with `encoder`. It takes images of any size
     that is a multiple of the patch size.

@@ -60,7 +60,7 @@ _LOSS_OPTIONS = {
 }
 
 
-def load(path: StrPath, masked: bool | None = None) -> keras.Model:
+def load_eomt(path: StrPath, masked: bool | None = None) -> keras.Model:
     """Builds the EoMT of a folder of transformers and loads its weights.
 
     Args:
@@ -82,12 +82,12 @@ def load(path: StrPath, masked: bool | None = None) -> keras.Model:
 
     Example:
 
-    >>> model = keras_vit.segmentation.load("hf://tue-mps/"
+    >>> model = keras_vit.load("hf://tue-mps/"
     ...     "ade20k_semantic_eomt_large_512")
     """
     path = fetch_if_remote(path)
     # transformers stores an array of no register tokens.
-    arrays, config = read_folder(path, "eomt", _REGISTERS)
+    arrays, config = read_folder(path, _REGISTERS)
     num_blocks = config.get("num_blocks", 4)
     probabilities = arrays.pop(PROBABILITIES, np.ones(num_blocks, "float32"))
     class_weights = arrays.pop(CLASS_WEIGHTS, [config.get(*_NO_OBJECT)])
@@ -120,7 +120,7 @@ def load(path: StrPath, masked: bool | None = None) -> keras.Model:
     return model
 
 
-def save(model: keras.Model, folder: StrPath, overwrite: bool = False) -> None:
+def save_eomt(model: keras.Model, folder: StrPath, overwrite: bool = False) -> None:
     """Writes an EoMT as a folder that transformers reads.
 
     The weights of the loss (`loss_options` of `EoMT`), the names of classes
@@ -128,7 +128,7 @@ def save(model: keras.Model, folder: StrPath, overwrite: bool = False) -> None:
     written, too.
 
     Args:
-        model: `keras.Model` of `EoMT` or `load`.
+        model: `keras.Model` of `EoMT` or `keras_vit.load`.
         folder: Path of the folder to write.
         overwrite: Boolean. Whether files in it may be replaced.
 

@@ -92,7 +92,7 @@ def theirs(model, targets=None):
 def test_outputs_and_files_are_transformers(case, tmp_path, record_error):
     original = original_of(case, tmp_path / "theirs")
     expected = theirs(original)
-    model = keras_vit.segmentation.load(tmp_path / "theirs")
+    model = keras_vit.load(tmp_path / "theirs")
     assert ("masks_0" in model.output) == (case != "annealed")
     found = model(images(), training=False)
     masks = expected.masks_queries_logits.permute(0, 2, 3, 1).numpy()
@@ -106,7 +106,7 @@ def test_outputs_and_files_are_transformers(case, tmp_path, record_error):
         record_error("eomt", f"{case} {name}", error, TOLERANCE)
 
     # Its file back bit for bit; transformers reads it.
-    keras_vit.segmentation.save(model, tmp_path / "ours")
+    keras_vit.save(model, tmp_path / "ours")
     again = originals.reload(original, tmp_path / "theirs", tmp_path / "ours")
     for key in ("class_weight", "dice_weight", "train_num_points"):
         assert getattr(again.config, key) == SMALL[key]
@@ -155,7 +155,7 @@ def test_loss_and_matching_are_transformers(tmp_path, monkeypatch, record_error)
         return ours[-1]
 
     monkeypatch.setattr(matching, "_assign", keep)
-    model = keras_vit.segmentation.load(tmp_path)
+    model = keras_vit.load(tmp_path)
     outputs = model(images(), training=False)
     loss = float(
         mask_loss(
@@ -299,7 +299,7 @@ def test_wrong_targets_are_refused(tmp_path):
         with pytest.raises(ValueError, match="one object or more"):
             loss(**wrong)
     with pytest.raises(ValueError, match="layer_scale=None"):
-        keras_vit.segmentation.save(model, tmp_path)
+        keras_vit.save(model, tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -80,7 +80,7 @@ READERS = {
     "open_checkpoint": open_checkpoint,
     "inspect": program(convert.main, "--inspect"),
     "convert": program(convert.main, "target.npz", "--overwrite"),
-    "segmentation.load": keras_vit.segmentation.load,
+    "load": keras_vit.load,
     "weights": lambda path: tiny_model(weights=path),
 }
 LOADERS = {**BUILDERS, **READERS}
@@ -186,7 +186,7 @@ def test_no_loader_runs_code_of_a_config(attack, harmless, trap, site, capsys):
         )
         for name in sorted(names):
             refused(name, path, capsys)
-    for name in ("segmentation.load", "weights"):
+    for name in ("load", "weights"):
         with contextlib.suppress(ValueError, FileNotFoundError):
             READERS[name](path)
 

@@ -2,7 +2,7 @@
 
 https://github.com/huggingface/transformers. It is no layout of
 `converters.load`, which reads classifiers and encoders: see
-`keras_vit.segmentation.load`.
+`keras_vit.load`.
 """
 
 from keras_vit.weights.formats.format import QKV, block_layers

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from keras_vit.config import own_values
-from keras_vit.downloads import fetch_if_remote
 from keras_vit.utils.scaling import Mode
 from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
@@ -270,21 +269,10 @@ def refuse_others(library: str, arguments: Config, values: Values) -> None:
         raise ValueError(f"{library} builds no model of {found[0]}")
 
 
-def read_folder(
-    path: StrPath, model_type: str, empty: str
-) -> tuple[dict[str, Array], Config]:
+def read_folder(path: StrPath, empty: str) -> tuple[dict[str, Array], Config]:
     """Returns the arrays and the config.json of a folder of transformers, whose
-    array `empty` may have no elements; raises a `ValueError` if it is of
-    another model."""
-    path = fetch_if_remote(path)
-    arrays, config = read(path, empty=(empty,)), read_config(path)
-    if config.get("model_type") != model_type:
-        raise ValueError(
-            f"{str(path)!r} must be a folder of transformers whose config.json "
-            f"has the model type {model_type!r}. Received: "
-            f"{config.get('model_type')!r}"
-        )
-    return arrays, config
+    array `empty` may have no elements."""
+    return read(path, empty=(empty,)), read_config(path)
 
 
 def write_folder(

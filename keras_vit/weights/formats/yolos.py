@@ -2,7 +2,7 @@
 
 https://github.com/huggingface/transformers. It is no layout of
 `converters.load`, which reads classifiers and encoders: see
-`keras_vit.detection.load`.
+`keras_vit.load`.
 """
 
 import numpy as np
