@@ -469,11 +469,6 @@ def _open_keras(
             "it; of keras-hub's models, the folder is read that their "
             "`save_to_preset` writes."
         )
-        if is_quantized(file.layers):
-            reason = (
-                "holds a model of int4 weights, whose shapes do not show what they "
-                "are. `keras.models.load_model` loads it, after `import keras_vit`."
-            )
         raise ValueError(f"{str(path)!r} {reason}") from error
     checkpoint = Checkpoint(
         str(path),

@@ -74,10 +74,6 @@ def test_quantized_model(mode, tmp_path):
     model, path = vit(**SIZES, **size), tmp_path / "model.keras"
     model.quantize(mode)
     model.save(path)
-    if mode == "int4":
-        with pytest.raises(ValueError, match="int4 weights, .*models.load_model"):
-            keras_vit.load(path)
-        return
     pixels = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 3))
     trained = keras_vit.evaluation.load_classifier(str(path))
     scaled = keras_vit.preprocess_input(pixels, mode=trained.mode)
@@ -91,8 +87,9 @@ def test_quantized_model(mode, tmp_path):
     ):
         with pytest.raises(ValueError, match="quantized weights, .*as it was saved"):
             load()
-    with pytest.raises(ValueError, match="or one of quantized weights. Write a .keras"):
-        keras_vit.save(model, tmp_path / "model.weights.h5")
+    if mode != "int4":  # whose shapes say nothing of the model
+        with pytest.raises(ValueError, match="or one of quantized weights. Write a .k"):
+            keras_vit.save(model, tmp_path / "model.weights.h5")
     assert [x.name for x in tmp_path.iterdir()] == ["model.keras"]
 
 
