@@ -372,7 +372,7 @@ def infer_num_heads(
         return None
     kernel = find("patch_embedding/kernel")
     if kernel is None:  # reported by `from_checkpoint`
-        return num_heads
+        return num_heads or 1
     hidden_size = kernel.shape[0]
     divisors = [n for n in range(1, hidden_size + 1) if hidden_size % n == 0]
     remedy = f"Give `num_heads`. Possible: {', '.join(map(str, divisors))}."

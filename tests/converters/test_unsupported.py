@@ -163,3 +163,12 @@ def test_a_bare_file_of_arrays_that_others_have_is_refused(name, tmp_path):
         np.testing.assert_allclose(built.predict(x, verbose=0), expected, atol=1e-5)
         encoder = load(tmp_path / "a.pth", include_top=False, input_shape=shape)
         assert encoder.output_shape == (None, 21, 64)
+
+
+@pytest.mark.parametrize("case", ["timm_base", "hf_vit", "hf_dinov2_reg"])
+def test_blocks_without_patches_are_refused(case, tmp_path):
+    arrays = golden_data.arrays(case)
+    rest = {key: x for key, x in arrays.items() if "patch_embed" not in key}
+    write(rest, tmp_path / "a.npz")
+    with pytest.raises(ValueError, match="which has patch_embedding/kernel with 4"):
+        load(tmp_path / "a.npz")
