@@ -213,7 +213,8 @@ class Checkpoint:
     def assumed(self, explicit: Config) -> dict[str, str]:
         """Returns the `assumptions` that neither the file nor the caller decides."""
         known = {name for name, x in explicit.items() if x is not None}
-        found = self.code_base.assumptions(self.weight_map.variant)
+        keys = self.own_keys.values()
+        found = self.code_base.assumptions(self.weight_map.variant, keys)
         return {x: found[x] for x in found.keys() - known - self.stored.keys()}
 
     def raise_if_missing(self, explicit: Config) -> None:

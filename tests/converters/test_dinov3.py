@@ -124,6 +124,10 @@ def test_metas_names(name, tmp_path, record_error):
         expected = originals.output(originals.CASES[name], original, x)
         error = np.abs(numpy(model(x, training=False)) - expected).max()
         record_error("dinov3", f"Meta {size}", error, TOLERANCE)
+    # A training may have another epsilon than the released models.
+    write({f"teacher.backbone.{k}": x for k, x in arrays.items()}, path, True)
+    with pytest.warns(UserWarning, match="norm_epsilon.* 1e-5, as in .* is 1e-6"):
+        assert keras_vit.load(path).config.norm_epsilon == 1e-5
     _cli.convert(path, tmp_path / "again.safetensors")
     golden_data.assert_same(read(tmp_path / "again.safetensors"), arrays)
     # Through a model, without what only pre-training uses.

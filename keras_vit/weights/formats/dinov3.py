@@ -7,6 +7,8 @@ models-and-libraries/dinov3-license/), and are downloaded by those who have
 accepted it.
 """
 
+from collections.abc import Collection
+
 import numpy as np
 
 from keras_vit.utils.published import rotary_periods
@@ -226,6 +228,14 @@ class Dinov3(Format):
     preprocess_mode = "torch"
     marker = "rope_embed.periods"
     rotary_variants = ("", "gated")
+
+    def assumptions(self, variant: str, keys: Collection[str]) -> dict[str, str]:
+        if not any("teacher." in key or "model_ema." in key for key in keys):
+            return {}  # no checkpoint of a training
+        return {
+            "norm_epsilon": "1e-5, as in the released models; that of a training with "
+            "`norm_layer: layernorm` is 1e-6"
+        }
 
     def values(self, arguments: Config, variant: str, folder: bool) -> Values:
         activations = ("gelu", "swiglu")

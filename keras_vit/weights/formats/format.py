@@ -151,9 +151,9 @@ class Format:
         the values that they may have."""
         return {}
 
-    def assumptions(self, variant: str) -> dict[str, str]:
-        """Returns arguments that files of a variant do not store and whose
-        values differ among its models, with what is assumed."""
+    def assumptions(self, variant: str, keys: Collection[str]) -> dict[str, str]:
+        """Returns arguments that a file of a variant and with these keys does not
+        store and whose values differ among its models, with what is assumed."""
         return {}
 
     # Writing.

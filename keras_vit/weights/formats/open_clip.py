@@ -201,7 +201,7 @@ class OpenClip(Format):
             weights = _replace(weights, "encoder_norm/", "head_norm/")
         return weights, stored
 
-    def assumptions(self, variant: str) -> dict[str, str]:
+    def assumptions(self, variant: str, keys: Collection[str]) -> dict[str, str]:
         if "trunk" in variant:
             return {}
         return {
