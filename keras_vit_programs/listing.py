@@ -46,10 +46,6 @@ def report(
             f"{', '.join(missing)}: not stored in the file. Give them, or "
             "`layout`, the code base that the weights are for"
         )
-    ambiguities += [
-        f"{name}: not stored, and may be {values}"
-        for name, values in checkpoint.unknown(arguments).items()
-    ]
     if is_keras(path):
         arrays = checkpoint.weights
     inferred = _infer(checkpoint, arguments, ambiguities)

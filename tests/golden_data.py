@@ -57,11 +57,6 @@ LOADED = {
     "torchvision_vit_old_names": "torchvision",
     **MODELS,
 }
-# What neither the file nor a config.json stores.
-UNSTORED = {
-    "timm_map": {"activation": "gelu"},
-    "timm_pre_norm": {"activation": "gelu", "norm_epsilon": 1e-6},
-}
 # vit_jax's current names with their class row are old big_vision names too.
 SAME = {"vit_jax", "big_vision"}
 
@@ -241,7 +236,7 @@ NO_MODEL = (
 
 def load_arguments(case):
     """Arguments that cannot be inferred from the file: heads, image size."""
-    arguments = {"input_shape": io(case)["image"].shape[1:], **UNSTORED.get(case, {})}
+    arguments = {"input_shape": io(case)["image"].shape[1:]}
     if case in RESNETS:
         return {**arguments, **RESNETS[case][2]}
     if case.startswith(("timm", "torchvision", "facebook")):

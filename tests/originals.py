@@ -31,9 +31,9 @@ TIMM = {
         reg_tokens=4, init_values=0.1, qk_norm=True, no_embed_class=True
     ),
     "registers-positioned": _timm(reg_tokens=4),
-    "map": _timm({"activation": "gelu"}, global_pool="map", class_token=False),
+    "map": _timm(global_pool="map", class_token=False),
     "map-token": _timm(global_pool="map"),
-    "pre-norm": _timm({"activation": "gelu", "norm_epsilon": 1e-6}, pre_norm=True),
+    "pre-norm": _timm(pre_norm=True),
     "no-qkv-bias": _timm(qkv_bias=False),
     "quick-gelu": _timm({"activation": "quick_gelu"}, act_layer="quick_gelu"),
     "deit3": _timm({"position_prefix": "none"}, "deit3_small_patch16_224"),

@@ -459,8 +459,7 @@ def _build(
     checkpoint, inferred = None, {}
     if weights is not None:
         family = "hybrid" if config_class is HybridConfig else "vit"
-        no_head = {} if include_top else {"pooling": ""}  # what it reads is no matter
-        checkpoint = open_for(family, weights, {**architecture, **no_head})
+        checkpoint = open_for(family, weights, architecture)
         inferred = _infer(checkpoint, architecture, input_shape)
     config = resolve_vit(config_class, architecture, inferred, include_top)
     checkpoint_grid = inferred.get("grid_size")

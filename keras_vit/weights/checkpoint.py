@@ -53,8 +53,8 @@ class Checkpoint:
             differ in files of older versions of the code base.
         own_keys: Dict of the keys that the code base gives its arrays to the
             keys of the file, which differ if a program wraps the model.
-        unstored: Dict of the arguments that neither the file nor a config.json
-            shows, and the values that they may have.
+        unstored: Dict of the arguments that a file without a config.json does not
+            show, with what is assumed.
         outer_head: Boolean. Whether the head is a layer after an encoder, so
             that its pooling is not known.
         released_mode: String. The `mode` of `preprocess_input` in the table of
@@ -205,16 +205,12 @@ class Checkpoint:
         needed = infer.HYPERPARAMETERS_NOT_IN_SHAPES[self.family]
         return [x for x in needed if self.layout == "keras" and x not in known]
 
-    def unknown(self, explicit: Config) -> dict[str, str]:
-        """Returns what of `unstored` the caller does not pass."""
-        known = {name for name, x in explicit.items() if x is not None}
-        return {name: x for name, x in self.unstored.items() if name not in known}
-
     def assumed(self, explicit: Config) -> dict[str, str]:
         """Returns the `assumptions` that neither the file nor the caller decides."""
         known = {name for name, x in explicit.items() if x is not None}
         keys = self.own_keys.values()
         found = self.code_base.assumptions(self.weight_map.variant, keys)
+        found = {**found, **self.unstored}
         return {x: found[x] for x in found.keys() - known - self.stored.keys()}
 
     def raise_if_missing(self, explicit: Config) -> None:
@@ -224,13 +220,6 @@ class Checkpoint:
             warn(
                 f"{self.path!r} does not store `{name}`, which is taken to be "
                 f"{assumption}. Pass `{name}` to `converters.load`."
-            )
-        if unknown := self.unknown(explicit):
-            raise ValueError(
-                f"{self.path!r} does not store "
-                + ", and ".join(f"`{x}`, which may be {unknown[x]}" for x in unknown)
-                + ". Pass it to `converters.load`, or put the config.json of its model "
-                "next to the file."
             )
         if missing := self.missing(explicit):
             raise ValueError(
@@ -403,12 +392,17 @@ def open_checkpoint(
         weights, stored = code_base.after_reading(weights, stored, weight_map.variant)
         if config:
             code_base.check_config(config, weights)
-        elif not (layout and formats.split(layout)[1]):
-            code_base.check_bare(weight_map.variant, weights)
     except ValueError as error:
         wanted = f" the layout {layout!r}" if layout else " a known layout"
         raise ValueError(f"{str(path)!r} cannot be read as{wanted}. {error}") from error
     _warn_of(match, left_out, weights, path)
+    others = code_base.look_alikes(weight_map.variant, weights)
+    if others and not config and not (layout and formats.split(layout)[1]):
+        warn(
+            f"{str(path)!r} has arrays that {others} have, too, which this package "
+            f"does not have. It is read as {match.name!r}: put its config.json next "
+            "to the file if it is another."
+        )
     for head in ("head", "distillation_head"):
         kernel = weights.get(f"{head}/kernel")
         if kernel is not None and kernel.ndim == 2:

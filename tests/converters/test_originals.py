@@ -110,9 +110,7 @@ def new_head(*layers, bias=True):
     return nn.Sequential(*made, linear) if made else linear
 
 
-CLIP_CLASSIFIER = originals.Case(
-    "CLIPForImageClassification", {}, {"activation": "quick_gelu"}, None
-)
+CLIP_CLASSIFIER = originals.Case("CLIPForImageClassification", {}, {}, None)
 # A case or its name, that of the head, and the arguments of `new_head`
 NEW_HEADS = {
     "linear": ("torchvision-", "heads", (), {}),

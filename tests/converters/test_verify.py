@@ -16,13 +16,7 @@ pytestmark = pytest.mark.backends("torch")
 # case, target, layout to write, --set, libraries that run
 CASES = [
     ("timm_base", "a.npz", "vit_jax", {"num_heads": 3}, "timm"),
-    (
-        "timm_map",
-        "a.keras",
-        None,
-        {"num_heads": 3, **golden_data.UNSTORED["timm_map"]},
-        "timm",
-    ),
+    ("timm_map", "a.keras", None, {"num_heads": 3}, "timm"),
     ("timm_reg_ls_qknorm", "a.pth", "timm", {}, "timm timm"),
     ("vit_jax_token", "a.safetensors", "timm", {}, "timm"),
     (

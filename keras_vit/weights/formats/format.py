@@ -141,14 +141,14 @@ class Format:
         return weights, stored
 
     @staticmethod
-    def check_bare(variant: str, paths: Collection[str]) -> None:
-        """Raises a `ValueError` if weights of these paths, without a config.json,
-        may be those of a model that this package does not have."""
+    def look_alikes(variant: str, paths: Collection[str]) -> str | None:
+        """Returns the names of models that this package does not have and that have
+        arrays of these paths, too; None if there are none."""
 
     @staticmethod
     def unstored(variant: str, paths: Collection[str]) -> dict[str, str]:
-        """Returns arguments that a file without a config.json does not show, and
-        the values that they may have."""
+        """Returns arguments that a file without a config.json does not show, with
+        what is assumed."""
         return {}
 
     def assumptions(self, variant: str, keys: Collection[str]) -> dict[str, str]:

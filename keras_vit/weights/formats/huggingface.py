@@ -347,7 +347,7 @@ class HuggingFace(Format):
             implied["resampling"] = "bicubic_antialias"
         return implied
 
-    check_bare = staticmethod(siglip_clip.check_bare)
+    look_alikes = staticmethod(siglip_clip.look_alikes)
     unstored = staticmethod(siglip_clip.unstored)
 
     def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:

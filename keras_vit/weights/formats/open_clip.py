@@ -101,9 +101,8 @@ class OpenClip(Format):
         return timm.Timm.arguments if "trunk" in variant else self.arguments
 
     @staticmethod
-    def check_bare(variant: str, paths: Collection[str]) -> None:
-        if "trunk" in variant:
-            timm.Timm.check_bare("", paths)
+    def look_alikes(variant: str, paths: Collection[str]) -> str | None:
+        return timm.Timm.look_alikes("", paths) if "trunk" in variant else None
 
     @staticmethod
     def unstored(variant: str, paths: Collection[str]) -> dict[str, str]:

@@ -150,21 +150,17 @@ def implied(variant: str, paths: Collection[str]) -> Config:
     return implied
 
 
-def check_bare(variant: str, paths: Collection[str]) -> None:
-    """Does what `Format.check_bare` does."""
+def look_alikes(variant: str, paths: Collection[str]) -> str | None:
+    """Does what `Format.look_alikes` does."""
     if variant in (TOWER, naflex.TOWER) and "pre_norm/gamma" not in paths:
-        raise ValueError(
-            "Its arrays may be those of another image tower than SigLIP's, such as "
-            "Phi-4's or PaddleOCR-VL's, which this package does not have. Put its "
-            f"config.json next to the file, or give layout='huggingface:{variant}' "
-            "if it is SigLIP's."
-        )
+        return "the image towers of Phi-4 and PaddleOCR-VL"
+    return None
 
 
 def unstored(variant: str, paths: Collection[str]) -> dict[str, str]:
     """Does what `Format.unstored` does."""
     if variant in VARIANTS and "pre_norm/gamma" in paths:
-        return {"activation": "'quick_gelu' as in OpenAI's CLIP, or 'gelu'"}
+        return {"activation": "'quick_gelu', as in OpenAI's CLIP; others have 'gelu'"}
     return {}
 
 

@@ -337,43 +337,34 @@ class Timm(Format):
         return {**self.arguments, **others}
 
     @staticmethod
-    def check_bare(variant: str, paths: Collection[str]) -> None:
-        found, others = _features(paths), None
+    def look_alikes(variant: str, paths: Collection[str]) -> str | None:
+        found = _features(paths)
         if "pre_norm" in found and (
             not {"token", "norm"} <= found or {"map", "scale"} & found
         ):
-            others = "'vit_pe_*'"
-        elif variant == "deit3":
-            others = "'vit_*_rope_ape_*'"
-        elif variant in dinov3.VARIANTS and "token" not in found:
-            others = "'vit_*_rope_reg*'"
-        elif not variant and {"map", "registers"} <= found:
-            others = "'test_vit3'"
-        elif "head_norm" in found and not {"token", "registers", "bias"} & found:
-            others = "'vit_*_rpn_*'"
-        if others:
-            remedy = f", or give layout='timm:{variant}' if it is none" * bool(variant)
-            raise ValueError(
-                f"Its arrays may be those of timm's {others}, which this package does "
-                "not have. Put the config.json that `timm.models.save_for_hf` writes "
-                f"next to the file{remedy}."
-            )
+            return "timm's 'vit_pe_*'"
+        if variant == "deit3":
+            return "timm's 'vit_*_rope_ape_*'"
+        if variant in dinov3.VARIANTS and "token" not in found:
+            return "timm's 'vit_*_rope_reg*'"
+        if not variant and {"map", "registers"} <= found:
+            return "timm's 'test_vit3'"
+        if "head_norm" in found and not {"token", "registers", "bias"} & found:
+            return "timm's 'vit_*_rpn_*'"
+        return None
 
     @staticmethod
     def unstored(variant: str, paths: Collection[str]) -> dict[str, str]:
         found, values = _features(paths), {}
         if "pre_norm" in found:
-            values["activation"] = "'gelu', or 'quick_gelu' as in OpenAI's CLIP"
-            values["norm_epsilon"] = "1e-5 as in CLIP, or 1e-6"
+            values["activation"] = "'gelu'; it is 'quick_gelu' in OpenAI's CLIP"
+            values["norm_epsilon"] = "1e-6; it is 1e-5 in models of CLIP"
         elif {"norm", "bias"} <= found and not found & {"token", "registers", "scale"}:
-            values["activation"] = "'gelu', or 'gelu_tanh' as in some of SigLIP"
-        if variant in dinov3.VARIANTS and "head_norm" not in found:
-            if "head/kernel" in paths:
-                values["pooling"] = "'gap' as in all of timm's models, or 'token'"
+            values["activation"] = "'gelu'; it is 'gelu_tanh' in some of SigLIP"
         if variant == naflex.TIMM:
             values["resampling"] = (
-                "'bicubic_antialias', with '_square' for positions that preserve the "
-                "aspect, or 'bilinear_antialias' as in SigLIP 2"
+                "'bicubic_antialias'; it ends in '_square' in models whose positions "
+                "preserve the aspect, and is 'bilinear_antialias' in SigLIP 2"
             )
         return values
 
@@ -434,6 +425,10 @@ class Timm(Format):
         weights: dict[str, Array], stored: Config, variant: str
     ) -> tuple[dict[str, Array], Config]:
         weights, stored = naflex.after_reading(weights, stored, variant)
+        has_head = "head/kernel" in weights and "head_norm/gamma" not in weights
+        if variant in dinov3.VARIANTS and has_head:
+            # All of timm's read the mean of the patches, after the last norm.
+            stored = {"pooling": "gap", **stored}
         return dinov3.after_reading(weights, stored, variant)
 
     def before_writing(
