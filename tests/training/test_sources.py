@@ -190,7 +190,7 @@ def test_arrays_and_files_give_equal_batches(protocol, images, tmp_path):
 
 
 def test_similar_names_are_warned_of(images):
-    with pytest.warns(UserWarning, match="case or spaces: 'cat', ' cat'"):
+    with pytest.warns(UserWarning, match="accents: 'cat', ' cat'"):
         keras_vit.data.from_arrays(images, LABELS, class_names=("cat", " cat", "owl"))
 
 
@@ -316,7 +316,7 @@ def test_csv_file_and_folder_have_the_same_split(images, tmp_path):
     "text, options, words",
     [
         ("a,b\n0.png,1\n", {}, r"'image' or .*'a', 'b'"),
-        ("image,label\n", {}, r"no rows"),
+        ("image,label\n", {}, r"two classes or more .*none"),
         ("", {}, r"none"),
         ("image,label\n0.png,a,b\n", {}, r"Line 2 .*2 values.*'b'"),
         ("image,label\n0.png,a\n1.png,\n", {}, r"Line 3 .*multi_label=True"),
@@ -392,7 +392,7 @@ def test_lines_that_repeat_an_image_are_in_one_split(images, tmp_path):
 def test_classes_that_differ_by_case_or_spaces_are_reported(images, tmp_path):
     rows = list(zip(range(30), ["cat", "Cat", "dog"] * 10, strict=True))
     path = write_csv(tmp_path / "csv", images, rows)
-    with pytest.warns(UserWarning, match="spaces: 'Cat', 'cat'. They"):
+    with pytest.warns(UserWarning, match="accents: 'Cat', 'cat'. They"):
         keras_vit.data.load_dataset(str(path))
     named = {f"{x.replace('Cat', 'cat ')}/{i}.png": images[i] for i, x in rows}
     write_folder(tmp_path / "folder", named)
