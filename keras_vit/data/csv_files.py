@@ -187,6 +187,8 @@ def _read(path: pathlib.Path, *given: str | None) -> tuple[list[_Line], dict[str
                 f"{str(path)!r} must have one column {chosen[kind]!r}. "
                 f"Received: {found.count(chosen[kind])} of that name"
             )
+    if not rows:
+        raise ValueError(f"{str(path)!r} has no rows below its first line.")
     folder, lines = path.parent.resolve(), []
     resolve = functools.cache(pathlib.Path.resolve)
 

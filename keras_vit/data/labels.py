@@ -23,7 +23,7 @@ def encode_labels(
     Without `class_names`, these are the distinct values, sorted: as numbers if
     all of them are integers. 1 and "1" are the same class.
     """
-    is_multi_label = bool(values) and isinstance(values[0], list)
+    is_multi_label = isinstance(values[0], list)
     lists = values if is_multi_label else [[value] for value in values]
     if class_names is None:
         lists = [list(map(str, members)) for members in lists]

@@ -316,7 +316,7 @@ def test_csv_file_and_folder_have_the_same_split(images, tmp_path):
     "text, options, words",
     [
         ("a,b\n0.png,1\n", {}, r"'image' or .*'a', 'b'"),
-        ("image,label\n", {}, r"two classes or more .*none"),
+        ("image,label\n", {}, r"no rows"),
         ("", {}, r"none"),
         ("image,label\n0.png,a,b\n", {}, r"Line 2 .*2 values.*'b'"),
         ("image,label\n0.png,a\n1.png,\n", {}, r"Line 3 .*multi_label=True"),
@@ -396,7 +396,7 @@ def test_classes_that_differ_by_case_or_spaces_are_reported(images, tmp_path):
         keras_vit.data.load_dataset(str(path))
     named = {f"{x.replace('Cat', 'cat ')}/{i}.png": images[i] for i, x in rows}
     write_folder(tmp_path / "folder", named)
-    with pytest.warns(UserWarning, match="spaces: 'cat', 'cat '. They"):
+    with pytest.warns(UserWarning, match="accents: 'cat', 'cat '. They"):
         keras_vit.data.load_dataset(str(tmp_path / "folder"))
 
 
