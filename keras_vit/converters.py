@@ -14,7 +14,7 @@ from keras_vit.config import ModelArguments
 from keras_vit.layers.composite import sublayers
 from keras_vit.models.assigning import FUNCTIONS, is_lora, warn_of_other_options
 from keras_vit.models.description import describe as describe_model
-from keras_vit.models.description import variables_of
+from keras_vit.models.description import inferred_from_arrays, variables_of
 from keras_vit.models.model import described
 from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
@@ -150,8 +150,13 @@ def save(
             raise ValueError(
                 f"{path.suffix} files have no layout. Received: layout={layout!r}"
             )
-        _, built = describe_model(model)
-        names = {layer.name for layer in getattr(model, "encoder", model).layers}
+        encoder = getattr(model, "encoder", model)
+        if path.suffix == ".keras" and getattr(encoder, "config", None) is None:
+            inferred_from_arrays(model)  # layers that somebody assembled
+            built: Config = {}
+        else:
+            _, built = describe_model(model)
+        names = {layer.name for layer in encoder.layers}
         modes = [getattr(x, "quantization_mode", None) for _, x, _ in sublayers(model)]
         if path.suffix != ".keras" and (DENSE_LAYERS & names or any(modes)):
             raise ValueError(

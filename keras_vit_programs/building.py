@@ -212,6 +212,8 @@ def lossless_layout(model: keras.Model) -> str | None:
     """Returns the Google layout, "vit_jax" or "bit", that stores a model
     without loss; None if neither can, for example for DeiT, or for position
     embeddings of a grid that is not square."""
+    if getattr(model, "config", None) is None:
+        return None  # layers that a program assembled, of which no layout knows
     weights, arguments, _ = describe(model)
     rows, columns = arguments.get("grid_size") or (1, 1)
     if rows != columns:

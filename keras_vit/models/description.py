@@ -54,20 +54,8 @@ def describe(model: keras.Model) -> tuple[Config, Config]:
     others that it was built with, such as `input_shape`."""
     encoder = getattr(model, "encoder", model)
     config = config_of(model)
-    shapes = {path: v.shape for path, v in variables_of(model).items()}
     fields = fields_of(described(encoder))
-    prefix = fields.get("position_prefix")
-    try:
-        arguments = infer_architecture(
-            shapes,
-            getattr(config, "grid_size", None),
-            configured_prefix=prefix,
-        )
-    except (ValueError, KeyError) as error:
-        raise ValueError(
-            f"The layers of the model {encoder.name!r} are not those of a keras_vit "
-            f"model. {error}"
-        ) from error
+    arguments = inferred_from_arrays(model, fields.get("position_prefix"))
     different = [
         f"{name}={value!r} (arrays: {arguments[name]!r})"
         for name, value in vars(config).items()
@@ -83,10 +71,24 @@ def describe(model: keras.Model) -> tuple[Config, Config]:
     if isinstance(config, ViTConfig):
         mode = "token" if config.class_token else "gap"
         arguments["pooling"] = built["pooling"] or mode
-    arguments |= infer_pretraining(shapes)
     if encoder is not model:
         arguments |= pretraining_options(model.get_config())
     return arguments, built
+
+
+def inferred_from_arrays(model: keras.Model, prefix: str | None = None) -> Config:
+    """Returns what the arrays of a model say of its arguments, with a given
+    `position_prefix`; raises a `ValueError` if it is of another package."""
+    encoder = getattr(model, "encoder", model)
+    shapes = {path: v.shape for path, v in variables_of(model).items()}
+    grid = getattr(getattr(encoder, "config", None), "grid_size", None)
+    try:
+        arguments = infer_architecture(shapes, grid, configured_prefix=prefix)
+    except (ValueError, KeyError) as error:
+        raise ValueError(
+            f"The model {encoder.name!r} was not made by keras_vit. {error}"
+        ) from error
+    return arguments | infer_pretraining(shapes)
 
 
 def variables_of(model: keras.Model) -> dict[str, keras.Variable]:

@@ -100,8 +100,15 @@ def test_the_reference_has_every_public_name(pages):
 
 def test_arguments_of_models_are_in_the_reference(site):
     text = (site / "api" / "models" / "index.html").read_text()
-    for name in ("num_registers", "position_placement", "pad_to_patch"):
-        assert text.count(name) > 2, name
+    rows = re.findall(r"<tr>(.*?)</tr>", text, re.S)
+    for name, kind, default, words in (
+        ("num_registers", "int | None", "0", "register tokens"),
+        ("pooling", "str | None", "None", "attention pooling"),
+        ("std_epsilon", "float | None", "1e-10", "weight standardization"),
+    ):
+        (row,) = (x for x in rows if f"<code>{name}</code>" in x.split("</td>")[0])
+        for part in (f"<code>{kind}</code>", f"<code>{default}</code>", words):
+            assert part in row, row
 
 
 def test_a_page_is_a_notebook(site, pages):

@@ -3,11 +3,18 @@
 import inspect
 import re
 import types
+from collections.abc import Callable
 
 from cards import TEMPLATES
 
 import keras_vit
-from keras_vit.config import BIT_VARIANTS, VARIANTS, variant_sizes
+from keras_vit.config import (
+    BIT_VARIANTS,
+    VARIANTS,
+    ResNetConfig,
+    ViTConfig,
+    variant_sizes,
+)
 
 MODELS = ("VisionTransformer", "HybridVisionTransformer", "BiT")
 TITLES = {"hub": "Hugging Face hub", "pretraining": "Masked pre-training"}
@@ -65,7 +72,28 @@ def _models() -> str:
         models=MODELS,
         signature=signature.replace(parameters=first),
         variants={x: variant_sizes(x) for x in (*VARIANTS, *BIT_VARIANTS)},
+        fields={
+            "ViTConfig": _fields(keras_vit.VisionTransformer, ViTConfig),
+            "ResNetConfig": _fields(keras_vit.BiT, ResNetConfig),
+        },
     )
+
+
+def _fields(function: Callable[..., object], config: type) -> list[tuple[str, ...]]:
+    """Returns the name, the type, the default and the description of the arguments
+    of a function that are fields of a config."""
+    text = inspect.getdoc(config).partition("Args:\n")[2].partition("\n\n")[0]
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", text, re.M)
+    parameters = inspect.signature(function).parameters
+    return [
+        (
+            name,
+            inspect.formatannotation(parameters[name].annotation),
+            repr(parameters[name].default),
+            " ".join(described.split()),
+        )
+        for name, described in entries
+    ]
 
 
 def _page(title: str, text: str, names: list[str]) -> str:
