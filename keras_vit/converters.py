@@ -151,11 +151,11 @@ def save(
                 f"{path.suffix} files have no layout. Received: layout={layout!r}"
             )
         encoder = getattr(model, "encoder", model)
-        if path.suffix == ".keras" and getattr(encoder, "config", None) is None:
-            inferred_from_arrays(model)  # layers that somebody assembled
-            built: Config = {}
+        metadata: tuple[Config, ...] = ()
+        if getattr(encoder, "config", None) is None:  # layers that somebody assembled
+            inferred_from_arrays(model)
         else:
-            _, built = describe_model(model)
+            metadata = described(encoder), describe_model(model)[1]
         names = {layer.name for layer in encoder.layers}
         modes = [getattr(x, "quantization_mode", None) for _, x, _ in sublayers(model)]
         if path.suffix != ".keras" and (DENSE_LAYERS & names or any(modes)):
@@ -169,7 +169,8 @@ def save(
                 write_keras(model, temporary)
             else:
                 model.save_weights(temporary)
-                write_metadata(temporary, described(model), built)
+                if metadata:
+                    write_metadata(temporary, *metadata)
         return
     layout = layout or ("vit_jax" if path.suffix else "huggingface")
     weights, arguments, built = describe(model)
