@@ -196,8 +196,10 @@ DEFAULTS = (
 # Its default is off, None, False or 0, so that a run which began before it resumes;
 # one that depends on other settings or the data is None here and a row of `DEFAULTS`.
 # What is done after each step is a function in `run.checkpoints.watchers`, after each
-# evaluation one in `run.checkpoints.sinks`, and otherwise a Keras callback in
-# `run.callbacks` (docs/finetune.md, Change the recipe).
+# evaluation one in `run.checkpoints.sinks` (of rows such as {"step": 100,
+# "test_accuracy": 0.9}), and otherwise a Keras callback in `run.callbacks`
+# (docs/finetune.md, Change the recipe). A run that has stopped begins again where
+# `rows.is_over` does not see that it is over.
 @dataclasses.dataclass(frozen=True)
 class Config(
     flags.Weights,
