@@ -151,7 +151,7 @@ def test_help_names_flags_of_the_program_and_one_default(name, capsys):
 
 @pytest.fixture(scope="module")
 def data(data_folders):
-    (data_folders / "empty").mkdir()
+    (data_folders / "empty").mkdir(exist_ok=True)
     (data_folders / "real.json").write_text("[[1]]")
     pictures = {f"{i}.png": encode(noise(9, 9, seed=i)) for i in range(12)}
     write_folder(data_folders, pictures)
