@@ -208,7 +208,8 @@ class ViTConfig:
         if self.position_embedding == "learned_1d":
             _set(self, "position_embedding", "learned")
         kind = self.position_embedding
-        if kind == "rope":  # computed for any grid, so that nothing is resampled
+        # Rotary positions are computed for any grid, so that nothing is resampled.
+        if kind == "rope":
             _set(self, "resampling", type(self).resampling)
         allowed = _PLACEMENTS.get(kind, POSITION_PLACEMENTS)
         placement = self.position_placement or allowed[0]
@@ -369,7 +370,8 @@ class HybridConfig(ResNetConfig, ViTConfig):
         ViTConfig.__post_init__(self)
 
 
-# The fields of the configs once more, for type checkers, by what passes them on.
+# Type checkers know no function of a dataclass's fields, so these classes list them
+# again, grouped by the functions that pass them on; a test compares both.
 class _ViTFields(TypedDict, total=False):
     patch_size: int | tuple[int, int] | None
     hidden_size: int | None

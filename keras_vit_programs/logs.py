@@ -6,7 +6,8 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
-# That of keras_vit.utils.logging, whose import would import Keras before --help.
+# The library logs to this logger, too; importing it from there would import Keras
+# before --help.
 logger = logging.getLogger("keras_vit")
 
 

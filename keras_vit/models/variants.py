@@ -66,7 +66,7 @@ def variant_builder(variant: str):  # noqa: ANN201
     """Returns the function that builds a model of `VARIANTS` or
     `BIT_VARIANTS`."""
     sizes = variant_sizes(variant)
-    build: Callable[..., Model]  # which checks the names of arguments
+    build: Callable[..., Model]  # It checks the names of its arguments.
     if variant in BIT_VARIANTS:
         build, description = BiT, _BIT.format(**sizes)
     else:

@@ -542,7 +542,7 @@ def built_of(configs: dict[str, Config]) -> Config:
     """Returns what a model was built with beside its architecture, given the
     configs of its layers."""
     pooling = configs.get("pooling")
-    # That of a ResNet alone, a layer of Keras, has no mode.
+    # The pooling of a ResNet alone is a layer of Keras, which has no mode.
     other = "gap" if "root_conv" in configs else "map"
     built: Config = {"pooling": pooling and pooling.get("mode", other)}
     if "batch_shape" in configs.get("images", {}):
