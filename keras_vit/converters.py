@@ -14,16 +14,19 @@ from keras_vit.config import ModelArguments
 from keras_vit.layers.composite import sublayers
 from keras_vit.models.assigning import FUNCTIONS, is_lora, warn_of_other_options
 from keras_vit.models.description import describe as describe_model
-from keras_vit.models.description import inferred_from_arrays, variables_of
+from keras_vit.models.description import (
+    family_of,
+    inferred_from_arrays,
+    variables_of,
+)
 from keras_vit.models.model import described
 from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
-from keras_vit.weights.checkpoint import DENSE_LAYERS
 from keras_vit.weights.checkpoint import Checkpoint as Checkpoint
 from keras_vit.weights.checkpoint import open_checkpoint as open_checkpoint
 from keras_vit.weights.files import atomic_write
 from keras_vit.weights.files.keras import is_keras, write_metadata
-from keras_vit.weights.infer import drop_pretraining
+from keras_vit.weights.infer import DENSE, drop_pretraining
 from keras_vit.weights.writing import write_checkpoint
 
 
@@ -111,7 +114,7 @@ def load_for_images(
 
 def _build(checkpoint: Checkpoint, given: Config) -> keras.Model:
     """Builds a model of the arguments of a checkpoint, and of those given."""
-    build = getattr(models, FUNCTIONS[checkpoint.family])
+    build = getattr(models, FUNCTIONS[checkpoint.encoder_family])
     model = build(**checkpoint.build_arguments_with(given), weights=checkpoint)
     if checkpoint.saved and "block" not in given:
         warn_of_other_options(model, checkpoint, given)
@@ -144,6 +147,17 @@ def save(
         ValueError: if the layout cannot store one of the weights. Nothing is
             written then.
     """
+    write_model(model, path, layout, overwrite, {})
+
+
+def write_model(
+    model: keras.Model,
+    path: StrPath,
+    layout: str | None,
+    overwrite: bool,
+    head: Config,
+) -> None:
+    """Does what `save` does, for a model whose head has the arguments `head`."""
     path = pathlib.Path(path).expanduser()
     if is_keras(path):
         if layout is not None:
@@ -156,9 +170,8 @@ def save(
             inferred_from_arrays(model)
         else:
             metadata = described(encoder), describe_model(model)[1]
-        names = {layer.name for layer in encoder.layers}
         modes = [getattr(x, "quantization_mode", None) for _, x, _ in sublayers(model)]
-        if path.suffix != ".keras" and (DENSE_LAYERS & names or any(modes)):
+        if path.suffix != ".keras" and (family_of(model) in DENSE or any(modes)):
             raise ValueError(
                 f"A .weights.h5 file does not store what the model {model.name!r} "
                 "is: a detector, a segmenter or one of quantized weights. Write a "
@@ -181,6 +194,7 @@ def save(
     names = getattr(model, "class_names", None) or ()
     if len(names) == arguments["classes"]:
         arguments["class_names"] = list(names)
+    arguments |= head
     if mode:
         warn(
             f"{str(path)!r} does not contain the preprocessing inside the "

@@ -4,18 +4,18 @@ import pathlib
 
 import keras
 
-from keras_vit import converters, models, pretraining
+from keras_vit import converters, models
 from keras_vit.config import known
-from keras_vit.detection.files import load_yolos, save_yolos
-from keras_vit.segmentation.files import load_eomt, save_eomt
+from keras_vit.families import FAMILIES
+from keras_vit.models.description import family_of
 from keras_vit.utils.scaling import ModeLike
 from keras_vit.utils.types import Config, StrPath
-from keras_vit.weights.files import locate, read_config
+from keras_vit.weights import Checkpoint, open_checkpoint
 from keras_vit.weights.released import ALIASES, RELEASED
 
 
 def load(
-    name_or_path: StrPath,
+    name_or_path: StrPath | Checkpoint,
     layout: str | None = None,
     num_heads: int | None = None,
     decoder_num_heads: int | None = None,
@@ -29,15 +29,31 @@ def load(
     dropout: float | None = None,
     drop_path: float | None = None,
     masked: bool | None = None,
+    mask_ratio: float | None = None,
+    norm_pixels: bool | None = None,
 ) -> keras.Model:
     """Builds the whole model of a file, folder or name, with its weights.
+
+    | model                          | arguments that it takes                      |
+    |--------------------------------|----------------------------------------------|
+    | encoder, classifier            | `include_top`, `input_shape`, `classes`,     |
+    |                                | `pooling`, `preprocessing`, `dropout`,       |
+    |                                | `drop_path`                                  |
+    | of pre-training                | `input_shape`, `dropout`, `drop_path`; of    |
+    |                                | MAE, SimMIM and masked patch prediction      |
+    |                                | also `mask_ratio`, of MAE `norm_pixels`      |
+    | EoMT, a folder                 | `classes`, `masked`                          |
+    | YOLOS, a folder                | `classes`                                    |
+    | another segmenter or detector, | none: it is loaded as it was saved           |
+    | or one of quantized weights    |                                              |
 
     Args:
         name_or_path: String or path: released weights, as a model and a name of
             `keras_vit.list_weights()`, such as "ViTB16/imagenet21k"; or a file
             or URL of `keras_vit.converters.load` or `keras_vit.pretraining.load`
             (whose decoder is part of the model); or a folder of transformers'
-            `EomtForUniversalSegmentation` or `YolosForObjectDetection`.
+            `EomtForUniversalSegmentation` or `YolosForObjectDetection`; or a
+            `Checkpoint` of them.
         layout: As in `keras_vit.converters.load`.
         num_heads: As in `keras_vit.converters.load`.
         decoder_num_heads: As in `keras_vit.pretraining.load`.
@@ -56,6 +72,8 @@ def load(
         drop_path: Float in [0, 1).
         masked: Boolean. Whether an EoMT of transformers has masked attention, as
             for training; None if the file's probabilities of it are not all 0.
+        mask_ratio: Float in (0, 1). Share of the patches that are masked.
+        norm_pixels: Boolean. Whether MAE reconstructs normalized patches.
 
     Returns:
         A `keras.Model`.
@@ -82,26 +100,29 @@ def load(
             "dropout": dropout,
             "drop_path": drop_path,
             "masked": masked,
+            "mask_ratio": mask_ratio,
+            "norm_pixels": norm_pixels,
         }
     )
     variant, _, tag = str(name_or_path).partition("/")
     if (variant, ALIASES.get(tag, tag)) in RELEASED:
         build = getattr(models, variant)
         return build(weights=tag, **known(opening), **options)
-    path = locate(name_or_path)
-    kind, given = read_config(path).get("model_type"), {**known(opening), **options}
-    if kind in ("eomt", "yolos"):
-        masking = {"masked": masked} if kind == "eomt" else {}
-        if other := given.keys() - masking.keys():
-            raise ValueError(
-                f"The model of {str(path)!r} is loaded as it was saved: leave "
-                f"other arguments out. Received: {', '.join(sorted(other))}"
-            )
-        return load_eomt(path, masked) if masking else load_yolos(path)
-    checkpoint = converters.open_checkpoint(path, **opening, decoder=True)
-    if checkpoint.pretraining or checkpoint.is_pretraining_model:
-        return pretraining.load(checkpoint, **options)
-    return converters.load(checkpoint, **options)
+    checkpoint = name_or_path
+    if not isinstance(checkpoint, Checkpoint):
+        checkpoint = open_checkpoint(checkpoint, **opening, decoder=True)
+    if checkpoint.is_fixed:
+        if options:
+            checkpoint.raise_if_fixed()
+        return models.load_keras_file(checkpoint.path)
+    family = FAMILIES[checkpoint.family]
+    if others := options.keys() - {*family.options}:
+        raise ValueError(
+            f"{checkpoint.path!r} holds a model of the family {checkpoint.family!r}, "
+            f"which takes {', '.join(family.options)}: leave other arguments out. "
+            f"Received: {', '.join(sorted(others))}"
+        )
+    return family.load(checkpoint, **options)
 
 
 def save(
@@ -130,12 +151,8 @@ def save(
 
     >>> keras_vit.save(model, "vit_b16.keras")
     """
-    is_folder = pathlib.Path(path).suffix == ""
-    layers = {layer.name for layer in model.layers}
-    for_transformers = is_folder and format in (None, "huggingface")
-    if "eomt_head" in layers and for_transformers:
-        save_eomt(model, path, overwrite)
-    elif "detection_tokens" in layers and for_transformers:
-        save_yolos(model, path, overwrite)
-    else:
-        converters.save(model, path, format, overwrite)
+    family = FAMILIES[family_of(model)]
+    layout = format
+    if pathlib.Path(path).suffix == "" and format in (None, "huggingface"):
+        layout = family.layout
+    converters.write_model(model, path, layout, overwrite, family.describe(model))

@@ -98,7 +98,7 @@ def build_model(
                 "(--pooling gap, --preset mae). Received: "
                 f"pooling={pooling!r} in {weights!r}"
             )
-    if checkpoint.family == "bit":
+    if checkpoint.encoder_family == "bit":
         arguments = _for_bit(arguments)
     else:  # what the flags say, not the rates that a file was trained with
         arguments = {**_NO_REGULARIZATION, **arguments}

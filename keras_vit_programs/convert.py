@@ -35,7 +35,6 @@ verified", with status 0.
 """
 
 import argparse
-import dataclasses
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -194,7 +193,7 @@ def convert(
         base=base,
     )
     if is_keras(target):
-        _to_keras(checkpoint, target, layout, settings, overwrite)
+        _to_keras(checkpoint, target, settings, overwrite)
         return []
     to = to or checkpoint.layout
     if to == "keras":
@@ -270,25 +269,17 @@ def convert(
 def _to_keras(
     checkpoint: "Checkpoint",
     target: pathlib.Path,
-    layout: str | None,
     settings: "Config",
     overwrite: bool,
 ) -> None:
     """Builds the model of a checkpoint, and writes it to a file of Keras's."""
     import keras_vit.utils.requirements  # noqa: F401  (clearer than Keras's errors)
-    from keras_vit import pretraining
-    from keras_vit.converters import load, save
-    from keras_vit.weights.infer import drop_pretraining
+    from keras_vit.converters import save
+    from keras_vit.families import FAMILIES
 
-    if checkpoint.pretraining:
-        load = pretraining.load
-    else:
-        # It was used above, for a decoder that is not kept.
-        settings = {k: v for k, v in settings.items() if k != "decoder_num_heads"}
-        weights = drop_pretraining(checkpoint.weights)
-        checkpoint = dataclasses.replace(checkpoint, weights=weights)
+    settings.pop("decoder_num_heads", None)  # with which the file was read
     try:
-        model = load(checkpoint, layout, **settings)
+        model = FAMILIES[checkpoint.family].load(checkpoint, **settings)
     except TypeError as error:  # the name of a setting is wrong
         raise ValueError(f"--set: {error}") from error
     save(model, target, overwrite=overwrite)

@@ -55,9 +55,9 @@ def test_keras_file_round_trip(case, tmp_path):
     layout, variant, given = CASES[case]
     middle = tmp_path / "model.keras"
     _cli.convert(golden_data.load_path(case), middle, settings=given)
-    kind = "mim" if case == "hf_vit_mim" else "mae"
+    kind = "simmim" if case == "hf_vit_mim" else "mae"
     checkpoint = open_checkpoint(middle, decoder=True)
-    assert checkpoint.arguments()["pretraining"] == kind
+    assert checkpoint.arguments()["family"] == kind
     target = tmp_path / ("back" + golden_data.weights_path(case).suffix)
     _cli.convert(middle, target, to=f"{layout}:{variant}")
     golden_data.assert_same(read(target), golden_data.normalized(case))

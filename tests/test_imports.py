@@ -32,6 +32,7 @@ ORDER = (
     {"converters", "preprocessing"},
     {"pretraining", "inspection", "segmentation", "hub"},
     {"costs", "detection", "web"},
+    {"families"},
     {"load_save", "exporting", "distribution"},
     {"optimizers", "schedules", "losses", "metrics", "data"},
     {"training"},

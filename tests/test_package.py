@@ -27,7 +27,7 @@ optimizers preprocess_input pretraining save schedules segmentation training
 @pytest.mark.backends("torch")
 def test_public_names():
     internal = {"models", "preprocessing", "downloads", "utils"}
-    internal |= {"exporting", "load_save", "web", "weights"}  # of programs
+    internal |= {"exporting", "families", "load_save", "web", "weights"}  # of programs
     found = {name for name in dir(keras_vit) if not name.startswith("_")}
     assert sorted(found - internal) == sorted(PUBLIC)
     assert not hasattr(keras_vit, "__wrapped__")

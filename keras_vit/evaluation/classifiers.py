@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_vit import converters, downloads
+from keras_vit import converters, downloads, load_save
 from keras_vit.config import BIT_VARIANTS, VARIANTS, variant_sizes
 from keras_vit.data import ImageDataset
 from keras_vit.data.protocols import height_and_width, parse_image_size
 from keras_vit.data.token_budget import TokenBudget
-from keras_vit.detection.files import load_yolos
 from keras_vit.evaluation.runs import check_model, config_of_run, open_weights
 from keras_vit.evaluation.scores import sigmoid, softmax
 from keras_vit.inspection.tokens import token_layout
@@ -181,20 +180,8 @@ def load_classifier(
         ValueError: if the weights cannot be read or do not fit the arguments.
     """
     path = pathlib.Path(downloads.fetch_if_remote(weights)).expanduser()
-    folder = read_config(path) if path.is_dir() else {}
     given: Config = {"mode": mode, "protocol": protocol}
     given["image_size"] = parse_image_size(image_size)
-    if folder.get("model_type") == "yolos":
-        detector: Any = load_yolos(path)
-        _check_size(detector, given["image_size"])
-        side = min(height_and_width(folder.get("image_size", 512)))
-        own = {"image_size": side, "mode": detector.preprocess_mode}
-        return LoadedClassifier(
-            model=detector,
-            settings=image_settings({"an argument": given, "the folder": own}),
-            channels=detector.input_shape[-1],
-            class_names=detector.class_names,
-        )
     if (path / "model.keras").is_file():
         path = path / "model.keras"
         weights = str(path)
@@ -218,6 +205,11 @@ def load_classifier(
     loaded = _load(checkpoint, given["image_size"] or size, patch_size)
     *sides, channels = loaded.input_shape[1:]  # None if they may be any
     own = {"image_size": None if None in sides else parse_image_size(sides)}
+    if checkpoint.is_detector and not checkpoint.saved:
+        # It takes any size: the shorter side of the images of its training.
+        grid = vars(checkpoint.config)["grid_size"]
+        sizes = zip(grid, checkpoint.patch_size or (), strict=True)
+        own["image_size"] = min(rows * pixels for rows, pixels in sizes)
     sources = {
         "an argument": given,
         config_path: {**config, "image_size": size},
@@ -254,6 +246,8 @@ def _hub_class_names(
     """Returns the class names in a config.json of the Hugging Face hub, or
     None. Those of ImageNet have several spellings, and are left to
     `match_class_names`."""
+    if checkpoint.is_detector:
+        return getattr(model, "class_names", None)
     if head_of(model) is None:
         return None
     classes = model.output_shape[-1]
@@ -273,21 +267,25 @@ def _load(
     """Builds the model for scaled images of a size, with one vector per image."""
     overrides = {}
     if patch_size is not None:
-        if checkpoint.family != "vit":
+        if checkpoint.encoder_family != "vit":
             raise ValueError(
                 "`patch_size` is for Vision Transformers, whose patches are "
                 f"cut from the image. Received: {checkpoint.path!r}, which is "
-                f"a {'BiT' if checkpoint.family == 'bit' else 'hybrid'}. "
+                f"a {'BiT' if checkpoint.encoder_family == 'bit' else 'hybrid'}. "
                 "Leave it out."
             )
         overrides["patch_size"] = patch_size
-    if checkpoint.is_dense and not checkpoint.is_detector:
+    if checkpoint.is_detector:  # it takes images of any size
+        if overrides:
+            checkpoint.raise_if_fixed()
+        loaded = without_preprocessing(load_save.load(checkpoint))
+        if image_size:  # which patches must divide
+            token_layout(loaded, height_and_width(image_size))
+        return loaded
+    if checkpoint.is_dense:
         checkpoint.raise_if_fixed()
     load = converters.load_for_images
     loaded = without_preprocessing(load(checkpoint, **overrides))
-    if checkpoint.is_detector:  # it takes images of any size
-        _check_size(loaded, image_size)
-        return loaded
     found = loaded.input_shape[1:]
     size = height_and_width(image_size) if image_size else found[:2]
     if found[:2] not in (size, (None, None)):
@@ -298,14 +296,6 @@ def _load(
     if not overrides.keys() - {"patch_size"}:
         return loaded
     return without_preprocessing(load(checkpoint, **overrides))
-
-
-def _check_size(
-    detector: keras.Model, image_size: int | tuple[int, int] | None
-) -> None:
-    """Raises a `ValueError` if patches do not divide images of a size."""
-    if image_size:
-        token_layout(detector, height_and_width(image_size))
 
 
 def head_of(model: keras.Model) -> keras.Layer | None:

@@ -36,10 +36,10 @@ def open_for(
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = open_checkpoint(checkpoint, num_heads=explicit.get("num_heads"))
     checkpoint.raise_if_fixed()
-    if checkpoint.family != family:
+    if checkpoint.encoder_family != family:
         raise ValueError(
             f"{checkpoint.path!r} holds a model that "
-            f"`{FUNCTIONS[checkpoint.family]}` builds, not "
+            f"`{FUNCTIONS[checkpoint.encoder_family]}` builds, not "
             f"`{FUNCTIONS[family]}`. Call that one, or `converters.load`."
         )
     checkpoint.raise_if_missing(explicit)

@@ -9,9 +9,10 @@ from keras_vit.utils.types import Config
 from keras_vit.weights.infer import (
     SIZES,
     built_of,
+    family,
     fields_of,
     infer_architecture,
-    infer_pretraining,
+    infer_family,
     pretraining_options,
 )
 
@@ -47,6 +48,11 @@ def config_of(model: keras.Model) -> ViTConfig | ResNetConfig:
             "keras_vit.config_of(other)`."
         )
     return config
+
+
+def family_of(model: keras.Model) -> str:
+    """Returns the family of a model, a name in `keras_vit.families.FAMILIES`."""
+    return family(variables_of(model), [layer.name for layer in model.layers])
 
 
 def describe(model: keras.Model) -> tuple[Config, Config]:
@@ -88,7 +94,7 @@ def inferred_from_arrays(model: keras.Model, prefix: str | None = None) -> Confi
         raise ValueError(
             f"The model {encoder.name!r} was not made by keras_vit. {error}"
         ) from error
-    return arguments | infer_pretraining(shapes)
+    return arguments | infer_family(shapes)
 
 
 def variables_of(model: keras.Model) -> dict[str, keras.Variable]:

@@ -15,12 +15,16 @@ from keras_vit.pretraining.mocov3 import MoCoV3
 from keras_vit.pretraining.patch_prediction import MaskedPatchPrediction
 from keras_vit.pretraining.simmim import MaskedImageModeling
 from keras_vit.utils.types import StrPath
-from keras_vit.weights.infer import drop_pretraining, pretraining_options
+from keras_vit.weights.infer import (
+    drop_pretraining,
+    infer_family,
+    pretraining_options,
+)
 from keras_vit.weights.weight_map import assign_all
 
 _MODELS = {
     "mae": MaskedAutoencoder,
-    "mim": MaskedImageModeling,
+    "simmim": MaskedImageModeling,
     "mpp": MaskedPatchPrediction,
     "dino": DINO,
     "mocov3": MoCoV3,
@@ -113,7 +117,7 @@ def load(
             decoder=True,
             decoder_num_heads=decoder_num_heads,
         )
-    arguments = dict(checkpoint.pretraining)
+    arguments = infer_family(checkpoint.shapes)
     arguments |= pretraining_options(checkpoint.stored)
     if "teacher_momentum" in checkpoint.saved.get("config", ()):
         if overrides:
@@ -122,12 +126,12 @@ def load(
                 f"Received: {', '.join(overrides)}"
             )
         return load_keras_file(checkpoint.path)
-    if "pretraining" not in arguments:
+    if checkpoint.family not in _MODELS:
         raise ValueError(
             f"{checkpoint.path!r} holds an encoder without the decoder that "
             "pre-training needs. Load it with `converters.load`."
         )
-    build = _MODELS[arguments.pop("pretraining")]
+    build = _MODELS[arguments.pop("family")]
     if checkpoint.is_pretraining_model:
         saved = load_keras_file(checkpoint.path)
         if not overrides:

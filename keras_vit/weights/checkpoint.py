@@ -31,8 +31,6 @@ _NORMALIZED_FAMILIES = ("deit", "dinov2", "dinov3", "mae")
 # DINOv3 of satellite images, as the names of its files say.
 _SATELLITE = "sat493m"
 _SATELLITE_MODE = ((0.430, 0.411, 0.296), (0.213, 0.156, 0.143))
-# Layers that only detectors and segmenters have.
-DENSE_LAYERS = frozenset(("detection_tokens", "point_boxes", "eomt_head", "pixels"))
 
 
 @dataclass(frozen=True)
@@ -87,37 +85,41 @@ class Checkpoint:
         kernel = self.weights.get("patch_embedding/kernel")
         return None if kernel is None else (kernel.shape[0], kernel.shape[1])
 
-    @property
+    @functools.cached_property
     def family(self) -> str:
-        """The model family: `"vit"`, `"hybrid"` or `"bit"`."""
-        return infer.family(self.weights)
+        """The family of the model, a name in `keras_vit.families.FAMILIES`."""
+        return infer.family(self.weights, self.layers)
 
     @property
-    def is_detector(self) -> bool:
-        """Whether it is a model of `keras_vit.detection`."""
-        return bool({"detection_tokens", "point_boxes"} & self.layers.keys())
+    def encoder_family(self) -> str:
+        """The family of its encoder: `"vit"`, `"hybrid"` or `"bit"`."""
+        return infer.encoder_family(self.weights)
 
     @property
     def is_dense(self) -> bool:
-        """Whether it is a detector or a segmenter of a .keras file."""
-        return bool(DENSE_LAYERS & self.layers.keys())
+        """Whether it is a detector or a segmenter."""
+        return self.family in infer.DENSE
 
     @property
     def is_fixed(self) -> bool:
         """Whether only Keras can load it, as it was saved."""
-        return self.is_dense or is_quantized(self.layers)
+        return bool(self.layers) and (self.is_dense or is_quantized(self.layers))
+
+    @property
+    def is_detector(self) -> bool:
+        """Whether it is a model of `keras_vit.detection`."""
+        return self.family in ("yolos", "fcos")
 
     def raise_if_fixed(self) -> None:
         """Raises a `ValueError` if weights of it cannot be used in another model."""
-        if self.is_fixed:
-            kind = "a model of quantized weights"
-            if self.is_dense:
-                kind = "a detector or a segmenter"
-            raise ValueError(
-                f"{self.path!r} holds {kind}, and no weights of floats of a classifier "
-                "or an encoder. `keras_vit.load` loads it as it was saved, without "
-                "other arguments."
-            )
+        if not (self.is_fixed or self.is_dense):
+            return
+        kind = "a detector or a segmenter" if self.is_dense else "quantized weights"
+        how = " as it was saved, without other arguments" if self.is_fixed else ""
+        raise ValueError(
+            f"{self.path!r} holds {kind}, and no weights of floats of a classifier or "
+            f"an encoder. `keras_vit.load` loads it{how}."
+        )
 
     def class_names(self, classes: int | None) -> list[str] | None:
         """Returns the names of the classes in the file, else in the config.json
@@ -158,7 +160,7 @@ class Checkpoint:
     @property
     def stride(self) -> int:
         """Downsampling factor of the ResNet; 1 if there is none."""
-        if self.family == "vit":
+        if self.encoder_family == "vit":
             return 1
         return stride(infer.units_per_stage(self.weights))
 
@@ -175,11 +177,6 @@ class Checkpoint:
     def is_pretraining_model(self) -> bool:
         """Whether a .keras file holds a model of `keras_vit.pretraining`."""
         return "encoder" in self.saved.get("config", ())
-
-    @functools.cached_property
-    def pretraining(self) -> Config:
-        """What pre-training adds to the encoder, as `infer_pretraining`."""
-        return infer.infer_pretraining(self.shapes)
 
     @property
     def shapes(self) -> infer.Shapes:
@@ -202,7 +199,7 @@ class Checkpoint:
         cannot be inferred from shapes, and that the caller does not pass."""
         known = {name for name, x in explicit.items() if x is not None}
         known |= self.stored.keys()
-        needed = infer.HYPERPARAMETERS_NOT_IN_SHAPES[self.family]
+        needed = infer.HYPERPARAMETERS_NOT_IN_SHAPES[self.encoder_family]
         return [x for x in needed if self.layout == "keras" and x not in known]
 
     def assumed(self, explicit: Config) -> dict[str, str]:
@@ -305,7 +302,7 @@ class Checkpoint:
                 if self.layout in ("timm", "keras")
                 else None,
             )
-            inferred |= self.pretraining
+            inferred |= infer.infer_family(shapes)
         except (ValueError, KeyError, IndexError) as error:
             reason = str(error)
             if not isinstance(error, ValueError):

@@ -32,6 +32,21 @@ _REQUIRED_ARRAYS = {  # path: number of axes
 # (hybrid), and the first layers of its units.
 _ROOT = "root_conv/kernel"
 _UNIT = re.compile(r"stage_(\d+)_unit_(\d+)/conv_1/kernel")
+# A weight or a layer that only models of a family have.
+_FAMILY_MARKS = {
+    "eomt_head": "eomt",
+    "detection_tokens": "yolos",
+    "point_boxes": "fcos",
+    "pixels": "linear_segmenter",
+    "predictor": "mpp",
+    "decoder/pixels/kernel": "simmim",
+    "decoder/embedding/bias": "mae",
+    "projection/last_layer/kernel": "dino",
+    "prediction": "mocov3",
+}
+# Those of detectors and segmenters, and of models of pre-training.
+DENSE = ("eomt", "yolos", "fcos", "linear_segmenter")
+PRETRAINING = ("mpp", "simmim", "mae", "dino", "mocov3")
 _POSITION_LAYER = re.compile(r"position_embedding(?:_\d+|_shared)?")
 _POSITION_MODES = {  # an array: the `position_embedding` that has it
     "embedding": "learned",
@@ -41,13 +56,21 @@ _POSITION_MODES = {  # an array: the `position_embedding` that has it
 }
 
 
-def family(paths: Collection[str]) -> str:
-    """Returns the family of a model with these weights: `"vit"`, `"hybrid"` or
-    `"bit"`."""
+def encoder_family(paths: Collection[str]) -> str:
+    """Returns the family of the encoder of a model with these weights: `"vit"`,
+    `"hybrid"` or `"bit"`."""
     if _ROOT not in paths:
         return "vit"
     encoder = ("patch_embedding/", "block_")
     return "hybrid" if any(p.startswith(encoder) for p in paths) else "bit"
+
+
+def family(paths: Collection[str], layers: Collection[str] = ()) -> str:
+    """Returns the family of a model with weights of these paths and, if they are
+    known, layers of these names."""
+    names = {*paths, *layers, *(path.partition("/")[0] for path in paths)}
+    found = (family for mark, family in _FAMILY_MARKS.items() if mark in names)
+    return next(found, None) or encoder_family(paths)
 
 
 def channels(shapes: Shapes) -> int:
@@ -79,7 +102,7 @@ def infer_architecture(
     used for positions that are no square. The most likely of `prefixes`, values
     of `position_prefix`, is the first, unless `configured_prefix` fits.
     """
-    classes, kind = shapes.get("head/bias", (None,))[0], family(shapes)
+    classes, kind = shapes.get("head/bias", (None,))[0], encoder_family(shapes)
     resnet: Config = {}
     if kind != "vit":
         *_, channels, width = shapes[_ROOT]
@@ -283,8 +306,8 @@ def _raise_if_ambiguous(
 
 
 # Prefixes of the weights that pre-training adds to an encoder: MAE's decoder,
-# the head of masked image modeling ("mim"), that of masked patch prediction
-# ("mpp"), and the other encoder and the heads of DINO and of MoCo v3.
+# the heads of masked image modeling and of masked patch prediction, and the other
+# encoder and the heads of DINO and of MoCo v3.
 PRETRAINING_PREFIXES = (
     "decoder/",
     "predictor/",
@@ -299,41 +322,26 @@ PRETRAINING_PREFIXES = (
 _MAE_MARKER = "decoder/embedding/bias"
 
 
-def infer_pretraining(shapes: Shapes) -> Config:
-    """Infers the arguments of a pre-training model, and `pretraining`: `"mae"`,
-    `"mim"`, `"mpp"`, `"dino"` or `"mocov3"`.
-
-    The dict is empty for an encoder without pre-training weights.
-    """
-    if "predictor/kernel" in shapes:
-        return {"pretraining": "mpp"}
-    if "decoder/pixels/kernel" in shapes:
-        return {"pretraining": "mim"}
-    if "projection/last_layer/kernel" in shapes:
+def infer_family(shapes: Shapes) -> Config:
+    """Infers the `family` of a model, and the arguments of a model of pre-training
+    that its arrays decide."""
+    kind = family(shapes)
+    found: Config = {"family": kind}
+    if kind == "dino":
         bottleneck, outputs = shapes["projection/last_layer/kernel"]
-        return {
-            "pretraining": "dino",
-            "output_dim": outputs,
-            "hidden_dim": shapes["projection/dense_1/kernel"][-1],
-            "bottleneck_dim": bottleneck,
-        }
-    if "prediction/dense_2/kernel" in shapes:
+        found["output_dim"] = outputs
+        found["hidden_dim"] = shapes["projection/dense_1/kernel"][-1]
+        found["bottleneck_dim"] = bottleneck
+    elif "prediction/dense_2/kernel" in shapes:  # a .keras file numbers them
         hidden, outputs = shapes["prediction/dense_2/kernel"]
-        return {
-            "pretraining": "mocov3",
-            "output_dim": outputs,
-            "hidden_dim": hidden,
-        }
-    if _MAE_MARKER not in shapes:
-        return {}
-    block = "decoder/block_0"
-    return {
-        "pretraining": "mae",
-        "decoder_hidden_size": shapes[_MAE_MARKER][0],
-        "decoder_num_layers": _count_blocks(shapes, "decoder/block_"),
-        "decoder_num_heads": shapes[f"{block}/attention/query/kernel"][1],
-        "decoder_mlp_dim": shapes[f"{block}/mlp/dense_2/kernel"][0],
-    }
+        found |= {"output_dim": outputs, "hidden_dim": hidden}
+    elif kind == "mae":
+        block = "decoder/block_0"
+        found["decoder_hidden_size"] = shapes[_MAE_MARKER][0]
+        found["decoder_num_layers"] = _count_blocks(shapes, "decoder/block_")
+        found["decoder_num_heads"] = shapes[f"{block}/attention/query/kernel"][1]
+        found["decoder_mlp_dim"] = shapes[f"{block}/mlp/dense_2/kernel"][0]
+    return found
 
 
 def drop_pretraining(weights: dict[str, Array]) -> dict[str, Array]:

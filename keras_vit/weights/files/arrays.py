@@ -8,7 +8,7 @@ arrays, are read by `keras.py`.
 import os
 import pathlib
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -26,8 +26,9 @@ ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 # NumPy's other float types (longdouble) cannot be stored by all file types.
 FLOAT_TYPES = ("float64", "float32", "float16", "bfloat16")
 MAX_REPORTED = 20  # problems in one error
-# Arrays that may have no values: those of models without registers.
-MAY_BE_EMPTY = ("embeddings.register_tokens",)
+# Arrays that may have no values: those of models without registers, and of a YOLOS of
+# one block.
+_MAY_BE_EMPTY = ("embeddings.register_tokens", "encoder.mid_position_embeddings")
 # A file of several, of which an index names the arrays.
 _SHARD = re.compile(r"(.+)-\d{5}-of-(\d{5})(\.\w+)")
 # A part of the arrays that PyTorch writes on several devices.
@@ -47,18 +48,15 @@ FILE_TYPES = {  # suffix: (reader, writer)
 }
 
 
-def read(
-    path: StrPath, finite: bool = True, empty: Collection[str] = MAY_BE_EMPTY
-) -> dict[str, Array]:
+def read(path: StrPath, finite: bool = True) -> dict[str, Array]:
     """Reads the arrays of a checkpoint, under their keys.
 
     The path is that of a file of arrays, whose first bytes decide on its type, of
     the index of a sharded one (.index.json), or of a folder of Hugging Face's or
-    of keras-hub's. All values must be finite if `finite` is True, and only arrays
-    whose keys end in one of `empty` may have none.
+    of keras-hub's. All values must be finite if `finite` is True.
     """
     arrays, problems = read_all(path)
-    check_arrays(path, arrays, problems, finite, empty)
+    check_arrays(path, arrays, problems, finite)
     return arrays
 
 
@@ -107,7 +105,6 @@ def check_arrays(
     arrays: dict[str, Array],
     problems: Mapping[str, str] | None = None,
     finite: bool = True,
-    empty: Collection[str] = MAY_BE_EMPTY,
 ) -> None:
     """Raises one `ValueError` that lists every array that cannot be used, with
     the `problems` by key that its reader found."""
@@ -117,7 +114,7 @@ def check_arrays(
             wrong.append(f"{key!r}: a key with unprintable characters")
         elif str(array.dtype) not in FLOAT_TYPES:
             wrong.append(f"{key}: type {array.dtype}, expected floats")
-        elif not array.size and not key.endswith(tuple(empty)):
+        elif not array.size and not key.endswith(_MAY_BE_EMPTY):
             wrong.append(f"{key}: no values, its shape is {array.shape}")
         elif finite and not np.isfinite(array).all():
             wrong.append(f"{key}: not all values are finite")

@@ -8,12 +8,14 @@ from keras_vit.weights import infer
 from keras_vit.weights.files import read_config
 from keras_vit.weights.formats import google, meta
 from keras_vit.weights.formats.dinov3 import Dinov3
+from keras_vit.weights.formats.eomt import Eomt
 from keras_vit.weights.formats.format import Format as Format
 from keras_vit.weights.formats.huggingface import HuggingFace
 from keras_vit.weights.formats.keras_hub import KerasHub
 from keras_vit.weights.formats.open_clip import OpenClip
 from keras_vit.weights.formats.timm import Timm
 from keras_vit.weights.formats.torchvision import Torchvision
+from keras_vit.weights.formats.yolos import Yolos
 from keras_vit.weights.weight_map import WeightMap
 
 FORMATS: dict[str, Format] = {
@@ -32,6 +34,8 @@ FORMATS: dict[str, Format] = {
         google.Bit,
         KerasHub,
         OpenClip,
+        Eomt,
+        Yolos,
     )
 }
 # Constants of ResNets that cannot be inferred from arrays, by code base.
@@ -65,7 +69,7 @@ def implied_arguments(
 ) -> Config:
     """Returns the model arguments that are constants of a code base."""
     code_base, _ = split(layout)
-    variant, family = weight_map.variant, infer.family(paths)
+    variant, family = weight_map.variant, infer.encoder_family(paths)
     if family == "bit":
         default = google.Bit.resnets[""]
         _, constants = code_base.resnets.get(variant, default)

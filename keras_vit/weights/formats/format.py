@@ -9,14 +9,12 @@ import numpy as np
 
 from keras_vit.config import own_values
 from keras_vit.utils.scaling import Mode
-from keras_vit.utils.types import Array, Config, StrPath
+from keras_vit.utils.types import Array, Config
 from keras_vit.utils.warnings import warn
 from keras_vit.weights import infer
 from keras_vit.weights.files import (
     atomic_write,
     check_new_files,
-    read,
-    read_config,
     write,
 )
 from keras_vit.weights.infer import POSITION_PREFIXES
@@ -267,12 +265,6 @@ def refuse_others(library: str, arguments: Config, values: Values) -> None:
     """Raises a `ValueError` if a library builds no model with these arguments."""
     if found := mismatches(arguments, values):
         raise ValueError(f"{library} builds no model of {found[0]}")
-
-
-def read_folder(path: StrPath, empty: str) -> tuple[dict[str, Array], Config]:
-    """Returns the arrays and the config.json of a folder of transformers, whose
-    array `empty` may have no elements."""
-    return read(path, empty=(empty,)), read_config(path)
 
 
 def write_folder(

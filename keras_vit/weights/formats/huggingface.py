@@ -9,7 +9,6 @@ https://github.com/huggingface/transformers. A folder contains what
 import math
 import re
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -252,16 +251,7 @@ def label_entries(class_names: Sequence[str]) -> Config:
     }
 
 
-def processor_of(model: Any, kind: str) -> dict[str, Config]:
-    """Returns the preprocessor_config.json of a model whose mode is known, with
-    the defaults of a `kind` of image processor for all but the scaling."""
-    if (mode := model.preprocess_mode) is None:
-        return {}
-    channels = model.inputs[0].shape[-1]
-    return {JSON_FILES[1]: {"image_processor_type": kind, **_scaling(mode, channels)}}
-
-
-def _scaling(mode: Mode, channels: int) -> Config:
+def scaling(mode: Mode, channels: int) -> Config:
     """Returns the entries of preprocessor_config.json that scale pixels."""
     mean, std = mean_and_std(mode, channels)
     return {
@@ -306,7 +296,7 @@ def _preprocessor_config(
         # Pillow's constants. In a folder with timm's config.json, transformers
         # chooses the class by the model, and classes differ in their default.
         "resample": 3 if bicubic else 2,
-        **_scaling(mode or "tf", arguments["channels"]),
+        **scaling(mode or "tf", arguments["channels"]),
         "size": {"height": size, "width": size},
     }
 
@@ -395,8 +385,8 @@ class HuggingFace(Format):
         a, head = arguments, arguments["classes"] is not None
         if a["position_embedding"] == "rope":
             return super().nearest_variant(a)
-        if a.get("pretraining") in ("mae", "mim"):
-            return a["pretraining"]
+        if variant := {"mae": "mae", "simmim": "mim"}.get(a["family"]):
+            return variant
         exact = a["activation"] == "gelu" and a["resampling"] == "bicubic"
         if not a["class_token"] and a["pooling"] != "map" and exact:
             return IJEPA if head else "vit"  # has no pooling without a head

@@ -122,6 +122,8 @@ _WRITTEN_OF = {
     "clip_vision_model": ("intermediate_size", "projection_dim"),
     "siglip_vision_model": ("intermediate_size", "vision_use_head"),
     SIGLIP2: ("intermediate_size", "vision_use_head", "num_patches"),
+    "yolos": (*_VIT, "intermediate_size"),
+    "eomt": ("mlp_ratio", "use_swiglu_ffn", "num_register_tokens"),
 }
 
 
@@ -161,7 +163,7 @@ def model_config(arguments: Config, model_type: str) -> Config:
         "projection_dim": a["classes"],
         "pooler_output_size": a["representation_size"],
         "pooler_act": "tanh" if a["representation_size"] else None,
-        "encoder_stride": rows if a.get("pretraining") == "mim" else None,
+        "encoder_stride": rows if a["family"] == "simmim" else None,
         "decoder_hidden_size": a.get("decoder_hidden_size"),
         "decoder_intermediate_size": a.get("decoder_mlp_dim"),
         "decoder_num_attention_heads": a.get("decoder_num_heads"),

@@ -1,0 +1,56 @@
+"""The families of models: which function builds each of a checkpoint, with which
+arguments, and as what it is written."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import keras
+
+from keras_vit import converters, pretraining
+from keras_vit.detection.files import describe_yolos, load_yolos
+from keras_vit.models import load_keras_file
+from keras_vit.segmentation.files import describe_eomt, load_eomt
+from keras_vit.utils.types import Config
+
+
+class Family(NamedTuple):
+    """A family of models.
+
+    Attributes:
+        load: Function that builds the model of a `Checkpoint` and loads its
+            weights. Models of a .keras file whose weights are of no use elsewhere
+            are not built by it: Keras loads them.
+        options: Names of the arguments of `keras_vit.load` that `load` takes.
+        layout: String. The layout of the folder that `keras_vit.save` writes;
+            None if only Keras's own files can hold the model.
+        describe: Function of a model that returns the arguments of its head, which
+            a folder stores.
+    """
+
+    load: Callable[..., keras.Model]
+    options: tuple[str, ...] = ()
+    layout: str | None = "huggingface"
+    describe: Callable[[keras.Model], Config] = lambda model: {}
+
+
+_SIZES = ("input_shape", "dropout", "drop_path")
+_CLASSIFIER = Family(
+    converters.load, (*_SIZES, "include_top", "classes", "pooling", "preprocessing")
+)
+_MASKED = Family(pretraining.load, (*_SIZES, "mask_ratio"))
+_MOMENTUM = Family(pretraining.load, _SIZES)
+_SAVED = Family(load_keras_file, layout=None)
+FAMILIES = {
+    "vit": _CLASSIFIER,
+    "hybrid": _CLASSIFIER,
+    "bit": _CLASSIFIER,
+    "mae": Family(pretraining.load, (*_MASKED.options, "norm_pixels")),
+    "simmim": _MASKED,
+    "mpp": _MASKED,
+    "dino": _MOMENTUM,
+    "mocov3": _MOMENTUM,
+    "linear_segmenter": _SAVED,
+    "eomt": Family(load_eomt, ("classes", "masked"), "eomt", describe_eomt),
+    "yolos": Family(load_yolos, ("classes",), "yolos", describe_yolos),
+    "fcos": _SAVED,
+}
