@@ -12,13 +12,19 @@ import keras
 from keras_vit import models
 from keras_vit.config import ModelArguments
 from keras_vit.layers.composite import sublayers
-from keras_vit.models.assigning import FUNCTIONS, is_lora, warn_of_other_options
+from keras_vit.models.assigning import (
+    FUNCTIONS,
+    is_lora,
+    load_weights,
+    warn_of_other_options,
+)
 from keras_vit.models.description import describe as describe_model
 from keras_vit.models.description import (
     family_of,
     inferred_from_arrays,
     variables_of,
 )
+from keras_vit.models.keras_file import load_keras_file
 from keras_vit.models.model import described
 from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
@@ -91,14 +97,14 @@ def load(
     if checkpoint.is_fixed:
         if overrides:
             checkpoint.raise_if_fixed()
-        return models.load_keras_file(checkpoint.path)
+        return load_keras_file(checkpoint.path)
     if overrides or checkpoint.is_pretraining_model or not checkpoint.saved:
         model = _build(checkpoint, {**overrides})
         mixed = "mixed_sizes" in checkpoint.layers
         return models.mixed_sizes(model) if mixed else model
-    model = models.load_keras_file(checkpoint.path)
+    model = load_keras_file(checkpoint.path)
     # Keras ignores arrays that belong to no layer; this raises an error.
-    models.load_weights(model, checkpoint, checkpoint.stored.get("grid_size"))
+    load_weights(model, checkpoint, checkpoint.stored.get("grid_size"))
     return model
 
 

@@ -11,8 +11,8 @@ from keras import ops
 from keras_vit import losses
 from keras_vit.data import ImageDataset
 from keras_vit.evaluation import (
+    LoadedClassifier,
     feature_model,
-    load_classifier,
     match_class_names,
     num_classes_of,
 )
@@ -48,7 +48,7 @@ class Distillation(keras.Model):
         student: A Vision Transformer, a hybrid or a BiT that outputs logits, or
             a `keras_vit.mixed_sizes`.
         teacher: A functional `keras.Model` of the inputs of the student, such
-            as that of `load_teacher`, which outputs logits or features, of
+            as that of `as_teacher`, which outputs logits or features, of
             shape `(batch, columns)`. It becomes not trainable.
         target: String. "token": the head of the student's distillation token
             learns the teacher's logits, and the other head the labels.
@@ -69,7 +69,8 @@ class Distillation(keras.Model):
     Example:
 
     >>> student = keras_vit.ViTTi16(classes=10, distillation=True)
-    >>> teacher = keras_vit.distillation.load_teacher("runs/bit")
+    >>> trained = keras_vit.evaluation.load_classifier("runs/bit")
+    >>> teacher = keras_vit.distillation.as_teacher(trained)
     >>> model = keras_vit.distillation.Distillation(student, teacher, "token")
     >>> model.compile("adamw", keras_vit.losses.get_loss("softmax", False))
     """
@@ -94,7 +95,7 @@ class Distillation(keras.Model):
                 "Student and teacher get the same images, so that both or none "
                 "must scale them. Received: one of them with `preprocessing`; "
                 "build the student without it, and the teacher by "
-                "`load_teacher`."
+                "`as_teacher`."
             )
         if {*map(id, student.weights)} & {*map(id, teacher.weights)}:
             raise ValueError(
@@ -182,33 +183,26 @@ class Distillation(keras.Model):
         return super().compute_metrics(x, y, labels, sample_weight)
 
 
-def load_teacher(
-    weights: str,
+def as_teacher(
+    trained: LoadedClassifier,
     features: bool = False,
-    model: str | None = None,
-    image_size: int | tuple[int, int] | str | None = None,
-    mode: ModeLike | None = None,
     student_mode: ModeLike = "tf",
     channels: int = 3,
     data: ImageDataset | None = None,
 ) -> keras.Model:
-    """Loads a trained model as the teacher of a student.
+    """Returns a trained model as the teacher of a student.
 
     It takes the images of the student, scales them as its own weights need, and
     resizes them, bilinear with antialiasing.
 
     Args:
-        weights: String. Path, URL or name as for `evaluation.load_classifier`:
-            a run's folder, or a checkpoint of any code base.
+        trained: What `keras_vit.evaluation.load_classifier` returns of a run's
+            folder or a checkpoint of any code base; its `image_size` and `mode` are
+            those of the teacher.
         features: Boolean. Whether the output are the features that its head
             reads, or all that it outputs without a head. Otherwise it is
             logits, also if the head ends in a softmax.
-        model: String. Name of a model function, for released weights.
-        image_size: Integer or `(height, width)`. Size of the images that the
-            teacher sees. Defaults to its own.
-        mode: The `mode` of `preprocess_input` of the teacher. Defaults
-            to its own, or "tf" if its file does not tell.
-        student_mode: That of the student's images.
+        student_mode: The `mode` of `preprocess_input` of the student's images.
         channels: Integer. Channels of these images: those of the teacher, or 1,
             which is repeated.
         data: `keras_vit.data.ImageDataset`, in the order of whose class names
@@ -219,12 +213,15 @@ def load_teacher(
         size.
 
     Raises:
-        FileNotFoundError, OSError: if there are no such weights.
-        ValueError: if they cannot be read, have not the classes of `data`, or
-            take another number of channels.
+        ValueError: if the teacher has not the classes of `data`, or takes another
+            number of channels.
+
+    Example:
+
+    >>> trained = keras_vit.evaluation.load_classifier("runs/bit")
+    >>> teacher = keras_vit.distillation.as_teacher(trained)
     """
     scale, shift = scale_and_shift(as_mode(student_mode, name="student_mode"))
-    trained = load_classifier(weights, model, image_size, mode)
     # It may have been trained on images of several sizes.
     trained = dataclasses.replace(trained, budget=None)
     classes = None

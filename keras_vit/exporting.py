@@ -13,16 +13,19 @@ from typing import Any, TypeAlias
 import keras
 import numpy as np
 
-from keras_vit import converters, web
+from keras_vit import web
+from keras_vit.families import build
 from keras_vit.inspection import tokens
-from keras_vit.models import Model, inference_model, load_keras_file
+from keras_vit.models import Model, inference_model
 from keras_vit.models.graph import output_activation
+from keras_vit.models.keras_file import load_keras_file
 from keras_vit.utils import onnx
 from keras_vit.utils.checks import one_of
 from keras_vit.utils.logging import logger
 from keras_vit.utils.onnx import quiet
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import Array, Config, StrPath, Tensor
+from keras_vit.weights import open_checkpoint
 from keras_vit.weights.files import check_new, locate
 
 __all__ = ["export"]
@@ -150,15 +153,15 @@ def read_model(
     if form.name == "web":
         return web.model_of_pixels(local, layout, settings, size)
     try:
-        model = converters.load(local, layout, **settings)
+        checkpoint = open_checkpoint(local, layout, settings.get("num_heads"))
+        model = build(checkpoint, **settings)
     except ValueError:
         if layout or settings or not str(local).endswith(".keras"):
             raise
         return load_keras_file(local)  # of another package
     *sides, channels = model.inputs[0].shape[1:]
     if size and None not in sides and size != tuple(sides):
-        settings = {**settings, "input_shape": (*size, channels)}
-        model = converters.load(local, layout, **settings)
+        model = build(checkpoint, **{**settings, "input_shape": (*size, channels)})
     return model
 
 

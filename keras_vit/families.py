@@ -2,15 +2,16 @@
 arguments, and as what it is written."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 
 from keras_vit import converters, pretraining
 from keras_vit.detection.files import describe_yolos, load_yolos
-from keras_vit.models import load_keras_file
+from keras_vit.models.keras_file import load_keras_file
 from keras_vit.segmentation.files import describe_eomt, load_eomt
 from keras_vit.utils.types import Config
+from keras_vit.weights import Checkpoint
 
 
 class Family(NamedTuple):
@@ -18,8 +19,7 @@ class Family(NamedTuple):
 
     Attributes:
         load: Function that builds the model of a `Checkpoint` and loads its
-            weights. Models of a .keras file whose weights are of no use elsewhere
-            are not built by it: Keras loads them.
+            weights; None if only Keras loads it, as it was saved.
         options: Names of the arguments of `keras_vit.load` that `load` takes.
         layout: String. The layout of the folder that `keras_vit.save` writes;
             None if only Keras's own files can hold the model.
@@ -27,7 +27,7 @@ class Family(NamedTuple):
             a folder stores.
     """
 
-    load: Callable[..., keras.Model]
+    load: Callable[..., keras.Model] | None
     options: tuple[str, ...] = ()
     layout: str | None = "huggingface"
     describe: Callable[[keras.Model], Config] = lambda model: {}
@@ -39,7 +39,7 @@ _CLASSIFIER = Family(
 )
 _MASKED = Family(pretraining.load, (*_SIZES, "mask_ratio"))
 _MOMENTUM = Family(pretraining.load, _SIZES)
-_SAVED = Family(load_keras_file, layout=None)
+_SAVED = Family(None, layout=None)
 FAMILIES = {
     "vit": _CLASSIFIER,
     "hybrid": _CLASSIFIER,
@@ -54,3 +54,14 @@ FAMILIES = {
     "yolos": Family(load_yolos, ("classes",), "yolos", describe_yolos),
     "fcos": _SAVED,
 }
+
+
+def build(checkpoint: Checkpoint, **arguments: Any) -> keras.Model:
+    """Builds the model of a checkpoint of any family and loads its weights, with
+    arguments of its function that take precedence over the file."""
+    load = FAMILIES[checkpoint.family].load
+    if load is not None and not checkpoint.is_fixed:
+        return load(checkpoint, **arguments)
+    if arguments:
+        checkpoint.raise_if_fixed()
+    return load_keras_file(checkpoint.path)

@@ -6,7 +6,7 @@ import keras
 
 from keras_vit import converters, models
 from keras_vit.config import known
-from keras_vit.families import FAMILIES
+from keras_vit.families import FAMILIES, build
 from keras_vit.models.description import family_of
 from keras_vit.utils.scaling import ModeLike
 from keras_vit.utils.types import Config, StrPath
@@ -106,23 +106,20 @@ def load(
     )
     variant, _, tag = str(name_or_path).partition("/")
     if (variant, ALIASES.get(tag, tag)) in RELEASED:
-        build = getattr(models, variant)
-        return build(weights=tag, **known(opening), **options)
+        variant_builder = getattr(models, variant)
+        return variant_builder(weights=tag, **known(opening), **options)
     checkpoint = name_or_path
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = open_checkpoint(checkpoint, **opening, decoder=True)
-    if checkpoint.is_fixed:
-        if options:
-            checkpoint.raise_if_fixed()
-        return models.load_keras_file(checkpoint.path)
     family = FAMILIES[checkpoint.family]
-    if others := options.keys() - {*family.options}:
+    others = options.keys() - {*family.options}
+    if others and not checkpoint.is_fixed:
         raise ValueError(
             f"{checkpoint.path!r} holds a model of the family {checkpoint.family!r}, "
             f"which takes {', '.join(family.options)}: leave other arguments out. "
             f"Received: {', '.join(sorted(others))}"
         )
-    return family.load(checkpoint, **options)
+    return build(checkpoint, **options)
 
 
 def save(

@@ -275,11 +275,11 @@ def _to_keras(
     """Builds the model of a checkpoint, and writes it to a file of Keras's."""
     import keras_vit.utils.requirements  # noqa: F401  (clearer than Keras's errors)
     from keras_vit.converters import save
-    from keras_vit.families import FAMILIES
+    from keras_vit.families import build
 
     settings.pop("decoder_num_heads", None)  # with which the file was read
     try:
-        model = FAMILIES[checkpoint.family].load(checkpoint, **settings)
+        model = build(checkpoint, **settings)
     except TypeError as error:  # the name of a setting is wrong
         raise ValueError(f"--set: {error}") from error
     save(model, target, overwrite=overwrite)

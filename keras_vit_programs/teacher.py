@@ -6,7 +6,8 @@ import keras
 
 from keras_vit import losses
 from keras_vit.data import ImageDataset
-from keras_vit.distillation import TARGETS, Distillation, load_teacher
+from keras_vit.distillation import TARGETS, Distillation, as_teacher
+from keras_vit.evaluation import load_classifier
 from keras_vit_programs import flags
 
 
@@ -34,12 +35,12 @@ def distill(student: keras.Model, config: flags.Teacher, data: ImageDataset) -> 
                 f"{', '.join(kinds)} (only soft has a temperature, and only "
                 "features go with --loss sigmoid): leave it out."
             )
-    teacher = load_teacher(
-        config.teacher,
+    trained = load_classifier(
+        config.teacher, config.teacher_model, config.teacher_size, config.teacher_mode
+    )
+    teacher = as_teacher(
+        trained,
         target == "features",
-        config.teacher_model,
-        config.teacher_size,
-        config.teacher_mode,
         config.mode or "tf",
         config.input_shape(data.channels)[-1],
         data,

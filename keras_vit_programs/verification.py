@@ -13,8 +13,9 @@ import numpy as np
 from keras_vit import converters
 from keras_vit.config import stride
 from keras_vit.hub import KERAS, TIMM, TRANSFORMERS, WEIGHTS
-from keras_vit.models import load_keras_file, without_preprocessing
+from keras_vit.models import without_preprocessing
 from keras_vit.models.graph import heads_of
+from keras_vit.models.keras_file import load_keras_file
 from keras_vit.utils.types import Array, Config, StrPath, Tensor
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.files.keras import is_keras

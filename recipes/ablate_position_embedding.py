@@ -195,7 +195,7 @@ def measure(config, data, strategy, folder, kind, placement):
         *(one, data, strategy, folder, build_model, config.warmup),
         f"{kind}, {placement}",
     )
-    model = keras_vit.models.load_keras_file(folder / "model.keras")
+    model = keras_vit.load(folder / "model.keras")
     found = keras_vit.evaluation.few_shot_of_model(
         model, data, config.reading, config.shots, config.samples
     )

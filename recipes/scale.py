@@ -311,7 +311,7 @@ def measure(config, strategy, output, point):
         config.warmup,
         point.folder,
     )
-    model = keras_vit.models.load_keras_file(folder / "model.keras")
+    model = keras_vit.load(folder / "model.keras")
     cost = keras_vit.cost(model, config.image_size)
     cost = cost.training(config.batch_size * point.steps)
     # The same images for all models, whatever fraction they trained on.

@@ -289,7 +289,7 @@ def build_encoder(config, input_shape, classes):
 
 def write_segmentation(data, config, output):
     """Writes the IoU of each class and a picture of some predictions."""
-    model = keras_vit.models.load_keras_file(output / "model.keras")
+    model = keras_vit.load(output / "model.keras")
     test = test_batches(config, data, keras_vit.distribution.get_strategy("none"))
     classes, shown, done = len(data.class_names), [], 0
     wanted = set(np.linspace(0, data.num_test - 1, NUM_PICTURES).astype(int))

@@ -4,7 +4,6 @@ from keras_vit.config import BiTConfig as BiTConfig
 from keras_vit.config import HybridConfig as HybridConfig
 from keras_vit.config import ResNetConfig as ResNetConfig
 from keras_vit.config import ViTConfig as ViTConfig
-from keras_vit.models.assigning import load_weights as load_weights
 from keras_vit.models.assigning import weights_by_path as weights_by_path
 from keras_vit.models.description import config_of as config_of
 from keras_vit.models.features import dense_features as dense_features
@@ -14,7 +13,6 @@ from keras_vit.models.features import patch_pixels as patch_pixels
 from keras_vit.models.features import preprocessing_of as preprocessing_of
 from keras_vit.models.features import with_any_size as with_any_size
 from keras_vit.models.features import without_preprocessing as without_preprocessing
-from keras_vit.models.keras_file import load_keras_file as load_keras_file
 from keras_vit.models.mixed_sizes import mixed_sizes as mixed_sizes
 from keras_vit.models.mixed_sizes import one_size as one_size
 from keras_vit.models.model import Model as Model

@@ -280,7 +280,7 @@ def preprocessing_of(model: keras.Model) -> ImagePreprocessing | None:
     """Returns the layer by which a model scales images itself, or None if it
     takes scaled ones: this decides who scales them."""
     kinds = ImagePreprocessing, keras.layers.Rescaling
-    # A model that rescales its images first, such as that of `load_teacher`,
+    # A model that rescales its images first, such as that of `as_teacher`,
     # takes scaled ones.
     first = next((x for x in model.layers if isinstance(x, kinds)), None)
     return first if isinstance(first, ImagePreprocessing) else None

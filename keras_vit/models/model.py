@@ -15,6 +15,7 @@ from keras_vit.layers import (
     TransformerBlock,
     initializers,
 )
+from keras_vit.models.resolution import Resolved
 from keras_vit.utils import checks, replicas
 from keras_vit.utils.scaling import Mode, as_mode
 from keras_vit.utils.types import Config, Tensor
@@ -213,44 +214,40 @@ def _block_class(blocks: list[TransformerBlock], config: ViTConfig) -> str | Non
 
 def build_model(
     forward: Callable[[Tensor], Tensor],
-    config: ViTConfig | ResNetConfig,
+    resolved: Resolved[Any],
     input_tensor: Tensor | None,
-    input_shape: tuple[int | None, ...],
     name: str,
-    load: Callable[[keras.Model], None] | None = None,
-    preprocessing: Mode | None = None,
 ) -> Model:
-    """Builds a functional model, whose weights `load` sets, if there is one.
+    """Builds a functional model and loads its weights, if there are any.
 
-    With `preprocessing`, a mode of `ImagePreprocessing`, this is its first
-    layer. `input_shape` is ignored with `input_tensor`.
+    With a mode, its first layer is an `ImagePreprocessing`.
     """
-    images = input_tensor
-    if preprocessing is not None:
-        height, width, channels = input_shape
+    images, mode, load = input_tensor, resolved.mode, resolved.load
+    if mode is not None:
+        height, width, channels = resolved.input_shape
         images = keras.Input((None, None, channels), name="images")
         images = ImagePreprocessing(
             None if height is None or width is None else (height, width),
-            preprocessing,
+            mode,
             name="preprocessing",
         )(images)
     elif input_tensor is None:
-        images = keras.Input(input_shape, name="images")
+        images = keras.Input(resolved.input_shape, name="images")
     # `load` sets every variable except a new head, which is zero anyway.
     with initializers.skip_init() if load else contextlib.nullcontext():
         outputs = forward(images)
     model = Model(images, outputs, name=name)
-    model.config = config
+    model.config = resolved.config
     if load is not None:
         load(model)
-    if input_tensor is not None or preprocessing is not None:
+    if input_tensor is not None or mode is not None:
         # Only after loading, since the checkpoint has no weights of the layers
         # before `images`.
         inputs = keras.utils.get_source_inputs(images)
         inputs = inputs[0] if len(inputs) == 1 else inputs
         inner, model = model, Model(inputs, outputs, name=name)
         copy_attributes(inner, model)
-    model.preprocess_mode = preprocessing or model.preprocess_mode
+    model.preprocess_mode = mode or model.preprocess_mode
     return model
 
 

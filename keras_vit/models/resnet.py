@@ -1,6 +1,5 @@
 """ResNets: v1 as the stem of the hybrids, and BiT, which is v2."""
 
-import functools
 from collections.abc import Callable
 from typing import Unpack
 
@@ -11,19 +10,11 @@ from keras_vit.config import (
     BiTConfig,
     ResNetArguments,
     ResNetConfig,
-    resolve,
 )
 from keras_vit.layers import GroupNorm, MaxPool2D, ResidualUnit, StdConv2D
-from keras_vit.models.arguments import (
-    DEFAULT_IMAGE_SIZE,
-    architecture_of,
-    resolve_classes,
-    resolve_input_shape,
-    resolve_preprocessing,
-    takes_fields,
-)
-from keras_vit.models.assigning import load_weights, open_for
+from keras_vit.models.arguments import architecture_of, takes_fields
 from keras_vit.models.model import Model, build_model, classification_head, unique_name
+from keras_vit.models.resolution import Given, resolve_bit
 from keras_vit.utils import checks
 from keras_vit.utils.scaling import ModeLike
 from keras_vit.utils.types import StrPath, Tensor
@@ -145,29 +136,19 @@ def BiT(
 
     >>> model = keras_vit.BiT(resnet_layers=(3, 4, 6, 3), classes=10)
     """
-    given = architecture_of(ResNetConfig, config, architecture)
     checks.one_of("pooling", pooling, ("gap", None))
-    input_shape = resolve_input_shape(input_shape, input_tensor)
-    checkpoint, known = None, config
-    if weights is not None:
-        checkpoint = open_for("bit", weights, given)
-        known = known or checkpoint.config
-        given = {**vars(checkpoint.config), **given}
-    if preactivation is None:
-        preactivation = known is None or isinstance(known, BiTConfig)
-    checks.boolean("preactivation", preactivation)
-    config_class = BiTConfig if preactivation else ResNetConfig
-    resolved = resolve(config_class, given)
-    if input_shape is None:
-        size = (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
-        input_shape = (*size, checkpoint.channels if checkpoint else 3)
-    classes = resolve_classes(include_top, classes, checkpoint)
-    mode = resolve_preprocessing(preprocessing, input_tensor, checkpoint)
+    resolved = resolve_bit(
+        config,
+        preactivation,
+        architecture_of(ResNetConfig, config, architecture),
+        Given(include_top, weights, input_tensor, input_shape, classes, preprocessing),
+    )
+    c = resolved.config
 
     def forward(images: Tensor) -> Tensor:
-        x = resnet(images, resolved)  # (B, h, w, C)
-        if preactivation:
-            epsilon = resolved.group_norm_epsilon
+        x = resnet(images, c)  # (B, h, w, C)
+        if isinstance(c, BiTConfig):
+            epsilon = c.group_norm_epsilon
             x = GroupNorm(GROUPS, epsilon=epsilon, name="final_norm")(x)
             x = keras.layers.ReLU(name="final_relu")(x)
         if pooling == "gap" or include_top:
@@ -176,16 +157,8 @@ def BiT(
             )(x)  # (B, C)
             x = keras.layers.Identity(name="pre_logits")(x)
         if include_top:
-            head = classification_head(classes, classifier_activation, "head")
+            head = classification_head(resolved.classes, classifier_activation, "head")
             x = head(x)  # (B, classes)
         return x
 
-    return build_model(
-        forward,
-        resolved,
-        input_tensor,
-        input_shape,
-        name or unique_name("bit"),
-        checkpoint and functools.partial(load_weights, checkpoint=checkpoint),
-        mode,
-    )
+    return build_model(forward, resolved, input_tensor, name or unique_name("bit"))

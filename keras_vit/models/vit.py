@@ -1,6 +1,5 @@
 """Vision Transformers, pure and hybrid."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Unpack
@@ -21,27 +20,14 @@ from keras_vit.layers import (
     TransformerBlock,
     initializers,
 )
-from keras_vit.models.arguments import (
-    DEFAULT_IMAGE_SIZE,
-    architecture_of,
-    resolve_classes,
-    resolve_input_shape,
-    resolve_preprocessing,
-    resolve_vit,
-    takes_fields,
-)
-from keras_vit.models.assigning import load_weights, open_for
+from keras_vit.models.arguments import architecture_of, takes_fields
 from keras_vit.models.model import Model, build_model, classification_head, unique_name
 from keras_vit.models.resnet import resnet
+from keras_vit.models.resolution import Given, resolve_vit
 from keras_vit.utils import checks
-from keras_vit.utils.published import rotary_periods
 from keras_vit.utils.scaling import ModeLike
 from keras_vit.utils.types import Config, StrPath, Tensor
-from keras_vit.utils.warnings import warn
 from keras_vit.weights import Checkpoint
-from keras_vit.weights.infer import Grid
-
-CLASSES_21K = 21843
 
 
 @takes_fields(ViTConfig)
@@ -152,18 +138,12 @@ def VisionTransformer(
     >>> model.save("model.keras")
     >>> model = keras.models.load_model("model.keras")
     """
-    given = architecture_of(ViTConfig, config, architecture)
     return _build(
         ViTConfig,
-        given,
-        include_top=include_top,
-        weights=weights,
-        input_tensor=input_tensor,
-        input_shape=input_shape,
-        classes=classes,
-        classifier_activation=classifier_activation,
-        preprocessing=preprocessing,
-        name=name or unique_name("vision_transformer"),
+        architecture_of(ViTConfig, config, architecture),
+        Given(include_top, weights, input_tensor, input_shape, classes, preprocessing),
+        classifier_activation,
+        name or unique_name("vision_transformer"),
     )
 
 
@@ -241,14 +221,9 @@ def HybridVisionTransformer(
     return _build(
         HybridConfig,
         given,
-        include_top=include_top,
-        weights=weights,
-        input_tensor=input_tensor,
-        input_shape=input_shape,
-        classes=classes,
-        classifier_activation=classifier_activation,
-        preprocessing=preprocessing,
-        name=name or unique_name("hybrid_vision_transformer"),
+        Given(include_top, weights, input_tensor, input_shape, classes, preprocessing),
+        classifier_activation,
+        name or unique_name("hybrid_vision_transformer"),
     )
 
 
@@ -440,195 +415,14 @@ def _positions(
 def _build(
     config_class: type[ViTConfig],
     architecture: Config,
-    include_top: bool,
-    weights: StrPath | Checkpoint | None,
-    input_tensor: Tensor | None,
-    input_shape: tuple[int | None, ...] | None,
-    classes: int | None,
+    given: Given,
     classifier_activation: str | Callable[[Tensor], Tensor] | None,
-    preprocessing: bool | ModeLike,
     name: str,
 ) -> Model:
-    """Resolves the arguments of `VisionTransformer` or
-    `HybridVisionTransformer`, and builds the model.
-
-    Each field of the architecture is the given one, else the checkpoint's, else
-    the default of its config.
-    """
-    input_shape = resolve_input_shape(input_shape, input_tensor)
-    checkpoint, inferred = None, {}
-    if weights is not None:
-        family = "hybrid" if config_class is HybridConfig else "vit"
-        checkpoint = open_for(family, weights, architecture)
-        inferred = _infer(checkpoint, architecture, input_shape)
-    config = resolve_vit(config_class, architecture, inferred, include_top)
-    checkpoint_grid = inferred.get("grid_size")
-    if input_shape is None:
-        patch_size = checkpoint.patch_size if checkpoint else None
-        size = _image_size(config, patch_size, checkpoint_grid)
-        input_shape = (*size, checkpoint.channels if checkpoint else 3)
-    grid = _position_grid(config, input_shape, checkpoint_grid)
-    grid = architecture.get("grid_size", grid)
-    config = dataclasses.replace(config, grid_size=grid)
-    base = architecture.get("rope_base")
-    if checkpoint is not None and base not in (None, inferred.get("rope_base")):
-        checkpoint = _replace_periods(checkpoint, config)
-
-    classes = resolve_classes(include_top, classes, checkpoint)
-    mode = resolve_preprocessing(preprocessing, input_tensor, checkpoint)
-    load = None
-    if checkpoint is not None:
-        pooling = architecture.get("pooling")
-        load = functools.partial(
-            load_weights,
-            checkpoint=checkpoint,
-            grid=checkpoint_grid,
-            reuse_head=_keeps_head(checkpoint, inferred, pooling, classes),
-        )
+    """Builds the model of a given architecture and other given arguments."""
+    resolved = resolve_vit(config_class, architecture, given)
 
     def forward(images: Tensor) -> Tensor:
-        return vit(images, config, classes, classifier_activation)
+        return vit(images, resolved.config, resolved.classes, classifier_activation)
 
-    return build_model(forward, config, input_tensor, input_shape, name, load, mode)
-
-
-def _replace_periods(checkpoint: Checkpoint, config: ViTConfig) -> Checkpoint:
-    """Returns a checkpoint with the periods of another `rope_base`."""
-    path = "position_embedding_shared/periods"
-    if path not in checkpoint.weights:
-        return checkpoint
-    head_size = config.hidden_size // config.num_heads
-    periods = rotary_periods(config.rope_base, head_size)
-    weights = {**checkpoint.weights, path: periods}
-    return dataclasses.replace(checkpoint, weights=weights)
-
-
-def _infer(
-    checkpoint: Checkpoint,
-    explicit: Config,
-    input_shape: tuple[int | None, ...] | None,
-) -> Config:
-    """Returns the arguments that are inferred from a checkpoint, given those of
-    the caller."""
-    grid, image_grid = explicit.get("grid_size"), None
-    if grid is not None:
-        grid = checks.positive_pair("grid_size", grid)
-    patch = explicit.get("patch_size")
-    if patch is not None:
-        patch = checks.positive_pair("patch_size", patch)
-    stored = checkpoint.patch_size or (1, 1)
-    if input_shape:
-        pads = {**checkpoint.stored, **explicit}.get("pad_to_patch")
-        pads = pads or patch not in (None, stored)
-        image_grid = _image_grid(input_shape[:2], checkpoint.stride, stored, pads)
-    given = {
-        "grid_size": grid,
-        "image_grid": image_grid,
-        "position_prefix": explicit.get("position_prefix"),
-    }
-    inferred = checkpoint.arguments(given)
-    count = inferred["num_positions"]
-    if count is not None and inferred["grid_size"] is None:
-        raise ValueError(
-            f"{checkpoint.path!r} has {count} positions, which are no square "
-            "grid and not that of the image. Give `grid_size=(rows, columns)` "
-            f"of the file, with rows * columns = {count} (an argument of "
-            f"`converters.load`). Received: grid_size={grid}, "
-            f"input_shape={input_shape}"
-        )
-    return inferred
-
-
-def _image_size(
-    config: ViTConfig, stored: tuple[int, int] | None, grid: Grid
-) -> tuple[int, ...]:
-    """Returns the size of images that is not given, given the patch size and
-    the grid of a checkpoint."""
-    if stored and grid:  # of the file, also if `patch_size` is another
-        pairs = zip(grid, stored, strict=True)
-        return tuple(n * patch * config.stride for n, patch in pairs)
-    if stored is None or config.pad_to_patch:
-        return (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
-    # A file without a grid, such as one with rotary positions, is for images of
-    # any size that its patches divide.
-    strides = (patch * config.stride for patch in config.patch_size)
-    return tuple(DEFAULT_IMAGE_SIZE // n * n or n for n in strides)
-
-
-def _position_grid(
-    config: ViTConfig, input_shape: tuple[int | None, ...], stored: Grid
-) -> tuple[int | None, ...]:
-    """Returns the grid of the position embeddings where `grid_size` is not given.
-
-    | images        | weights        | grid of the position embeddings             |
-    |---------------|----------------|---------------------------------------------|
-    | of one size   | any or none    | that of the images, to which those of the   |
-    |               |                | weights are resampled                       |
-    | of one size   | of a "_square" | the square of which the images' grid is a   |
-    |               | resampling     | part, if the images' is not the weights'    |
-    | of any size   | with a grid    | that of the weights                         |
-    | of any size   | none, or fixed | that of 224 x 224 pixels                    |
-    """
-    patch_size, stride = config.patch_size, config.stride
-    grid = _image_grid(input_shape[:2], stride, patch_size, config.pad_to_patch)
-    if None in grid:
-        size = (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
-        return stored or _image_grid(size, stride, patch_size, pad_to_patch=True)
-    if config.resampling.endswith("_square") and grid != stored:
-        return (max(filter(None, grid)),) * 2
-    return grid
-
-
-def _image_grid(
-    image_size: tuple[int | None, ...],
-    stride: int,
-    patch_size: tuple[int, int],
-    pad_to_patch: bool | None,
-) -> tuple[int | None, ...]:
-    """Returns `(rows, columns)` of the patches of an image, or of the feature
-    map that a ResNet computes from it; None where a size is unknown."""
-    size = tuple(n if n is None else -(-n // stride) for n in image_size)
-    patches = PatchEmbedding(
-        1, patch_size, pad_to_patch=bool(pad_to_patch), name="patch_embedding"
-    )
-    return patches.compute_output_shape((None, *size, 3))[1:3]
-
-
-def _keeps_head(
-    checkpoint: Checkpoint,
-    inferred: Config,
-    pooling: str | None,
-    classes: int | None,
-) -> bool:
-    """Returns whether a checkpoint's head may have been trained with a pooling,
-    which is the inferred one if None.
-
-    Files of timm rarely store the pooling. Those of big_vision and of Keras's
-    `save_weights` never do, and their arrays are the same for "gap" and
-    "first_patch". There are warnings of this, and of a head of zeros, as in the
-    paper's ImageNet-21k checkpoints.
-    """
-    path = checkpoint.path
-    is_ambiguous = checkpoint.may_read_first_patch(inferred)
-    head = checkpoint.weights.get("head/kernel")
-    if head is not None and classes == head.shape[1] == CLASSES_21K:
-        if not head.any():
-            warn(
-                f"{path!r} was released with a head of zeros: all "
-                f"{CLASSES_21K:,} logits of this model are 0 whatever the "
-                "image. Give `classes` for a new head to train, or "
-                "`include_top=False` for features; AugReg's weights "
-                "('augreg-imagenet21k') have a trained head.",
-            )
-    if is_ambiguous and classes is not None and pooling is None:
-        warn(
-            f"{path!r} is read as a model whose head takes the mean of the "
-            "patches. Its arrays are the same as those of a head that takes "
-            'the first patch instead (big_vision\'s `pool_type="0"`). Give '
-            '`pooling="gap"` if the mean is right, or `pooling="first_patch"`.'
-        )
-    if pooling is None or checkpoint.outer_head:
-        return True
-    if checkpoint.layout in ("timm", "mae", "open_clip"):
-        return True
-    return pooling == inferred["pooling"] or (is_ambiguous and pooling == "first_patch")
+    return build_model(forward, resolved, given.input_tensor, name)

@@ -7,7 +7,7 @@ from typing import Any, TypedDict, Unpack
 
 from keras_vit import converters
 from keras_vit.config import ViTConfig
-from keras_vit.models import load_keras_file
+from keras_vit.models.keras_file import load_keras_file
 from keras_vit.pretraining.base import PretrainingModel
 from keras_vit.pretraining.dino import DINO
 from keras_vit.pretraining.mae import MaskedAutoencoder

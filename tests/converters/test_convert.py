@@ -45,7 +45,7 @@ def numbered(name):
             weights[path.replace("block_0", f"block_{i}")] = np.full(
                 weights[path].shape, i, np.float32
             )
-    no_head = ("dinov2", "dino:", "mocov3")
+    no_head = ("dinov2", "dino:", "mocov3", "eomt")
     of_meta = any(part in name.partition("huggingface")[0] for part in no_head)
     if of_meta or name.endswith(("tower", "siglip2")):
         del weights["head/kernel"], weights["head/bias"]

@@ -124,7 +124,7 @@ def test_files_are_those_of_whole_models(head, tmp_path):
         load(str(path), image_size=10)
     for features in (False, True):
         with pytest.raises(ValueError, match="no classification head|without a head"):
-            keras_vit.distillation.load_teacher(str(path), features)
+            keras_vit.distillation.as_teacher(load(str(path)), features)
 
 
 @ON_TORCH

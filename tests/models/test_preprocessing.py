@@ -177,7 +177,7 @@ def of_report(path, mode, images):
 
 
 def of_teacher(path, mode, images):
-    teacher = distillation.load_teacher(str(path), mode=mode)
+    teacher = distillation.as_teacher(evaluation.load_classifier(str(path), mode=mode))
     return teacher.predict(images / np.float32(127.5) - 1, verbose=0)
 
 

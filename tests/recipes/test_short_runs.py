@@ -128,7 +128,7 @@ def test_a_run_is_read_as_it_was_trained(finished, data_folders, tmp_path):
     trained = load_classifier(str(weights))
     assert trained.budget.max_tokens == 12
     assert len(trained.predictor.inputs) == 3
-    teacher = keras_vit.distillation.load_teacher(str(weights))
+    teacher = keras_vit.distillation.as_teacher(trained)
     assert teacher.input_shape == (None, None, None, 3)
     # An image size that is asked for is not ignored.
     square = load_classifier(str(weights), image_size=32)

@@ -8,7 +8,7 @@ import pytest
 from scipy import special
 
 import keras_vit
-from keras_vit import distillation, losses
+from keras_vit import distillation, evaluation, losses
 from keras_vit_programs import sizes
 from keras_vit_programs.console import UserError
 from tests import small
@@ -147,7 +147,9 @@ def test_one_step_equals_timm(name, alpha, tmp_path, record_error, eager):
     student = ours(module, tmp_path / "student.pth")
     file = tmp_path / "teacher.keras"
     ours(their_teacher, tmp_path / "teacher.pth").save(file)
-    teacher = distillation.load_teacher(str(file), target == "features", mode="torch")
+    teacher = distillation.as_teacher(
+        evaluation.load_classifier(str(file), mode="torch"), target == "features"
+    )
     model = distillation.Distillation(
         student,
         teacher,

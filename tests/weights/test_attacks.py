@@ -22,6 +22,7 @@ import keras_vit
 from keras_vit.data.masks import read_image
 from keras_vit.downloads import cache
 from keras_vit.evaluation import load_classifier
+from keras_vit.models.keras_file import load_keras_file
 from keras_vit.utils.images import to_pixels
 from keras_vit.weights import open_checkpoint
 from keras_vit.weights.files import archives, read
@@ -63,7 +64,6 @@ def program(main, *more):
     return run
 
 
-load_keras_file = keras_vit.models.load_keras_file
 # Loaders that let Keras build the model of a .keras file.
 BUILDERS = {
     "load": keras_vit.converters.load,

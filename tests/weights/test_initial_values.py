@@ -8,7 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit.layers import initializers
-from keras_vit.models import load_weights
+from keras_vit.models.assigning import load_weights
 from tests import golden_data
 from tests.harness import numpy
 
