@@ -32,21 +32,21 @@ _REQUIRED_ARRAYS = {  # path: number of axes
 # (hybrid), and the first layers of its units.
 _ROOT = "root_conv/kernel"
 _UNIT = re.compile(r"stage_(\d+)_unit_(\d+)/conv_1/kernel")
-# A weight or a layer that only models of a family have.
-_FAMILY_MARKS = {
-    "eomt_head": "eomt",
-    "detection_tokens": "yolos",
-    "point_boxes": "fcos",
-    "pixels": "linear_segmenter",
-    "predictor": "mpp",
-    "decoder/pixels/kernel": "simmim",
-    "decoder/embedding/bias": "mae",
-    "projection/last_layer/kernel": "dino",
-    "prediction": "mocov3",
+# A layer or a weight that only models of a family have: detectors and segmenters, and
+# models of pre-training.
+DENSE = {
+    "eomt": "eomt_head",
+    "yolos": "detection_tokens",
+    "fcos": "point_boxes",
+    "linear_segmenter": "pixels",
 }
-# Those of detectors and segmenters, and of models of pre-training.
-DENSE = ("eomt", "yolos", "fcos", "linear_segmenter")
-PRETRAINING = ("mpp", "simmim", "mae", "dino", "mocov3")
+_PRETRAINING = {
+    "mpp": "predictor",
+    "simmim": "decoder/pixels/kernel",
+    "mae": "decoder/embedding/bias",
+    "dino": "projection/last_layer/kernel",
+    "mocov3": "prediction",
+}
 _POSITION_LAYER = re.compile(r"position_embedding(?:_\d+|_shared)?")
 _POSITION_MODES = {  # an array: the `position_embedding` that has it
     "embedding": "learned",
@@ -69,7 +69,8 @@ def family(paths: Collection[str], layers: Collection[str] = ()) -> str:
     """Returns the family of a model with weights of these paths and, if they are
     known, layers of these names."""
     names = {*paths, *layers, *(path.partition("/")[0] for path in paths)}
-    found = (family for mark, family in _FAMILY_MARKS.items() if mark in names)
+    marks = {**DENSE, **_PRETRAINING}
+    found = (family for family, mark in marks.items() if mark in names)
     return next(found, None) or encoder_family(paths)
 
 

@@ -4,13 +4,17 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import models
+from keras_vit import exporting, models
+from keras_vit.families import FAMILIES
+from keras_vit.weights import open_checkpoint
 from keras_vit_programs import convert
 from tests import golden_data
 from tests.harness import numpy
+from tests.pretraining.small import DECODER
 from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
+FOLDERS = {"eomt": "eomt_head/class/", "yolos": "class_3/"}
 SIZES = {"hidden_size": 64, "num_heads": 1, "activation": "gelu"}
 
 
@@ -56,16 +60,88 @@ def test_keras_file_of_pretraining(method, tmp_path):
     assert_same_weights(loaded, model)
 
 
-def test_segmentation_model(tmp_path):
-    options = {"position_prefix": "none", "layer_scale": 1.0}
-    encoder = vit(**SIZES, **options, include_top=False)
-    model = keras_vit.segmentation.EoMT(encoder, classes=2, queries=3, blocks=1)
-    keras_vit.save(model, tmp_path / "folder")
-    assert_same_weights(keras_vit.load(tmp_path / "folder"), model)
-    with pytest.raises(ValueError, match="takes classes, masked: .* Received: input_s"):
-        keras_vit.load(tmp_path / "folder", input_shape=(8, 8, 3))
-    keras_vit.save(model, tmp_path / "model.keras")
-    assert_same_weights(keras_vit.load(tmp_path / "model.keras"), model)
+ENCODER = {"position_prefix": "none", "layer_scale": 1.0, "include_top": False}
+MODELS = {
+    "vit": lambda: vit(**SIZES),
+    "hybrid": lambda: keras_vit.HybridVisionTransformer(
+        **{**SIZES, "patch_size": 1, "num_layers": 1},
+        resnet_layers=(1,),
+        width_factor=0.5,
+        input_shape=(16, 16, 3),
+        classes=3,
+    ),
+    "bit": lambda: keras_vit.BiT(resnet_layers=(1,), width_factor=0.5, classes=3),
+    "mae": lambda: keras_vit.pretraining.MaskedAutoencoder(plain(), **DECODER),
+    "simmim": lambda: keras_vit.pretraining.MaskedImageModeling(plain()),
+    "mpp": lambda: keras_vit.pretraining.MaskedPatchPrediction(plain()),
+    "dino": lambda: keras_vit.pretraining.DINO(plain(), output_dim=8),
+    "mocov3": lambda: keras_vit.pretraining.MoCoV3(plain(), output_dim=8),
+    "linear_segmenter": lambda: keras_vit.segmentation.LinearSegmenter(plain(), 2),
+    "eomt": lambda: keras_vit.segmentation.EoMT(
+        vit(**SIZES, **ENCODER), classes=2, queries=3, blocks=1
+    ),
+    "yolos": lambda: keras_vit.detection.YOLOS(
+        plain(resampling="bicubic"), classes=2, queries=3
+    ),
+    "fcos": lambda: keras_vit.detection.FCOS(plain(), 2, filters=8, depth=1),
+}
+
+
+def plain(**options):
+    return vit(**SIZES, **options, include_top=False)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_is_loaded_with_its_own_options(family, tmp_path):
+    """From a .keras file, and from a folder if it can be one."""
+    model, options = MODELS[family](), FAMILIES[family].options
+    names = ["model.keras", *(["folder"] if family in ("vit", *FOLDERS) else [])]
+    for name in names:
+        path = tmp_path / name
+        keras_vit.save(model, path)
+        assert open_checkpoint(path, decoder=True).family == family
+        assert_same_weights(keras_vit.load(path), model)
+        for option in {"classes", "masked", "pooling", "mask_ratio"} - {*options}:
+            with pytest.raises(ValueError, match=f"{name}' holds.*{option}|as it was"):
+                keras_vit.load(path, **{option: 2})
+    for option in options:
+        assert f"`{option}`" in (keras_vit.load.__doc__ or "").partition("Args:")[0]
+
+
+@pytest.mark.parametrize("family, head", FOLDERS.items())
+def test_folders_of_detectors_and_segmenters(family, head, tmp_path):
+    model = MODELS[family]()
+    model.class_names = ("a", "b")
+    keras_vit.save(model, tmp_path / "folder", "huggingface")
+    path = tmp_path / "folder"
+    other = keras_vit.load(path, classes=5)
+    expected = {x.path: numpy(x) for x in keras_vit.load(path).weights}
+    for weight in other.weights:
+        if weight.path.startswith(head):
+            assert weight.shape[-1] == 6
+            assert np.ptp(numpy(weight)) > 0 or weight.path.endswith("bias")
+        else:
+            np.testing.assert_array_equal(numpy(weight), expected[weight.path])
+    assert other.class_names is None
+    assert keras_vit.load(path).class_names == ("a", "b")
+    # As a .keras file, and exported, it is the whole model.
+    convert.convert(path, tmp_path / "whole.keras")
+    assert_same_weights(keras_vit.load(tmp_path / "whole.keras"), model)
+    form = exporting.FORMATS["onnx"]
+    assert_same_weights(exporting.read_model(path, None, {}, None, form), model)
+    for door in (
+        keras_vit.converters.load,
+        lambda path: keras_vit.VisionTransformer(weights=path),
+        lambda path: keras_vit.hub.save(path, tmp_path / "hub"),
+        lambda path: convert.convert(path, tmp_path / "a.pth", to="timm"),
+        lambda path: keras_vit.converters.save(model, tmp_path / "a.pth"),
+        lambda path: keras_vit.save(model, tmp_path / "a.pth", family),
+    ):
+        with pytest.raises(ValueError, match="`keras_vit.load` loads it|cannot be wr"):
+            door(path)
+    (path / "config.json").unlink()
+    bare = keras_vit.load(path / "model.safetensors", num_heads=1)
+    assert_same_weights(bare, model)
 
 
 @pytest.mark.parametrize("mode", ["int8", "float8", "int4"])
