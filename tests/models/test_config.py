@@ -142,6 +142,31 @@ def test_outputs_and_config_are_those_of_the_original(name, originals):
     if name not in ("int8", "LoRA"):  # which have weights that Keras adds later
         copy.set_weights(model.get_weights())
         copies["from_config"] = outputs(copy)
+    clone = keras.models.clone_model(model)
+    if hasattr(clone, "encoder"):  # of a model whose constructor is its own
+        assert fields(clone) == config
+    else:  # Keras gives the tensors alone to the constructor of a functional model
+        clone.config = model.config
+    if name != "LoRA":
+        clone.set_weights(model.get_weights())
+        copies["clone"] = outputs(clone)
     for way, found in copies.items():
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, 0, 1e-5, err_msg=way)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_exports_are_checked_against_the_model(name, tmp_path):
+    """`export` writes a file only if it gives the outputs of the model."""
+    model = FAMILIES[name]() if name == "int8" else randomized(FAMILIES[name]())
+    model = getattr(model, "encoder", model)
+    path = tmp_path / ("model.onnx" if keras.backend.backend() == "torch" else "model")
+    if name == "mixed sizes":
+        with pytest.raises(ValueError, match="Only models of one input"):
+            keras_vit.export(model, path)
+        model = keras_vit.models.one_size(model)
+    size = None if None not in model.inputs[0].shape[1:] else (8, 12)
+    form = "onnx" if path.suffix else "saved_model"
+    keras_vit.export(model, path, image_size=size, format=form)
+    assert path.exists()
