@@ -144,26 +144,30 @@ class WeightMap:
         """Whether arrays have an axis of heads, as those of Flax."""
         return self.parameter_types["heads"]["kernel"][1] == IDENTITY
 
-    def entries(self) -> Iterator[tuple[list[str], list[str], str]]:
-        """Yields `(path templates, key templates, pattern)` of each array."""
-        for path_names, key_names, parameter_type in self.layers:
-            arrays = self.parameter_types[parameter_type]
-            for path_name, (key_name, pattern) in arrays.items():
-                yield (
-                    [name.replace("*", path_name) for name in _tuple(path_names)],
-                    [
-                        self.prefix + name.replace("*", key_name)
-                        for name in _tuple(key_names)
-                    ],
-                    pattern,
-                )
+    @functools.cached_property
+    def entries(self) -> list[tuple[list[str], list[str], str]]:
+        """`(path templates, key templates, pattern)` of each array."""
+        return [
+            (
+                [name.replace("*", path_name) for name in _tuple(path_names)],
+                [
+                    self.prefix + name.replace("*", key_name)
+                    for name in _tuple(key_names)
+                ],
+                pattern,
+            )
+            for path_names, key_names, parameter_type in self.layers
+            for path_name, (key_name, pattern) in self.parameter_types[
+                parameter_type
+            ].items()
+        ]
 
     def transfers(
         self, paths: Collection[str]
     ) -> Iterator[tuple[list[str], tuple[str, ...], str]]:
         """Yields `(paths, keys, pattern)` of each array of a model."""
         names = _group_by_template(paths)
-        for path_names, key_names, pattern in self.entries():
+        for path_names, key_names, pattern in self.entries:
             groups = {}  # blocks with the same key are stacked in order
             for index in _indices(path_names[0], names):
                 keys = tuple(_fill(name, index) for name in key_names)
@@ -175,7 +179,7 @@ class WeightMap:
     def paths(self, arrays: dict[str, Array]) -> list[str]:
         """Lists the keras_vit paths of the weights in a checkpoint."""
         paths, names = [], _group_by_template(arrays)
-        for path_names, key_names, _ in self.entries():
+        for path_names, key_names, _ in self.entries:
             indices = _indices(key_names[0], names)
             if indices and "{i}" in path_names[0] and "{i}" not in key_names[0]:
                 shape = np.shape(arrays[key_names[0]])
@@ -400,10 +404,16 @@ def _compile_template(
     return re.compile(pattern + re.escape(template[end:])), letters
 
 
+@functools.cache
+def _template_group(template: str) -> str:
+    """Returns a template as a key of `_group_by_template`."""
+    return _strip_numbers(_NUMBER.sub("0", template))
+
+
 def _indices(template: str, names: dict[str, list[str]]) -> list[dict[str, int]]:
     """Lists the numbers for which a template is one of the names, in order,
     such as `[{"i": 0}, {"i": 1}]`."""
-    candidates = names.get(_strip_numbers(_NUMBER.sub("0", template)))
+    candidates = names.get(_template_group(template))
     if candidates is None:
         return []
     pattern, letters = _compile_template(template)

@@ -25,7 +25,7 @@ MAPS = {
 @pytest.mark.parametrize("name", MAPS)
 def test_maps_are_one_to_one(name):
     ours, theirs = [], []
-    for mine, yours, pattern in MAPS[name].entries():
+    for mine, yours, pattern in MAPS[name].entries:
         ours += mine
         theirs += yours
         assert len(pattern.split(" -> ")) == 2
