@@ -264,6 +264,12 @@ class Settings:
 
 
 S = TypeVar("S", bound=Settings)
+T = TypeVar("T")
+
+
+def filled(value: T | None) -> T:
+    """Returns the value of a flag after `fill`, which is None before."""
+    return typing.cast(T, value)
 
 
 def fill(given: S, data: Any = None) -> S:
@@ -359,7 +365,7 @@ class Pixels(Settings):
         this number of channels."""
         from keras_vit.utils.scaling import scaled_channels
 
-        size: Any = self.image_size  # filled in by now, and parsed
+        size: Any = filled(self.image_size)  # and parsed
         size = size if isinstance(size, tuple) else (size, size)
         scaled: Any = scaled_channels(self.mode or "tf", (*size, channels))
         return (*size, scaled)
@@ -455,7 +461,8 @@ class Training(Output, Pixels, Compute, Steps):
         "add keras.callbacks.TensorBoard, with --output/tensorboard", False
     )
 
-    # What `setup` reads, of programs without a flag for it.
+    # What `setup` reads, of programs without a flag for it. With a type, they would be
+    # fields, and settings of every program.
     keep, accumulate, average = "last", 1, 0.0
     average_from = holdout = layer_decay = None
     augment = mixup = cutmix = erase = momentum_dtype = protocol = None

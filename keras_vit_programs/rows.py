@@ -46,6 +46,9 @@ class Recorder(ResumableCheckpoint):
             rows without it.
         sinks: List of functions of the recorder and a row of `metrics.csv`,
             which are called after each evaluation.
+        stops: List of functions of all rows so far that return why the training
+            ends there, or None. They are asked after each evaluation, and when a
+            run resumes, so that one that has stopped does not go on.
         watchers: List of functions of the recorder and the metrics so far,
             which are called after each step.
     """
@@ -62,6 +65,7 @@ class Recorder(ResumableCheckpoint):
         self.batch_size = batch_size
         self.learning_rate: Callable[[int], Any] | None = None
         self.sinks: list[Callable[[Recorder, Row], None]] = []
+        self.stops: list[Callable[[list[Row]], str | None]] = []
         self.watchers: list[Callable[[Recorder, Logs], None]] = []
         self._is_compiled = False
 
@@ -99,8 +103,16 @@ class Recorder(ResumableCheckpoint):
 
     def keep_row(self, row: Row) -> None:
         super().keep_row(row)
+        if reason := self.reason_to_stop():
+            logger.info(f"stopped: {reason}")
+            self.model.stop_training = True
         for sink in self.sinks:
             sink(self, row)
+
+    def reason_to_stop(self) -> str | None:
+        """Returns why the training is over before its last step, or None."""
+        reasons = (stop(self.rows) for stop in self.stops) if self.rows else ()
+        return next(filter(None, reasons), None)
 
 
 def write_rows(rows: Sequence[Row], path: pathlib.Path) -> None:
@@ -159,28 +171,17 @@ class TensorBoard(keras.callbacks.TensorBoard):
             logger.warning("tensorboard could not be written, and ends: %s", line)
 
 
-def is_over(rows: Sequence[Row], patience: int | None) -> bool:
-    """Returns whether the last `patience` evaluations had no better
-    `selection_score`.
+def no_improvement(patience: int) -> Callable[[list[Row]], str | None]:
+    """Returns one of `Recorder.stops`: whether the last `patience` evaluations had no
+    better `selection_score`."""
 
-    Unlike Keras's `EarlyStopping`, all rows of the run decide, so that a run
-    that resumes stops at the same step.
-    """
-    if patience is None or not rows:
-        return False
-    scores = [selection_score(row) for row in comparable(rows)]
-    return len(scores) - 1 - scores.index(max(scores)) >= patience
+    def reason(rows: list[Row]) -> str | None:
+        scores = [selection_score(row) for row in comparable(rows)]
+        if len(scores) - 1 - scores.index(max(scores)) < patience:
+            return None
+        return f"{patience} evaluations without improvement"
 
-
-def stop_early(patience: int) -> Callable[[Recorder, Row], None]:
-    """Returns a sink that ends the training when it `is_over`."""
-
-    def stop(recorder: Recorder, row: Row) -> None:
-        if is_over(recorder.rows, patience):
-            logger.info(f"stopped: {patience} evaluations without improvement")
-            recorder.model.stop_training = True
-
-    return stop
+    return reason
 
 
 class Progress:

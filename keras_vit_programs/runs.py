@@ -38,8 +38,7 @@ from keras_vit_programs.rows import (
     Recorder,
     TensorBoard,
     draw_curves,
-    is_over,
-    stop_early,
+    no_improvement,
     write_rows,
 )
 from keras_vit_programs.run_folder import (
@@ -229,6 +228,8 @@ class Run:
             steps=self.steps,
             split=self.data.evaluation_split,
         )
+        if self.patience:
+            self.checkpoints.stops.append(no_improvement(self.patience))
         self._training = self._saving = False
 
     def __enter__(self) -> Self:
@@ -322,16 +323,16 @@ class Run:
         self.checkpoints.learning_rate = schedule
         self._add_callbacks(model)
         self._training = True
-        rows, interval = self.checkpoints.rows, self.evaluate_every
+        interval = self.evaluate_every
         first = epochs = -(-self.steps // interval)
-        if not is_over(rows, self.patience):
+        if not self.checkpoints.reason_to_stop():
             first = self.checkpoints.finish_interval(
                 model, batches, interval, validation_data, self.callbacks
             )
         return {
             "x": batches(self.checkpoints.step),
             "steps_per_epoch": interval * self.accumulate,
-            "initial_epoch": epochs if is_over(rows, self.patience) else first,
+            "initial_epoch": epochs if self.checkpoints.reason_to_stop() else first,
             "epochs": epochs,
             "validation_data": validation_data,
             "callbacks": self.callbacks,
@@ -365,8 +366,6 @@ class Run:
 
     def _add_callbacks(self, model: keras.Model) -> None:
         sinks = self.checkpoints.sinks
-        if self.patience:
-            sinks.insert(0, stop_early(self.patience))  # others see that it stops
         if getattr(inner_optimizer(model), "use_ema", False):
             self.callbacks.append(EvaluateAverages())
         if self.strategy.is_main:

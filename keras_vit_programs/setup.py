@@ -18,7 +18,7 @@ from keras_vit.utils.optional import require
 from keras_vit.utils.warnings import warn
 from keras_vit_programs import defaults
 from keras_vit_programs.console import user_errors
-from keras_vit_programs.flags import Dataset, Training
+from keras_vit_programs.flags import Dataset, Training, filled
 from keras_vit_programs.logs import show as show_log
 from keras_vit_programs.run_folder import check_output
 from keras_vit_programs.run_report import print_results
@@ -32,10 +32,9 @@ def build_optimizer(
 ) -> PublishedSGD | PublishedAdamW:
     """Returns the optimizer of a `flags.Training` whose `steps` are filled in:
     SGD with momentum 0.9, or AdamW; `options` replace arguments."""
-    steps: Any = config.steps  # filled in by now
     average_from = config.average_from
     if average_from is not None:
-        average_from = math.floor(average_from * steps)
+        average_from = math.floor(average_from * filled(config.steps))
     options = {
         "weight_decay": config.weight_decay,
         "layer_decay": config.layer_decay,
@@ -118,13 +117,6 @@ def begin(
     return strategy, data, check_output(output, is_free)
 
 
-# The settings of recipes that are arguments of `Run`.
-_OF_RUNS = (
-    *("steps", "batch_size", "evaluate_every", "checkpoint_every", "accumulate"),
-    *("seed", "keep", "patience", "overwrite", "tensorboard"),
-)
-
-
 def open_run(
     config: Training,
     data: ImageDataset,
@@ -133,7 +125,7 @@ def open_run(
     summary: str = "",
 ) -> Run:
     """Returns the `Run` of a config whose values are all filled in."""
-    steps: Any = config.steps  # filled in by now
+    steps = filled(config.steps)
     if strategy.is_main and (first := config.average**steps) > 0.1:
         warn(
             f"--average {config.average} over {steps} steps is {first:.0%} the "
@@ -143,7 +135,16 @@ def open_run(
         output,
         data,
         strategy,
-        **{name: getattr(config, name) for name in _OF_RUNS},
+        steps=steps,
+        batch_size=filled(config.batch_size),
+        evaluate_every=filled(config.evaluate_every),
+        checkpoint_every=config.checkpoint_every,
+        accumulate=config.accumulate,
+        seed=config.seed,
+        keep=config.keep,
+        patience=config.patience,
+        overwrite=config.overwrite,
+        tensorboard=config.tensorboard,
         reading=config.batches(),
         augmentation=config.augmentation(data.channels),
         settings=dataclasses.asdict(config),

@@ -1,11 +1,18 @@
 """Models and patch sizes for the flags `--model` and `--weights`."""
 
 import difflib
+import functools
+import pathlib
 from typing import Any
 
 from keras_vit.config import BIT_VARIANTS, VARIANTS, stride, variant_sizes
 from keras_vit.data.protocols import height_and_width, parse_image_size, size_text
-from keras_vit.evaluation.runs import check_model, config_of_run, open_weights
+from keras_vit.evaluation.runs import (
+    check_model,
+    config_of_run,
+    open_weights,
+    resolve_weights_path,
+)
 
 PATCHES = range(2, 17)
 # Patches per side. The cost of attention is proportional to their fourth power.
@@ -151,7 +158,9 @@ def resolve_model_spec(
             f"There is no model {model!r}.{hint} There are: {', '.join(MODEL_NAMES)}."
         )
     if weights is not None:
-        return _checkpoint_spec(model, weights, patch_size)
+        path = pathlib.Path(resolve_weights_path(weights)).expanduser()
+        written = path.stat().st_mtime_ns if path.is_file() else None
+        return {**_checkpoint_spec(model, weights, patch_size, written)}
     sizes = sizes_of(model)
     if "resnet_layers" in sizes and patch_size is not None:
         raise ValueError(
@@ -187,8 +196,9 @@ def stride_of(sizes: dict[str, Any]) -> int:
     return stride(sizes["resnet_layers"]) if "resnet_layers" in sizes else 1
 
 
+@functools.lru_cache  # settings ask several times of a file of gigabytes
 def _checkpoint_spec(
-    model: str | None, weights: str, patch_size: int | None
+    model: str | None, weights: str, patch_size: int | None, written: int | None
 ) -> dict[str, Any]:
     checkpoint = open_weights(model, weights, sizes_of(model))
     rows, columns = checkpoint.patch_size or (None, None)

@@ -24,6 +24,7 @@ from keras_vit_programs.flags import (
     Study,
     Sweep,
     Training,
+    filled,
     parse_learning_rates,
 )
 from keras_vit_programs.run_folder import (
@@ -233,8 +234,7 @@ def train_classifier(
         return done
     with open_run(config, data, strategy, output, summary) as run:
         model = build_model()
-        peak: Any = config.learning_rate  # filled in by now, as the steps
-        steps: Any = config.steps
+        peak, steps = filled(config.learning_rate), filled(config.steps)
         schedule = warmup_cosine(peak, steps, warmup)
         model.compile(
             optimizer=build_optimizer(config, schedule),

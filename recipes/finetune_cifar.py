@@ -54,8 +54,9 @@ LOW_LEARNING_RATE = 3e-4  # 7e-4 with a layer decay of 0.75 destroys the encoder
 
 
 def learning_rate(s, data):
-    """Returns the peak learning rate where --learning-rate, --sweep (the best of its
-    rates) and --preset (the published one) have none, as docs/transfer.md measured."""
+    """Returns the peak learning rate if neither --learning-rate, --sweep (the best of
+    its rates) nor --preset (its rate times the batch size / its batch size) has one, as
+    docs/transfer.md measured."""
     if s.weights is None:
         return 0.003 if s.spec["stride"] == 1 else 0.001
     if s.optimizer == "sgd":
@@ -195,11 +196,11 @@ DEFAULTS = (
 # To add a flag, add a field with `flags.flag(help, default)`, and read it in `train`.
 # Its default is off, None, False or 0, so that a run which began before it resumes;
 # one that depends on other settings or the data is None here and a row of `DEFAULTS`.
-# What is done after each step is a function in `run.checkpoints.watchers`, after each
-# evaluation one in `run.checkpoints.sinks` (of rows such as {"step": 100,
-# "test_accuracy": 0.9}), and otherwise a Keras callback in `run.callbacks`
-# (docs/finetune.md, Change the recipe). A run that has stopped begins again where
-# `rows.is_over` does not see that it is over.
+# `train` can append functions to lists of `run.checkpoints`: to `watchers` what is done
+# after each step, to `sinks` what is done with the row of an evaluation, such as
+# {"step": 100, "test_accuracy": 0.9}, and to `stops` why training ends, by all rows so
+# far: `run.checkpoints.stops.append(lambda rows: "done" if ... else None)`.
+# Anything else is a Keras callback in `run.callbacks` (docs/finetune.md).
 @dataclasses.dataclass(frozen=True)
 class Config(
     flags.Weights,

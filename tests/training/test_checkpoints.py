@@ -333,7 +333,7 @@ def test_a_run_that_resumes_with_other_metrics_keeps_its_rows(
     # The run resumed from step 15: the row of step 8 is of the first metrics.
     compared = kept if before and after else kept[1:]
     assert callbacks.comparable([{"step": 1, "train_loss": 2.0}, *kept]) == compared
-    assert not rows.is_over(kept, len(compared))
+    assert rows.no_improvement(len(compared))(kept) is None
     curves.plot_learning_curves(kept, tmp_path / "curves.png")
 
 
