@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_vit.data.canvases import BOXES_SIZE, digit_boxes
+from keras_vit.data.csv_files import delimiter_of
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.labels import summarize
 from keras_vit.data.segmentation import Crop, cropped_dataset
@@ -262,10 +263,11 @@ def _csv(file: pathlib.Path) -> tuple[Boxes, list[str], Sizes]:
     """Does what `_coco` does, without sizes of images."""
     boxes = {}
     with file.open(newline="", encoding="utf-8-sig") as opened:
-        for line, row in enumerate(csv.DictReader(opened), start=2):
+        rows = csv.DictReader(opened, delimiter=delimiter_of(opened))
+        for line, row in enumerate(rows, start=2):
             path, name, *box = ((row[x] or "").strip() for x in _COLUMNS)
-            rows = boxes.setdefault(path, [])
+            found = boxes.setdefault(path, [])
             if name or any(box):
-                rows.append((name, box, f"{file}, line {line}", False))
+                found.append((name, box, f"{file}, line {line}", False))
     names = {name for rows in boxes.values() for name, *_ in rows if name}
     return boxes, sorted(names), {}

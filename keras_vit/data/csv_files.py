@@ -5,7 +5,7 @@ import functools
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
@@ -159,12 +159,21 @@ class _Line(NamedTuple):
     split: str
 
 
+def delimiter_of(file: TextIO) -> str:
+    """Returns what separates the cells of an open CSV file by its first line: a comma,
+    or the semicolon or tab that spreadsheets write in some languages."""
+    first = file.readline()
+    file.seek(0)
+    return max(",;\t", key=first.count)
+
+
 def _read(path: pathlib.Path, *given: str | None) -> tuple[list[_Line], dict[str, Any]]:
     """Returns the lines, and the names of the columns, some of which are
     given."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
+            delimiter = delimiter_of(file)
+            reader = csv.DictReader(file, delimiter=delimiter, strict=True)
             found = reader.fieldnames or []
             rows = [(reader.line_num, row) for row in reader]
     except (UnicodeDecodeError, csv.Error) as error:
@@ -209,7 +218,7 @@ def _read(path: pathlib.Path, *given: str | None) -> tuple[list[_Line], dict[str
             raise ValueError(
                 f"Line {number} of {str(path)!r} must have {len(found)} "
                 "values, as the first line has names, with quotation marks "
-                f"around values with commas. Received: {list(row.values())}"
+                f"around values with {delimiter!r}. Received: {list(row.values())}"
             )
         image, label, split = (row.get(x, "").strip() for x in chosen.values())
         lines.append(_Line(number, path.parent / image, name_of(image), label, split))

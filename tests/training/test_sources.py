@@ -300,6 +300,16 @@ def test_classes_of_a_csv_file(images, tmp_path):
     assert (data.name, data.class_names) == ("photos", ("2", "9", "10"))
 
 
+@pytest.mark.parametrize("delimiter", ";\t")
+def test_cells_may_be_separated_as_spreadsheets_do(delimiter, images, tmp_path):
+    rows = [(i, "a, b" if i % 2 else "c") for i in range(4)]
+    path = write_csv(tmp_path, images[:4], rows, "file,class")
+    text = path.read_text().replace('"a, b"', "a| b").replace(",", delimiter)
+    path.write_text(text.replace("|", ","))
+    data = keras_vit.data.load_dataset(str(path))
+    assert data.class_names == ("a, b", "c")
+
+
 def test_csv_file_and_folder_have_the_same_split(images, tmp_path):
     named = {f"{'abc'[i % 3]}/{i}.png": x for i, x in enumerate(images)}
     write_folder(tmp_path, named)
