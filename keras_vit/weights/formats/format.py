@@ -144,7 +144,7 @@ class Format:
         arrays of these paths, too; None if there are none."""
 
     @staticmethod
-    def unstored(variant: str, paths: Collection[str]) -> dict[str, str]:
+    def unstored(variant: str, weights: dict[str, Array]) -> dict[str, str]:
         """Returns arguments that a file without a config.json does not show, with
         what is assumed."""
         return {}

@@ -105,8 +105,8 @@ class OpenClip(Format):
         return timm.Timm.look_alikes("", paths) if "trunk" in variant else None
 
     @staticmethod
-    def unstored(variant: str, paths: Collection[str]) -> dict[str, str]:
-        return timm.Timm.unstored("", paths) if "trunk" in variant else {}
+    def unstored(variant: str, weights: dict[str, Array]) -> dict[str, str]:
+        return timm.Timm.unstored("", weights) if "trunk" in variant else {}
 
     def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
         """Returns the arrays of the image tower, with a bias of zeros for its

@@ -157,9 +157,9 @@ def look_alikes(variant: str, paths: Collection[str]) -> str | None:
     return None
 
 
-def unstored(variant: str, paths: Collection[str]) -> dict[str, str]:
+def unstored(variant: str, weights: dict[str, Array]) -> dict[str, str]:
     """Does what `Format.unstored` does."""
-    if variant in VARIANTS and "pre_norm/gamma" in paths:
+    if variant in VARIANTS and "pre_norm/gamma" in weights:
         return {"activation": "'quick_gelu', as in OpenAI's CLIP; others have 'gelu'"}
     return {}
 

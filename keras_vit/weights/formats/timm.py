@@ -7,6 +7,8 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
+
 from keras_vit.config import POSITION_PREFIXES
 from keras_vit.utils.scaling import Mode, mean_and_std
 from keras_vit.utils.types import Array, Config
@@ -354,13 +356,21 @@ class Timm(Format):
         return None
 
     @staticmethod
-    def unstored(variant: str, paths: Collection[str]) -> dict[str, str]:
-        found, values = _features(paths), {}
+    def unstored(variant: str, weights: dict[str, Array]) -> dict[str, str]:
+        found, values = _features(weights), {}
+        if {"token", "head_norm"} <= found:
+            values["pooling"] = "'gap', as after MAE; it may be 'token', or a maximum"
         if "pre_norm" in found:
             values["activation"] = "'gelu'; it is 'quick_gelu' in OpenAI's CLIP"
             values["norm_epsilon"] = "1e-6; it is 1e-5 in models of CLIP"
         elif {"norm", "bias"} <= found and not found & {"token", "registers", "scale"}:
             values["activation"] = "'gelu'; it is 'gelu_tanh' in some of SigLIP"
+        none = np.zeros((0, 0))
+        inner, outer = (
+            weights.get(f"block_0/mlp/dense_{i}/kernel", none) for i in (1, 2)
+        )
+        if not variant and inner.shape[1:] != outer.shape[:1]:
+            values["activation"] = "'swiglu'; the gate of timm's `GluMlp` has others"
         if variant == naflex.TIMM:
             values["resampling"] = (
                 "'bicubic_antialias'; it ends in '_square' in models whose positions "
