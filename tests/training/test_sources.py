@@ -302,10 +302,10 @@ def test_classes_of_a_csv_file(images, tmp_path):
 
 @pytest.mark.parametrize("delimiter", ";\t")
 def test_cells_may_be_separated_as_spreadsheets_do(delimiter, images, tmp_path):
-    rows = [(i, "a, b" if i % 2 else "c") for i in range(4)]
+    rows = [(i, "a| b" if i % 2 else "c") for i in range(4)]
     path = write_csv(tmp_path, images[:4], rows, "file,class")
-    text = path.read_text().replace('"a, b"', "a| b").replace(",", delimiter)
-    path.write_text(text.replace("|", ","))
+    text = path.read_text().replace(",", delimiter).replace("|", ",")
+    path.write_text(text)
     data = keras_vit.data.load_dataset(str(path))
     assert data.class_names == ("a, b", "c")
 
