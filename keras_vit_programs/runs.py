@@ -270,9 +270,7 @@ class Run:
             seed=self.seed,
             start=start,
             shard=self.strategy.process,
-            **self.reading,
-            **self.augmentation,
-            **options,
+            **(self.reading | self.augmentation | options),
         )
 
     def evaluation_batches(self) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.data.boxes import boxes_dataset
+from keras_vit.data.array_source import scaled_dataset
 from keras_vit.data.canvases import free_place, photo_window, photographs
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.utils import checks
@@ -90,8 +90,10 @@ def load_stamps(
             label[i] = number, *box / size
         return np.asarray(image), label
 
-    return boxes_dataset(
+    return scaled_dataset(
         read,
+        "boxes",
+        ignore=-1,
         channels=3,
         name=root.resolve().name,
         class_names=tuple(names),

@@ -1,63 +1,99 @@
-"""Batches that NumPy makes, without TensorFlow: of digits, and of masks."""
+"""Batches that NumPy makes, without TensorFlow: of digits, and of masks and boxes."""
 
+import concurrent.futures
 import dataclasses
-import functools
-from collections.abc import Callable
-from typing import TypeAlias
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit.data import mixing
-from keras_vit.data.dataset import ImageDataset, PipelineOptions, local_evaluation_rows
+from keras_vit.data import short_way
+from keras_vit.data.dataset import Batching, ImageDataset
+from keras_vit.data.labels import warn_similar_names
+from keras_vit.data.steps.base import Example, StepFunction
 from keras_vit.utils.types import Array
 
-# Images and labels: classes, rows of one-hot labels, or masks.
-_Pair: TypeAlias = tuple[Array, Array]
-# Returns this process's rows of a batch: of the indices of the images of the
-# whole batch, the position of its first image in the run, and the generator of
-# the batch.
-_MakeBatch: TypeAlias = Callable[[Array, int, np.random.Generator], _Pair]
+_THREADS = min(8, os.cpu_count() or 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class ArraySource:
-    """Images and labels, or masks, that NumPy makes."""
+    """Images and labels, masks or boxes, as NumPy arrays."""
 
-    # Returns an image and its label, of a split and an index.
-    example: Callable[[str, int], _Pair]
-    # Returns the images and labels of a split, the options and indices; with
-    # the other arguments of `_MakeBatch`, does what that does.
-    batch: Callable[..., _Pair]
-    # The options that must have their defaults.
-    refuses: tuple[str, ...]
+    # Returns an image and its label, mask or boxes, of a split and an index.
+    example: Callable[[str, int], tuple[Array, Array]]
+    # The function of `short_way` that makes the steps.
+    steps: short_way.Builder
+    # "label", "mask" or "boxes": the key in an example of what belongs to an image.
+    kind: str = "label"
     # The classes of the training images; None for masks.
     labels: Array | None = None
-    # Returns the dataset that random crops are taken of, by TensorFlow.
-    crops: Callable[[], ImageDataset] | None = None
+    # Returns the source that random crops are taken of, by TensorFlow.
+    crops: Callable[[], Any] | None = None
+
+    def of(self, options: dict[str, Any]) -> Any:
+        """Returns the source of the images that options are for."""
+        return self.crops() if self.crops and "crops" in options else self
+
+    def builder(self, options: dict[str, Any]) -> short_way.Builder:
+        """Returns the function that makes the steps of these images."""
+        is_cropped = self.crops and "crops" in options
+        return short_way.crops_of_images if is_cropped else self.steps
 
     def train(
-        self, data: ImageDataset, options: PipelineOptions
+        self,
+        data: ImageDataset,
+        steps: Sequence[StepFunction | None],
+        batch_steps: Sequence[StepFunction],
+        batching: Batching,
     ) -> keras.utils.PyDataset:
         """Returns endless batches `(images, labels)`."""
-        options.refuse(self.refuses, repr(data.name))
-        if options.crops is not None and self.crops is not None:
-            enlarged = self.crops()
-            return enlarged.source.train(enlarged, options)
-        make = functools.partial(self.batch, "train", options)
-        return TrainBatches(make, data.num_train, options)
+        return _TrainBatches(self, data, steps, batch_steps, batching)
 
     def evaluation_batches(
         self,
         data: ImageDataset,
         split: str,
         total: int,
-        options: PipelineOptions,
+        steps: Sequence[StepFunction | None],
+        batching: Batching,
     ) -> keras.utils.PyDataset:
         """Returns batches of the images of a split, each image once."""
-        options.refuse(self.refuses, repr(data.name))
-        make = functools.partial(self.batch, split, options)
-        return _EvaluationBatches(make, total, options, data)
+        return _EvaluationBatches(self, data, split, total, steps, batching)
+
+    def read(
+        self,
+        data: ImageDataset,
+        split: str,
+        indices: Sequence[int],
+        steps: Sequence[StepFunction | None],
+        keys: Sequence[tuple[int, ...]],
+    ) -> Example:
+        """Returns a batch: images after the steps, of which `keys` seed the random
+        numbers of each image."""
+
+        def one(index: int, key: tuple[int, ...]) -> Example:
+            image, label = self.example(split, index)
+            fixed = {"channels": data.channels, "ignore": data.ignore}
+            example = {"image": image, self.kind: label, **fixed}
+            rng = np.random.default_rng(key)
+            for function in steps:
+                example = example if function is None else function(example, rng)
+            return {x: y for x, y in example.items() if x not in fixed}
+
+        if self.kind == "label":  # of digits, which take less time than a thread
+            examples = list(map(one, indices, keys))
+        else:
+            with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+                examples = list(threads.map(one, indices, keys))
+        return {x: np.stack([each[x] for each in examples]) for x in examples[0]}
+
+    def columns(self, batch: Example) -> tuple[Array, ...]:
+        """Returns the images, the labels and, if there are any, the weights."""
+        names = ("image", self.kind, "weight")
+        return tuple(batch[name] for name in names if name in batch)
 
     def class_counts(self, data: ImageDataset) -> Array:
         if self.labels is None:
@@ -70,17 +106,27 @@ class ArraySource:
     def sample(self, split: str, total: int, chosen: Array) -> "ArraySource":
         """Returns a source to evaluate on, of which a split has some images."""
 
-        def batch(name: str, options: PipelineOptions, rows: Array) -> _Pair:
-            rows = chosen[rows] if name == split else rows
-            return self.batch(name, options, rows)
+        def example(name: str, index: int) -> tuple[Array, Array]:
+            return self.example(name, int(chosen[index]) if name == split else index)
 
         labels = self.labels
         if split == "train" and labels is not None:
             labels = labels[chosen]
-        return dataclasses.replace(self, batch=batch, labels=labels)
+        return dataclasses.replace(self, example=example, labels=labels)
 
 
-class TrainBatches(keras.utils.PyDataset):
+def scaled_dataset(
+    read: Callable[[str, int], tuple[Array, Array]], kind: str, **fields: Any
+) -> ImageDataset:
+    """Returns the `ImageDataset` of images and their masks or boxes, the `kind`, that
+    `read` returns, of "train" or "test" and an index: a uint8 image `(height, width,
+    channels)`, and an integer mask `(height, width)` or boxes."""
+    warn_similar_names(fields["class_names"])
+    source = ArraySource(read, short_way.images_with_places, kind)
+    return ImageDataset(source=source, **fields)
+
+
+class _TrainBatches(keras.utils.PyDataset):
     """Endless batches of shuffled images, which can be read several times.
 
     All batches are full: if the images end within a batch, it continues with
@@ -89,50 +135,48 @@ class TrainBatches(keras.utils.PyDataset):
 
     num_batches = None  # endless
 
-    def __init__(self, make: _MakeBatch, count: int, options: PipelineOptions) -> None:
+    def __init__(
+        self,
+        source: ArraySource,
+        data: ImageDataset,
+        steps: Sequence[StepFunction | None],
+        batch_steps: Sequence[StepFunction],
+        batching: Batching,
+    ) -> None:
         super().__init__()
-        self.make, self.count, self.options = make, count, options
+        self.source, self.data = source, data
+        self.steps, self.batch_steps, self.batching = steps, batch_steps, batching
         # The number of a whole batch, and the batch.
         self._last: tuple[int | None, tuple[Array, ...]] = (None, ())
 
     def __getitem__(self, index: int) -> tuple[Array, ...]:
-        number, micro_batch = divmod(index, self.options.micro_batches)
+        number, micro_batch = divmod(index, self.batching.micro_batches)
         last, batch = self._last  # once, as Keras may read in several threads
         if last != number:
-            batch = self._batch(self.options.start + number)
+            batch = self._batch(self.batching.start + number)
             self._last = number, batch
-        size = self.options.micro_batch_size
+        size = self.batching.micro_batch_size
         rows = slice(micro_batch * size, (micro_batch + 1) * size)
         return tuple(x[rows] for x in batch)
 
     def _batch(self, number: int) -> tuple[Array, ...]:
         """Returns this process's rows of a batch."""
-        options = self.options
-        first = number * options.batch_size
-        rng = np.random.default_rng((options.seed, 1, number))
-        positions = np.arange(first, first + options.batch_size)
+        seed, rows = self.batching.seed, self.batching.local_rows
+        first, count = number * self.batching.batch_size, self.data.num_train
         orders = {
-            epoch: np.random.default_rng((options.seed, 0, epoch)).permutation(
-                self.count
-            )
-            for epoch in np.unique(positions // self.count)
+            epoch: np.random.default_rng((seed, 0, epoch)).permutation(count)
+            for epoch in {(first + row) // count for row in rows}
         }
-        chosen = np.array([orders[p // self.count][p % self.count] for p in positions])
-        images, labels = self.make(chosen, first, rng)
-        others = [labels]
-        if options.class_weights is not None:
-            classes = labels.argmax(-1) if labels.ndim > 1 else labels
-            weights = np.asarray(options.class_weights, "float32")
-            others.append(weights[classes])
-        if options.uses_mixing:
-
-            def sample(name: str, p: float | None) -> np.float32:
-                return np.float32(rng.beta(p, p) if p else rng.uniform())
-
-            images, *others = mixing.mix(np, images, labels, options, sample)
-        if options.transform is not None:
-            images = options.transform(number, images)
-        return images, *others
+        positions = [first + row for row in rows]
+        chosen = [int(orders[p // count][p % count]) for p in positions]
+        # An image is the same on any number of processes.
+        keys = [(seed, 1, position) for position in positions]
+        batch = self.source.read(self.data, "train", chosen, self.steps, keys)
+        batch["batching"] = self.batching
+        rng = np.random.default_rng((seed, 1, number))
+        for function in self.batch_steps:
+            batch = function(batch, rng)
+        return self.source.columns(batch)
 
 
 class _EvaluationBatches(keras.utils.PyDataset):
@@ -140,23 +184,27 @@ class _EvaluationBatches(keras.utils.PyDataset):
 
     def __init__(
         self,
-        make: Callable[[Array], _Pair],
-        total: int,
-        options: PipelineOptions,
+        source: ArraySource,
         data: ImageDataset,
+        split: str,
+        total: int,
+        steps: Sequence[StepFunction | None],
+        batching: Batching,
     ) -> None:
         super().__init__()
-        self.make, self.data = make, data
-        self.batch_size, self.pads = len(options.local_rows), options.pads
-        rows, self.count, self.weight = local_evaluation_rows(total, options)
-        self.rows = np.asarray(rows, int)
+        self.source, self.data, self.split, self.steps = source, data, split, steps
+        self.batch_size, self.pads = len(batching.local_rows), batching.pads
+        self.rows, self.count, self.weight = batching.evaluation_rows(total)
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, index: int) -> tuple[Array, ...]:
         rows = self.rows[index * self.batch_size :][: self.batch_size]
-        images, labels = self.make(rows)
+        # A process may have no images in the last batch: one gives the shapes.
+        some, keys = rows or range(1), [(0,)] * (len(rows) or 1)
+        batch = self.source.read(self.data, self.split, some, self.steps, keys)
+        images, labels = (x[: len(rows)] for x in self.source.columns(batch)[:2])
         if images.shape[-1] < self.data.channels:  # gray, for a model of colors
             images = np.repeat(images, self.data.channels, axis=-1)
         missing = self.batch_size - len(rows) if self.pads else 0

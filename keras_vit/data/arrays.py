@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.data._decode import tf
-from keras_vit.data._pipeline import listed_dataset
 from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.decoding import tf
+from keras_vit.data.pipeline import listed_dataset
 from keras_vit.data.splits import make_splits, parse_holdout
 from keras_vit.utils.array_files import are_pixels, scaled
 from keras_vit.utils.scaling import MAX_CHANNELS

@@ -9,18 +9,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_vit.data.array_source import scaled_dataset
 from keras_vit.data.canvases import BOXES_SIZE, digit_boxes
 from keras_vit.data.csv_files import delimiter_of
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.labels import summarize
-from keras_vit.data.segmentation import Crop, cropped_dataset
 from keras_vit.utils.images import read_image
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import Array
 
 _COLUMNS = ("path", "class", "x_min", "y_min", "x_max", "y_max")
-# A box of which less remains in a crop is left out.
-_LEAST_PART = 0.25
 # A row has the class of a box, its first x, first y, last x and last y in
 # pixels, its place in the file, and whether it is a crowd.
 Row = tuple[str, Sequence[float | str], str, bool]
@@ -67,8 +65,10 @@ def load_detection(name: str) -> ImageDataset:
     >>> batches = data.train(image_size=512, batch_size=8)
     """
     if name == "digits":
-        return boxes_dataset(
+        return scaled_dataset(
             functools.cache(digit_boxes),
+            "boxes",
+            ignore=-1,
             channels=1,
             name=name,
             class_names=tuple("0123456789"),
@@ -90,8 +90,10 @@ def load_detection(name: str) -> ImageDataset:
         file = io.BytesIO(image) if isinstance(image, bytes) else image
         return read_image(file), np.concatenate([label, missing])
 
-    return boxes_dataset(
+    return scaled_dataset(
         read,
+        "boxes",
+        ignore=-1,
         channels=3,
         name=folder.resolve().name,
         class_names=tuple(names),
@@ -99,28 +101,6 @@ def load_detection(name: str) -> ImageDataset:
         num_train=len(parts["train"]),
         num_test=len(parts["test"]),
     )
-
-
-def crop_boxes(label: Array, crop: Crop, size: tuple[int, int]) -> Array:
-    """Returns the classes and boxes `(objects, 5)` of a crop, given those of
-    the image that it is of."""
-    scaled, new = (np.array(x[::-1], float) for x in (crop.scaled, size))
-    offset = (np.array(crop.pad)[:, 0] - crop.first)[::-1]
-    half = label[:, 3:] / 2
-    first, last = ((label[:, 1:3] + sign * half) * scaled + offset for sign in (-1, 1))
-    inside = np.clip([first, last], 0, new)
-    area = (inside[1] - inside[0]).prod(1)
-    kept = area >= _LEAST_PART * (last - first).prod(1)
-    kept &= (area > 0) & (label[:, 0] != -1)
-    first, last = inside / new
-    center = (first + last) / 2
-    if crop.flip:
-        center[:, 0] = 1 - center[:, 0]
-    found = np.concatenate([label[:, :1], center, last - first], 1)
-    return np.where(kept[:, None], found, -1).astype("float32")
-
-
-boxes_dataset = functools.partial(cropped_dataset, change=crop_boxes, ignore=-1)
 
 
 def _from_tfds(name: str) -> tuple[dict[str, list], list[str]]:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_vit.data.array_source import scaled_dataset
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.digits import resize
-from keras_vit.data.segmentation import masked_dataset, resize_image
 from keras_vit.data.splits import stratified_split
+from keras_vit.data.steps.places import resize_image
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import Array
 
@@ -47,7 +48,9 @@ def digit_canvases(
         image, mask, *_ = _compose(part, rng, size, MOST_DIGITS)
         return image, mask
 
-    return masked_dataset(
+    return scaled_dataset(
+        read,
+        "mask",
         name="digits",
         class_names=CLASS_NAMES,
         channels=1,
@@ -55,7 +58,6 @@ def digit_canvases(
         num_train=num_train,
         num_test=num_test,
         ignore=IGNORE,
-        read=read,
         can_flip=False,
     )
 

@@ -1,87 +1,42 @@
 """A dataset of labeled images: its metadata and its batches."""
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_vit.data.crops import MultiCrop
-from keras_vit.data.erasing import RandomErasing
-from keras_vit.data.protocols import PROTOCOLS, height_and_width
-from keras_vit.data.randaugment import AUGREG
+from keras_vit.data.short_way import Lists, build, given
+from keras_vit.data.steps.base import StepFunction
+from keras_vit.data.steps.erasing import RandomErasing
+from keras_vit.data.steps.multi_crops import MultiCrop
 from keras_vit.data.token_budget import TokenBudget
 from keras_vit.utils import checks
-from keras_vit.utils.scaling import ModeLike, as_mode
+from keras_vit.utils.scaling import ModeLike
 from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array, ArrayLike
 
 
 @dataclasses.dataclass(frozen=True)
-class PipelineOptions:
-    """Options of the batches of an `ImageDataset`, checked in one place."""
+class Batching:
+    """Which images are in which batch: arguments of `ImageDataset.train` and `test`,
+    checked in one place."""
 
-    # An integer or `(height, width)`, which it becomes; or a `TokenBudget`.
-    image_size: Any
     batch_size: int
-    protocol: str = "simple"
-    mode: Any = "tf"  # a `ModeLike`, which becomes a `Mode`
-    one_hot: bool = False
+    seed: int = 0
+    start: int = 0
     shard: tuple = (0, 1)
+    # Number of micro-batches that each batch is split into. Images, augmentation and
+    # mixing are those of the whole batch, and `start` counts whole batches.
+    micro_batches: int = 1
     # Whether the last batch of an evaluation is as large as the others.
     pad: bool = False
-    # The others are for training only.
-    seed: int = 0
-    augment: str = "none"
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    # A probability or a `RandomErasing`, which it becomes.
-    erase: Any = 0.0
-    flip: bool = True
-    start: int = 0
-    # Number of micro-batches that each batch is split into. Images,
-    # augmentation and mixing are those of the whole batch, and `start` counts
-    # whole batches.
-    micro_batches: int = 1
-    # A float for each class: the weight of its images in the loss.
-    class_weights: tuple | None = None
-    # Random crops for self-supervised training, instead of one image.
-    crops: MultiCrop | None = None
-    # A function of the number of a batch and its images, returning others.
-    transform: Callable[[Any, Any], Any] | None = None
-    # The largest factor of the random scale of images with masks; None is 2.
-    scale: float | None = None
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("protocol", PROTOCOLS),
-            ("augment", AUGREG),
-        ):
-            checks.one_of(name, getattr(self, name), tuple(known))
-        object.__setattr__(self, "mode", as_mode(self.mode))
-        for name, least, most in (
-            ("mixup", 0, 1),
-            ("cutmix", 0, 1),
-            ("batch_size", 1, math.inf),
-            ("start", 0, math.inf),
-            ("scale", 1, math.inf),
-        ):
+        for name, least in (("batch_size", 1), ("start", 0)):
             value = getattr(self, name)
-            if value is not None and not least <= value <= most:  # also NaN
-                upper = f" to {most}" if most == 1 else " or more"
-                raise ValueError(f"`{name}` must be {least}{upper}. Received: {value}")
-        if isinstance(self.erase, int | float):
-            object.__setattr__(self, "erase", RandomErasing(self.erase))
-        if self.budget is None:
-            size = height_and_width(self.image_size)
-            object.__setattr__(self, "image_size", size)
-        else:
-            others = "augment", "mixup", "cutmix", "erase", "crops"
-            self.refuse(others, "A `TokenBudget`")
-        if self.crops is not None:
-            others = "protocol", "augment", "mixup", "cutmix", "erase"
-            self.refuse(others, "`MultiCrop`")
+            checks.require(value >= least, name, value, f"{least} or more")
         index, count = self.shard
         if (
             not 0 <= index < count
@@ -96,32 +51,6 @@ class PipelineOptions:
                 f"batch_size={self.batch_size}, "
                 f"micro_batches={self.micro_batches}"
             )
-
-    def refuse(self, names: Iterable[str], source: str) -> None:
-        """Raises a `ValueError` if one of the options, which `source` does not
-        have, is not the default."""
-        defaults = {x.name: x.default for x in dataclasses.fields(self)}
-        defaults["erase"] = RandomErasing(0.0)
-        if self.budget is not None and "protocol" in (names := tuple(names)):
-            raise ValueError(
-                f"{source} has images of one size: leave out `max_tokens`, or the "
-                "`TokenBudget`."
-            )
-        for name in names:
-            value, default = getattr(self, name), defaults[name]
-            if value != default:
-                default = getattr(default, "probability", default)
-                raise ValueError(
-                    f"{source} has its own way to make images and labels: use "
-                    f"`{name}={default}` (the default). "
-                    f"Received: {name}={value!r}"
-                )
-
-    @property
-    def budget(self) -> TokenBudget | None:
-        """The budget of images that keep their aspect; None for one size."""
-        size = self.image_size
-        return size if isinstance(size, TokenBudget) else None
 
     @property
     def micro_batch_size(self) -> int:
@@ -140,29 +69,21 @@ class PipelineOptions:
         """Whether all batches of an evaluation are full."""
         return self.pad or self.shard[1] > 1
 
-    @property
-    def uses_mixing(self) -> bool:
-        """Whether images and labels are mixed by mixup or cutmix."""
-        return self.mixup > 0 or self.cutmix > 0
+    def evaluation_rows(self, total: int) -> tuple[range, int, float]:
+        """Returns this process's rows of an evaluation set, the number of batches
+        of each process, and the weight of an image.
 
-
-def local_evaluation_rows(
-    total: int, options: PipelineOptions
-) -> tuple[range, int, float]:
-    """Returns this process's rows of an evaluation set, the number of batches
-    of each process, and the weight of an image.
-
-    Several processes evaluate in step, so each has the same number of full
-    batches. Missing images are then padding of weight 0, as with `options.pad`.
-    Keras divides a loss by the number of rows, padding included, so the weights
-    of images are slightly above 1: the mean of all weights is 1.
-    """
-    index, count = options.shard
-    most = -(-total // count)
-    rows = range(min(index * most, total), min((index + 1) * most, total))
-    batches = -(-most // len(options.local_rows))
-    padded = batches * options.batch_size if options.pads else total
-    return rows, batches, padded / total
+        Several processes evaluate in step, so each has the same number of full
+        batches. Missing images are then padding of weight 0, as with `pad`. Keras
+        divides a loss by the number of rows, padding included, so the weights of
+        images are slightly above 1: the mean of all weights is 1.
+        """
+        index, count = self.shard
+        most = -(-total // count)
+        rows = range(min(index * most, total), min((index + 1) * most, total))
+        batches = -(-most // len(self.local_rows))
+        padded = batches * self.batch_size if self.pads else total
+        return rows, batches, padded / total
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,9 +114,10 @@ class ImageDataset:
             if labels are those of whole images.
         can_flip: Boolean. Whether a mirrored image is one of the same classes.
         max_value: Integer. The largest value of a pixel of the original images.
-        source: Object with the methods `train(data, options)`,
-            `evaluation_batches(data, split, total, options)`, `sample`,
-            `class_counts(data)` and `example(split, index)`.
+        source: Object with the methods `train(data, steps, batch_steps, batching)`,
+            `evaluation_batches(data, split, total, steps, batching)`, `sample`,
+            `class_counts(data)`, `example(split, index)`, `builder(options)`, the
+            function of `short_way` that makes the steps, and `of(options)`.
     """
 
     name: str
@@ -221,7 +143,8 @@ class ImageDataset:
     @property
     def has_protocols(self) -> bool:
         """Whether images can be cropped by the published `PROTOCOLS`."""
-        return "protocol" not in getattr(self.source, "refuses", ())
+        builder = self.source.builder({})
+        return "protocol" in inspect.signature(builder).parameters
 
     def read(self, split: str, index: int) -> tuple[Array, Array]:
         """Returns an image as it is, and its label or mask.
@@ -239,10 +162,25 @@ class ImageDataset:
     def train(
         self,
         *,
-        image_size: int | tuple[int, int],
         batch_size: int,
+        image_size: int | tuple[int, int] | TokenBudget | None = None,
+        steps: Sequence[StepFunction | None] | None = None,
+        batch_steps: Sequence[StepFunction] = (),
         seed: int = 0,
-        **options: Any,
+        start: int = 0,
+        shard: tuple[int, int] = (0, 1),
+        micro_batches: int = 1,
+        protocol: str = "simple",
+        augment: str | StepFunction = "none",
+        mixup: float = 0.0,
+        cutmix: float = 0.0,
+        erase: float | RandomErasing = 0.0,
+        flip: bool = True,
+        mode: ModeLike = "tf",
+        one_hot: bool = False,
+        class_weights: Sequence[float] | None = None,
+        crops: MultiCrop | None = None,
+        scale: float | None = None,
     ) -> Any:
         """Returns endless batches of augmented training images.
 
@@ -250,34 +188,44 @@ class ImageDataset:
         batch k gets the same batches as one that was not interrupted. Every
         image is used once before any image is used again.
 
+        There are two ways to say what is done with an image: `image_size` and the
+        arguments from `protocol` on, or a list of `steps`. `training_steps` returns
+        the list that the arguments stand for.
+
         Args:
+            batch_size: Integer. Number of images in a batch, of all processes
+                together.
             image_size: Integer, the height and width of the batches' images;
                 or `(height, width)`. Published protocols are for squares; see
                 `keras_vit.data.protocols` for other rectangles. Or a
                 `TokenBudget`, for images that keep their aspect.
-            batch_size: Integer. Number of images in a batch, of all processes
-                together.
+            steps: List of functions `step(example, seed)` that return the example
+                changed, such as those of `keras_vit.data.steps`; None in the list
+                keeps the place of a step that is left out.
+            batch_steps: Likewise, of whole batches, after the others: such as
+                `keras_vit.data.steps.mix(mixup=0.2)`.
             seed: Integer. Seed of the order and of every augmentation.
+            start: Integer. Number of the first batch.
+            shard: `(index, count)` of this process, which gets its rows of each
+                batch. The rows of all processes together do not depend on
+                `count`, except that the partners of mixup and cutmix come
+                from the same process.
+            micro_batches: Integer. Number of micro-batches that each batch is
+                split into, to accumulate gradients. Images, augmentation and
+                mixing are those of the whole batch.
             protocol: String. How images are cropped and resized: "simple" (the
                 whole image, translated a little), or the name of published
                 code, such as "vit_jax", "big_vision" or "pretrain". See
                 `keras_vit.data.PROTOCOLS`.
             augment: Level of RandAugment in "How to train your ViT?": "none",
                 "light1", "light2", "medium1", "medium2", "strong1" or
-                "strong2". It does not include mixup.
+                "strong2". It does not include mixup. Or a step of your own in its
+                place: it gets pixels in [0, 255].
             mixup: Float in [0, 1], the p of Beta(p, p); 0 for none.
             cutmix: Likewise. With both, each batch gets one of the two.
             erase: Float in [0, 1]. Probability of random erasing in an image,
                 0.25 in DeiT; or a `RandomErasing` with other arguments.
             flip: Boolean. Whether to flip half of the images horizontally.
-            start: Integer. Number of the first batch.
-            micro_batches: Integer. Number of micro-batches that each batch is
-                split into, to accumulate gradients. Images, augmentation and
-                mixing are those of the whole batch.
-            shard: `(index, count)` of this process, which gets its rows of each
-                batch. The rows of all processes together do not depend on
-                `count`, except that the partners of mixup and cutmix come
-                from the same process.
             mode: "tf" for values in [-1, 1], "torch" for ImageNet's mean and
                 standard deviation, or others as `(mean, std)`; see
                 `preprocess_input`, which repeats the channel of gray images.
@@ -290,11 +238,6 @@ class ImageDataset:
             crops: A `MultiCrop`, such as `CROPS["dino"]`: random crops of each
                 image for `keras_vit.pretraining.DINO` and `MoCoV3`, instead of
                 one image. `image_size` is that of the global crops.
-            transform: Function of the number of a batch and of its images,
-                already augmented and normalized, that returns others of their
-                shape. It takes and returns tensors of `tf.data`, or NumPy
-                arrays for digits and masks. For bit-exact resuming, its random
-                numbers must depend only on the seed and the number.
             scale: Float of 1 or more, 2 by default, for datasets with masks:
                 the short side of an image is scaled to `image_size` times a
                 random factor between `1 / scale` and `scale`. A crop is padded
@@ -309,33 +252,102 @@ class ImageDataset:
             masks, cropped and flipped as their images.
 
         Raises:
-            ValueError: if an option is invalid, or the dataset does not
-                support it.
+            ValueError: if an argument is invalid, or not for the images of the
+                dataset.
+
+        Example:
+
+        ```python
+        import numpy as np
+        import tensorflow as tf
+        import keras_vit
+        from keras_vit.data import steps
+
+        def darken(example, seed):
+            factor = tf.random.stateless_uniform((), seed, 0.5, 1.0)
+            return example | {"image": example["image"] * factor}
+
+        images = np.random.default_rng(0).integers(0, 256, (60, 16, 16, 3))
+        data = keras_vit.data.from_arrays(images.astype("uint8"), np.arange(60) % 3)
+        batches = data.train(
+            batch_size=8,
+            steps=[steps.inception_crop(16), steps.flip(), darken, steps.normalize()],
+        )
+        ```
         """
-        checked = PipelineOptions(image_size, batch_size, seed=seed, **options)
+        batching = Batching(batch_size, seed, start, shard, micro_batches)
         if not self.num_train:
             raise ValueError(
                 f"{self.name!r} has no training images, and can only be evaluated on."
             )
-        if checked.class_weights is not None:
-            self._check_class_weights(checked)
-        return self.source.train(self, checked)
+        options = {
+            "image_size": image_size,
+            "protocol": protocol,
+            "augment": augment,
+            "mixup": mixup,
+            "cutmix": cutmix,
+            "erase": erase,
+            "flip": flip,
+            "mode": mode,
+            "one_hot": one_hot,
+            "class_weights": class_weights,
+            "crops": crops,
+            "scale": scale,
+        }
+        options = given(options, ImageDataset.train)
+        source = self.source.of(options)
+        steps, made = self._steps(steps, True, options)
+        return source.train(self, steps, [*made, *batch_steps], batching)
 
-    def _check_class_weights(self, options: PipelineOptions) -> None:
-        weights = np.asarray(options.class_weights, "float64")
+    def training_steps(self, **options: Any) -> Lists:
+        """Returns the lists of steps that arguments of `train` stand for.
+
+        Args:
+            image_size, protocol, augment, mixup, cutmix, erase, flip, mode, one_hot,
+                class_weights, crops, scale: As in `train`.
+
+        Returns:
+            The steps of an image, with None for those that are left out, and those
+            of a batch: `steps` and `batch_steps` of `train`.
+        """
+        return self._steps(None, True, given(options, ImageDataset.train))
+
+    def _steps(
+        self,
+        steps: Sequence[StepFunction | None] | None,
+        training: bool,
+        options: dict[str, Any],
+    ) -> Lists:
+        if steps is None:
+            checks.require("image_size" in options, "image_size", None, "a size")
+            return build(self.source.builder(options), self, training, options)
+        if options:
+            raise ValueError(
+                "`steps` says all that is done with an image: leave out "
+                f"{', '.join(f'`{x}`' for x in options)}, or give it to a step."
+            )
+        return list(steps), []
+
+    def checked_class_weights(
+        self, weights: Sequence[float], mixup: float, cutmix: float
+    ) -> Array:
+        """Returns the weights of classes as an array; raises a `ValueError` if they
+        do not fit."""
+        found = np.asarray(weights, "float64")
         if (
             self.multi_label
-            or options.uses_mixing
-            or weights.shape != (len(self.class_names),)
-            or not (np.isfinite(weights) & (weights >= 0)).all()
+            or mixup > 0
+            or cutmix > 0
+            or found.shape != (len(self.class_names),)
+            or not (np.isfinite(found) & (found >= 0)).all()
         ):
             raise ValueError(
                 f"`class_weights` must be {len(self.class_names)} numbers of 0 "
                 "or more, for images of one class each, without mixup and "
-                f"cutmix. Received: {options.class_weights}, "
-                f"mixup={options.mixup}, cutmix={options.cutmix}, "
+                f"cutmix. Received: {weights}, mixup={mixup}, cutmix={cutmix}, "
                 f"multi-label: {self.multi_label}"
             )
+        return found
 
     def class_counts(self) -> Array:
         """Returns the number of training images of each class.
@@ -359,7 +371,7 @@ class ImageDataset:
         `weighted_metrics`.
 
         Args:
-            image_size, batch_size, protocol, mode, one_hot: As in `train`.
+            image_size, batch_size, steps, protocol, mode, one_hot: As in `train`.
             shard: `(index, count)` of this process, which gets one of `count`
                 successive slices of the images. Every process gets the same
                 number of batches, which are padded.
@@ -401,8 +413,9 @@ class ImageDataset:
         self,
         split: str,
         *,
-        image_size: int | tuple[int, int],
         batch_size: int,
+        image_size: int | tuple[int, int] | TokenBudget | None = None,
+        steps: Sequence[StepFunction | None] | None = None,
         protocol: str = "simple",
         mode: ModeLike = "tf",
         one_hot: bool = False,
@@ -414,10 +427,16 @@ class ImageDataset:
         if not total:
             hint = "; give load_dataset a `holdout`" if split == "validation" else ""
             raise ValueError(f"{self.name!r} has no {split} images{hint}.")
-        options = PipelineOptions(
-            image_size, batch_size, protocol, mode, one_hot, shard, pad
-        )
-        return self.source.evaluation_batches(self, split, total, options)
+        options = {
+            "image_size": image_size,
+            "protocol": protocol,
+            "mode": mode,
+            "one_hot": one_hot,
+        }
+        options = given(options, ImageDataset.batches)
+        steps, _ = self._steps(steps, False, options)
+        batching = Batching(batch_size, shard=shard, pad=pad)
+        return self.source.evaluation_batches(self, split, total, steps, batching)
 
     def sample(self, split: str, count: int) -> "ImageDataset":
         """Returns the dataset with a random sample of the images of a split.

@@ -1,17 +1,22 @@
 """Handwritten digits, in NumPy: they do not need TensorFlow."""
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from keras_vit.data.array_source import ArraySource, TrainBatches
+from keras_vit.data.array_source import ArraySource
 from keras_vit.data.arrays import from_arrays
-from keras_vit.data.dataset import ImageDataset, PipelineOptions
-from keras_vit.data.protocols import height_and_width
+from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.short_way import Lists, labels_of
 from keras_vit.data.splits import stratified_split
+from keras_vit.data.steps.base import Example, Seed, step
 from keras_vit.layers.resampling import resampling_matrix
 from keras_vit.preprocessing import preprocess_input
+from keras_vit.utils import checks
 from keras_vit.utils.optional import require
+from keras_vit.utils.scaling import ModeLike, as_mode
 from keras_vit.utils.types import Array
 
 BACKGROUND = -1.0
@@ -33,33 +38,12 @@ def digits(holdout: float = 0.0) -> ImageDataset:
     train, validation = train[kept], train[held_out]
     splits = {"train": train, "validation": validation, "test": test}
 
-    @functools.cache
-    def resized(split: str, size: tuple[int, int]) -> Array:
-        return resize(images[splits[split]], size)
-
-    def batch(
-        split: str,
-        options: PipelineOptions,
-        rows: Array,
-        first: int = 0,
-        rng: np.random.Generator | None = None,
-    ) -> tuple[Array, Array]:
-        classes = labels[splits[split][rows]]
-        if options.one_hot or options.uses_mixing:
-            classes = np.eye(10, dtype="float32")[classes]
-        pair = resized(split, options.image_size)[rows], classes
-        found = pair if rng is None else _distorted(pair, options, rng)
-        if options.mode == "tf":
-            return found
-        pixels = np.clip((found[0] + 1) * 127.5, 0, 255)
-        return preprocess_input(pixels, options.mode), found[1]
-
-    def crops() -> ImageDataset:
+    def crops() -> Any:
         # A crop begins and ends with whole pixels: of 8 x 8 there are few.
         # From [-1, 1] to [0, 255]; the pipeline scales them back.
         pixels = ((resize(images, ENLARGED) + 1) * 127.5).astype("float32")
         pairs = [(pixels[index], labels[index]) for index in (train, test)]
-        return from_arrays(*pairs[0], pairs[1], name="digits")
+        return from_arrays(*pairs[0], pairs[1], name="digits").source
 
     return ImageDataset(
         name="digits",
@@ -76,58 +60,76 @@ def digits(holdout: float = 0.0) -> ImageDataset:
                 images[splits[split][i]],
                 labels[splits[split][i]],
             ),
-            batch=batch,
-            refuses=("protocol", "augment", "erase", "scale"),
+            steps=_steps,
             labels=labels[train],
             crops=crops,
         ),
     )
 
 
-def train_batches(
-    images: Array, labels: Array, options: PipelineOptions
-) -> TrainBatches:
-    """Returns endless batches of shuffled, slightly distorted images.
-
-    Images are never flipped, as a flipped digit is no digit.
-
-    Args:
-        images: Float array `(count, height, width, channels)` in [-1, 1].
-        labels: Integer array `(count,)`, or rows of one-hot labels.
-        options: `PipelineOptions`.
-
-    Returns:
-        A `keras.utils.PyDataset`, which can be read several times.
-    """
-    return TrainBatches(
-        lambda chosen, first, rng: _distorted(
-            (images[chosen], labels[chosen]), options, rng
-        ),
-        len(images),
-        options,
-    )
+def _steps(
+    data: ImageDataset,
+    training: bool,
+    *,
+    image_size: int | tuple[int, int],
+    mode: ModeLike = "tf",
+    flip: bool = False,
+    mixup: float = 0.0,
+    cutmix: float = 0.0,
+    one_hot: bool = False,
+    class_weights: Sequence[float] | None = None,
+) -> Lists:
+    """The steps of digits, as those of `short_way`. Digits are never flipped, as a
+    flipped digit is no digit."""
+    labels, batch = labels_of(data, mixup, cutmix, one_hot, class_weights)
+    enlarged = enlarge(checks.positive_pair("image_size", image_size))
+    finish = scale_digits(as_mode(mode))
+    if training:
+        return [enlarged, *labels], [distort(), finish, *batch]
+    return [enlarged, finish, *labels], batch
 
 
-def _distorted(
-    pair: tuple[Array, Array],
-    options: PipelineOptions,
-    rng: np.random.Generator,
-) -> tuple[Array, Array]:
-    """Returns this process's rows of a batch, distorted.
-
-    The whole batch is distorted, so that an image is the same on any number of
-    processes.
-    """
-    rows = slice(options.local_rows.start, options.local_rows.stop)
-    return random_affine(pair[0], rng)[rows], pair[1][rows]
+@functools.cache
+def _enlarged(image: bytes, size: tuple[int, int]) -> Array:
+    return resize(np.frombuffer(image, "float32").reshape(1, 8, 8, 1), size)[0]
 
 
-def random_affine(images: Array, rng: np.random.Generator) -> Array:
-    """Rotates, scales and translates every image slightly."""
+@step
+def enlarge(example: Example, seed: Seed, size: tuple[int, int]) -> Example:
+    """A digit of 8 x 8 pixels in another size, which is computed once."""
+    return example | {"image": _enlarged(example["image"].tobytes(), size)}
+
+
+@step
+def scale_digits(example: Example, seed: Seed, mode: ModeLike) -> Example:
+    """Digits, with values in [-1, 1], as `preprocess_input` scales pixels."""
+    if mode == "tf":
+        return example
+    pixels = np.clip((example["image"] + 1) * 127.5, 0, 255)
+    return example | {"image": preprocess_input(pixels, mode)}
+
+
+@step
+def distort(example: Example, seed: Seed) -> Example:
+    """The rows of a batch, each image rotated, scaled and translated slightly; the
+    random numbers are those of the whole batch, so that an image is the same on any
+    number of processes."""
+    batching = example["batching"]
+    rows = np.array(batching.local_rows)
+    image = random_affine(example["image"], seed, batching.batch_size, rows)
+    return example | {"image": image}
+
+
+def random_affine(
+    images: Array, rng: np.random.Generator, total: int, rows: Array
+) -> Array:
+    """Rotates, scales and translates every image slightly; `images` are some rows of
+    a batch of `total` ones."""
     count, height, width = images.shape[:3]
-    angle = rng.uniform(-MAX_ROTATION, MAX_ROTATION, count)
-    stretch = np.exp(rng.uniform(-MAX_LOG_SCALE, MAX_LOG_SCALE, (2, count)))
-    move = rng.uniform(-MAX_SHIFT, MAX_SHIFT, (2, count)) * [[height], [width]]
+    angle = rng.uniform(-MAX_ROTATION, MAX_ROTATION, total)[rows]
+    stretch = np.exp(rng.uniform(-MAX_LOG_SCALE, MAX_LOG_SCALE, (2, total))[:, rows])
+    move = rng.uniform(-MAX_SHIFT, MAX_SHIFT, (2, total))[:, rows]
+    move = move * [[height], [width]]
     y, x = np.indices((height, width))
     y, x = y - (height - 1) / 2, x - (width - 1) / 2
     cos, sin = np.cos(angle)[:, None, None], np.sin(angle)[:, None, None]
@@ -158,7 +160,7 @@ def random_affine(images: Array, rng: np.random.Generator) -> Array:
 def resize(images: Array, size: int | tuple[int, int]) -> Array:
     """Resizes images `(count, height, width, channels)` bilinearly (pixel
     centers, no antialiasing)."""
-    size = height_and_width(size)
+    size = checks.positive_pair("image_size", size)
     if size == images.shape[1:3]:
         return images
     down, right = (

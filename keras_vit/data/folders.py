@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from keras_vit.data._decode import decode, tf
-from keras_vit.data._pipeline import listed_dataset
 from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.decoding import decode, tf
 from keras_vit.data.image_files import (
     HIDDEN,
     image_files,
@@ -18,6 +17,7 @@ from keras_vit.data.image_files import (
     validate_images,
 )
 from keras_vit.data.labels import summarize
+from keras_vit.data.pipeline import listed_dataset
 from keras_vit.data.splits import TEST_SPLITS, make_splits
 from keras_vit.utils.array_files import open_array
 from keras_vit.utils.images import EXTENSIONS

@@ -6,7 +6,7 @@ import pathlib
 import statistics
 from collections.abc import Sequence
 
-from keras_vit.data._decode import decode, tf
+from keras_vit.data.decoding import decode, tf
 from keras_vit.data.labels import summarize
 from keras_vit.utils.array_files import open_array
 from keras_vit.utils.images import EXTENSIONS, check_image_mode, open_image

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from keras_vit.data.array_source import scaled_dataset
 from keras_vit.data.canvases import IGNORE, digit_canvases
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.image_files import image_files
 from keras_vit.data.labels import summarize
-from keras_vit.data.segmentation import masked_dataset
 from keras_vit.data.splits import split_by_path
 from keras_vit.utils import checks
 from keras_vit.utils.images import PICTURES, open_image, read_image
@@ -140,8 +140,9 @@ def _from_folder(folder: pathlib.Path, ignore: int) -> ImageDataset:
         for part, pairs in parts.items():
             for found in threads.map(check, pairs):
                 counts[part].update(found)
-    return masked_dataset(
+    return scaled_dataset(
         lambda part, index: _read_pair(parts[part][index]),
+        "mask",
         channels=3,
         ignore=ignore,
         name=folder.resolve().name or "folder",
@@ -314,8 +315,9 @@ def _from_tfds(name: str, ignore: int) -> ImageDataset:
         labels = np.where(found < first, ignore, found - first)
         return read_image(image), labels.astype("int32")
 
-    return masked_dataset(
+    return scaled_dataset(
         read,
+        "mask",
         channels=3,
         ignore=ignore,
         name=name.split(":")[0],

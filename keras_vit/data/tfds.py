@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.data._decode import import_tensorflow, tf
-from keras_vit.data._pipeline import FOREVER, ImageSource, check_label, keep_local_rows
-from keras_vit.data.dataset import ImageDataset, PipelineOptions
+from keras_vit.data.dataset import Batching, ImageDataset
+from keras_vit.data.decoding import import_tensorflow, tf
+from keras_vit.data.pipeline import FOREVER, ImageSource, check_label, keep_local_rows
 from keras_vit.data.splits import TEST_SPLITS
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import Dataset, Tensor
@@ -27,7 +27,7 @@ def _train_stream(
     read: Callable[..., Dataset],
     split: str,
     indices: range,
-    options: PipelineOptions,
+    batching: Batching,
 ) -> Dataset:
     """Shuffled images of a training split, whose files are read in order.
 
@@ -36,13 +36,13 @@ def _train_stream(
     enough files.
     """
     files = builder.info.splits[split].num_shards
-    many = files >= MANY_FILES and len(indices) >= max(options.batch_size, NUM_READERS)
-    num_readers = math.gcd(options.batch_size, NUM_READERS) if many else 1
-    width = options.batch_size // num_readers
+    many = files >= MANY_FILES and len(indices) >= max(batching.batch_size, NUM_READERS)
+    num_readers = math.gcd(batching.batch_size, NUM_READERS) if many else 1
+    width = batching.batch_size // num_readers
     datasets = []
     for reader in range(num_readers):
         row = reader * width
-        if row + width <= options.local_rows.start or row >= options.local_rows.stop:
+        if row + width <= batching.local_rows.start or row >= batching.local_rows.stop:
             continue
         first, last = (
             len(indices) * end // num_readers for end in (reader, reader + 1)
@@ -51,22 +51,22 @@ def _train_stream(
         def with_position(
             index: Tensor, example: Any, row: int = row
         ) -> tuple[Any, ...]:
-            position = index // width * options.batch_size + row + index % width
+            position = index // width * batching.batch_size + row + index % width
             return position, *example
 
         images = _epochs(
             read(split, indices[first:last]),
             last - first,
             SHUFFLE_BUFFER // num_readers,
-            (options.seed, reader),
-            options.start * width,
+            (batching.seed, reader),
+            batching.start * width,
         )
         datasets.append(images.map(with_position).prefetch(width))
     schedule = tf.data.Dataset.range(len(datasets)).flat_map(
         lambda reader: tf.data.Dataset.from_tensors(reader).repeat(width)
     )
     images = tf.data.Dataset.choose_from_datasets(datasets, schedule.repeat())
-    return keep_local_rows(images, options)
+    return keep_local_rows(images, batching)
 
 
 def _epochs(

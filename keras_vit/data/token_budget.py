@@ -3,17 +3,18 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_vit.data._decode import decode, sample_crop_window, tf
+from keras_vit.data.decoding import decode, sample_crop_window, tf
+from keras_vit.data.steps.base import Example, Seed, step
 from keras_vit.utils import checks
 from keras_vit.utils.types import Array, Tensor
 
 # Protocols that take the whole image, and those that crop it for training.
-_WHOLE, _RANDOM = ("simple", "whole"), ("vit_jax", "big_vision", "pretrain")
+WHOLE, CROPPED = ("simple", "whole"), ("vit_jax", "big_vision", "pretrain")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,24 +79,31 @@ class TokenBudget:
         rows, columns = grid(low)
         return rows * p, columns * q
 
-    def cutter(self, protocol: str, training: bool) -> Callable[..., Tensor]:
-        """Returns the function that decodes, crops and resizes an image, as
-        those of `PROTOCOLS`."""
-        checks.one_of("protocol", protocol, (*_WHOLE, *_RANDOM))
-        is_random = training and protocol in _RANDOM
 
-        def size_of(height: Any, width: Any) -> Array:
-            return np.array(self.image_size(height, width), "int32")
+@step
+def fit(
+    example: Example, seed: Seed, budget: TokenBudget, crop: bool = False
+) -> Example:
+    """An image, or a random crop of 5% to 100% of its area, resized to as many
+    patches as a `TokenBudget` has."""
 
-        def cut(encoded: Tensor, seed: Tensor, _: Any, channels: int) -> Tensor:
-            window = functools.partial(sample_crop_window, seed=seed)
-            pixels = decode(encoded, channels, window if is_random else None)
-            sides = tf.unstack(tf.shape(pixels)[:2])
-            size = tf.numpy_function(size_of, sides, tf.int32)
-            size = tf.ensure_shape(size, (2,))
-            return tf.image.resize(pixels, size, antialias=True)
+    def size_of(height: Any, width: Any) -> Array:
+        return np.array(budget.image_size(height, width), "int32")
 
-        return cut
+    channels = example["channels"]
+    window = functools.partial(sample_crop_window, seed=seed) if crop else None
+    pixels = decode(example["image"], channels, window)
+    sides = tf.unstack(tf.shape(pixels)[:2])
+    size = tf.ensure_shape(tf.numpy_function(size_of, sides, tf.int32), (2,))
+    pixels = tf.image.resize(pixels, size, antialias=True)
+    return example | {"image": tf.ensure_shape(pixels, (None, None, channels))}
+
+
+@step
+def pack_patches(example: Example, seed: Seed, budget: TokenBudget) -> Example:
+    """The patches of an image, as a model of `keras_vit.mixed_sizes` takes them."""
+    image = pack(tf, example["image"], budget.patch_size, budget.max_tokens)
+    return example | {"image": image}
 
 
 def pack_images(

@@ -5,9 +5,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from keras_vit.data._decode import import_tensorflow, tf
-from keras_vit.data._pipeline import ImageSource, shuffled_table
-from keras_vit.data.dataset import ImageDataset, PipelineOptions
+from keras_vit.data.dataset import Batching, ImageDataset
+from keras_vit.data.decoding import import_tensorflow, tf
+from keras_vit.data.pipeline import ImageSource, shuffled_table
 from keras_vit.data.tfds import download, evaluation_stream, open_builder, read_examples
 from keras_vit.utils import checks
 from keras_vit.utils.optional import require
@@ -191,11 +191,11 @@ def load_vtab(name: str, validate: bool = False) -> ImageDataset:
     )
     stream = functools.partial(evaluation_stream, read, parts)
 
-    def train_stream(options: PipelineOptions) -> Dataset:
+    def train_stream(batching: Batching) -> Dataset:
         # All thousand images are kept in memory, encoded.
         images = stream("train", range(num_train)).as_numpy_iterator()
         columns = list(zip(*images, strict=True))[1:]
-        return shuffled_table([tf.constant(x) for x in columns], options)
+        return shuffled_table([tf.constant(x) for x in columns], batching)
 
     num_train, num_test = (
         sum(len(images) for _, images in part) for part in parts.values()

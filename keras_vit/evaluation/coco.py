@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_vit.data.protocols import height_and_width
-from keras_vit.data.segmentation import resize_image
+from keras_vit.data.steps.places import resize_image
 from keras_vit.detection import decode
 from keras_vit.detection.decoding import box_areas, box_overlaps
 from keras_vit.detection.loss import as_dict

@@ -7,8 +7,9 @@ import types
 import numpy as np
 import pytest
 
-from keras_vit.data import load_detection, segmentation
-from keras_vit.data.boxes import crop_boxes
+from keras_vit.data import load_detection
+from keras_vit.data.steps import places
+from keras_vit.data.steps.places import crop_boxes
 from keras_vit.evaluation import coco_metrics, targets_by_image
 
 pytestmark = pytest.mark.backends("torch")
@@ -162,9 +163,9 @@ def test_boxes_move_with_pixels():
     label = np.array([[3, 36 / 64, 0.5, 0.5, 0.5], [-1, 0, 0, 0, 0]])
     flipped = removed = 0
     for _ in range(60):
-        crop = segmentation.draw_crop((48, 64), (40, 32), rng, 2.0, True)
-        pixels = segmentation.resize_image(image, crop.scaled)
-        pixels = segmentation.cut(pixels, crop, (40, 32), 0)[..., 0]
+        crop = places.draw_crop((48, 64), (40, 32), rng, 2.0, True)
+        pixels = places.resize_image(image, crop.scaled)
+        pixels = places.cut(pixels, crop, (40, 32), 0)[..., 0]
         found = crop_boxes(label, crop, (40, 32))
         assert found[1, 0] == -1
         flipped += crop.flip

@@ -7,7 +7,7 @@ import pytest
 
 import keras_vit
 from keras_vit import inspection
-from keras_vit.data.segmentation import resize_image
+from keras_vit.data.steps.places import resize_image
 from tests.harness import numpy
 from tests.small import tiny
 

@@ -122,7 +122,10 @@ def test_half_precision(dtype):
         half = model_of(pooling="map")
     finally:
         keras.config.set_dtype_policy("float32")
-    outputs = numpy(keras_vit.mixed_sizes(half)(packed(half, images)))
+    # On a CPU with AMX, torch 2.13's own bfloat16 convolution of such images is wrong
+    # where oneDNN computes it: `torch.nn.functional.conv2d` alone shows it.
+    with pytest.importorskip("torch").backends.mkldnn.flags(enabled=False):
+        outputs = numpy(keras_vit.mixed_sizes(half)(packed(half, images)))
     scale = np.abs(expected).max()
     assert np.abs(outputs - expected).max() < scale * (
         0.01 if "float16" == dtype[6:] else 0.05

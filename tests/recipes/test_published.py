@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.data.randaugment import AUGREG
+from keras_vit.data.steps.randaugment import AUGREG
 from keras_vit.evaluation.classifiers import image_settings
 from keras_vit.models import BIT_VARIANTS, VARIANTS
 from keras_vit_programs import building, flags, presets, setup, sizes

@@ -22,6 +22,12 @@ def noise(height, width, channels=3, seed=0):
     return np.stack([np.asarray(plane) for plane in planes], -1)
 
 
+def cropped(make, encoded, seed, size, channels=3):
+    """The pixels of an image after the step that `make` makes for a size."""
+    example = {"image": encoded, "channels": channels}
+    return make(size)(example, seed)["image"]
+
+
 def encode(pixels, kind="PNG", **options):
     if isinstance(pixels, np.ndarray):
         pixels = Image.fromarray(pixels.squeeze())

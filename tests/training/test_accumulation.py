@@ -58,12 +58,14 @@ MIXED = {"mixup": 1.0, "cutmix": 1.0}
 
 
 def train_of(kind):
-    """Returns a dataset's function of batches, and one that casts."""
+    """Returns a dataset's function of batches, and one of a seed that returns a
+    random number."""
     if kind == "digits":
-        return keras_vit.data.load_dataset("digits").train, np.asarray
+        return keras_vit.data.load_dataset("digits").train, lambda seed: seed.uniform()
+    uniform = pytest.importorskip("tensorflow").random.stateless_uniform
     images = [pictures.noise(12, 16, seed=i) for i in range(12)]
     data = keras_vit.data.from_arrays(np.stack(images), np.arange(12) % 2)
-    return data.train, keras.ops.cast
+    return data.train, lambda seed: uniform((), seed)
 
 
 def rows(train, count, **options):
@@ -87,15 +89,21 @@ def rows(train, count, **options):
     ],
 )
 def test_micro_batches_equal_the_full_batch(kind, options):
-    """Distortion, lambda and partners are those of the full batch, and a
-    transform takes the number of that batch."""
-    train, cast = train_of(kind)
+    """Distortion, lambda and partners are those of the full batch, and so are the
+    random numbers of a step of batches."""
+    train, uniform = train_of(kind)
+
+    def scaled(batch, seed):
+        return batch | {"image": batch["image"] * uniform(seed)}
+
     plain = rows(train, 1, **options)
-    options = {**options, "transform": lambda k, x: x * cast(k + 1, "float32")}
+    options = {**options, "batch_steps": [scaled]}
     whole = rows(train, 1, **options)
-    numbers = np.repeat(options.get("start", 0) + np.array([1, 2]), 8)
-    factors = numbers[:: 16 // len(plain[0])].reshape(-1, 1, 1, 1)
-    np.testing.assert_allclose(whole[0], plain[0] * factors, rtol=1e-6)
+    factors = []
+    for old, new in zip(*(np.split(x[0], 2) for x in (plain, whole)), strict=True):
+        factors.append((new * old).sum() / (old**2).sum())
+        np.testing.assert_allclose(new, old * factors[-1], atol=1e-5)
+    assert abs(factors[0] - factors[1]) > 1e-3
     for count in (2, 4) if kind == "digits" else (2,):
         for found, expected in zip(rows(train, count, **options), whole, strict=True):
             np.testing.assert_array_equal(found, expected)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_vit import data
-from keras_vit.data import crops as crops_module
+from keras_vit.data.steps import multi_crops as crops_module
 from tests.training.batches import check_order, take
 
 tf = pytest.importorskip("tensorflow")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.data.pipeline import ImageSource
 from keras_vit.evaluation import classifiers
 from keras_vit_programs.classifiers import describe_classifier
 from tests.small import bit, randomize, vit
@@ -180,7 +181,9 @@ def test_channels_of_data_and_model_must_match():
     with pytest.raises(ValueError, match="have 3 channels, and the model takes 4"):
         keras_vit.evaluation.fitted(data, four)
     # A folder that is named digits is read as images.
-    folder = keras_vit.data.ImageDataset("digits", ("a", "b"), 3, None, 0, 1)
+    source = ImageSource(None, None, None)
+    names = "digits", ("a", "b")
+    folder = keras_vit.data.ImageDataset(*names, 3, None, 0, 1, source=source)
     model = found_for(2)
     assert keras_vit.evaluation.fitted(folder, model).channels == 3
     assert model.reading(folder, 4)["protocol"] == "vit_jax"

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.data import RandomErasing, _pipeline, mixing
-from keras_vit.data.dataset import PipelineOptions
+from keras_vit.data import RandomErasing
+from keras_vit.data.steps import mixing
 from tests.training.batches import check_order, take
 from tests.training.pictures import noise
 
@@ -152,7 +152,7 @@ def both(function, images, labels, *numbers):
 @pytest.mark.parametrize("sampled", [0.3, 0.7])
 def test_mixup_matches_the_definition(sampled, batch):
     images, labels = batch
-    mixed_images, mixed_labels = both(mixing.mixup, images, labels, sampled)
+    mixed_images, mixed_labels = both(mixing.mix_images, images, labels, sampled)
     for i in range(4):  # 0.7 of the image itself, whichever was sampled
         before = images[i - 1]
         np.testing.assert_allclose(
@@ -173,7 +173,7 @@ def test_mixup_matches_the_definition(sampled, batch):
 )
 def test_cutmix_matches_the_definition(lam, centre, rows, columns, batch):
     images, labels = batch
-    mixed_images, mixed_labels = both(mixing.cutmix, images, labels, lam, centre)
+    mixed_images, mixed_labels = both(mixing.cut_images, images, labels, lam, centre)
     mask = np.zeros((10, 8), bool)
     mask[np.ix_(rows, columns)] = True
     before = np.roll(images, 1, 0)
@@ -185,27 +185,22 @@ def test_cutmix_matches_the_definition(lam, centre, rows, columns, batch):
 
 
 @pytest.mark.parametrize("p", [0.2, 0.8])
-def test_lambda_is_sampled_from_beta(p, monkeypatch):
+def test_lambda_is_sampled_from_beta(p):
     """The mean square of Beta(p, p) is (1 + p) / (2 + 4 p)."""
-    sampled = []
-    monkeypatch.setattr(
-        mixing,
-        "mix",
-        lambda xp, images, labels, options, sample: sample("mixup", p),
-    )
-    options = PipelineOptions(8, 4, mixup=p)
-    sample_lambda = tf.function(
-        lambda k: _pipeline.apply_mixing(k, None, None, options)
-    )
+
+    def sample_lambda(number):
+        _, sample = mixing._sampler(tf.stack([tf.constant(0, tf.int64), number]))
+        return sample("mixup", p)
+
+    sample_lambda = tf.function(sample_lambda)
     sampled = np.array([sample_lambda(tf.constant(k, tf.int64)) for k in range(600)])
     assert sampled.min() >= 0 and sampled.max() <= 1
     assert abs(sampled.mean() - 0.5) < 0.05
     assert abs((sampled**2).mean() - (1 + p) / (2 + 4 * p)) < 0.05
 
 
-def test_mixup_or_cutmix_is_sampled_for_each_batch(batch):
+def test_mixup_or_cutmix_is_sampled_for_each_batch(batch, monkeypatch):
     images, labels = batch
-    options = PipelineOptions(8, 4, mixup=1.0, cutmix=1.0)
     for number, name in ((0.2, "mixup"), (0.8, "cutmix")):
         asked = []
 
@@ -213,5 +208,6 @@ def test_mixup_or_cutmix_is_sampled_for_each_batch(batch):
             asked.append(what)
             return np.float32(number)
 
-        mixing.mix(np, images, labels, options, sample)
+        monkeypatch.setattr(mixing, "_sampler", lambda _, f=sample: (np, f))
+        mixing.mix(1.0, 1.0)({"image": images, "label": labels})
         assert name in asked and len({"mixup", "cutmix"} & set(asked)) == 1

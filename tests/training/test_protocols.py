@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from keras_vit.data import _decode
+from keras_vit.data import decoding
 from keras_vit.data.protocols import PROTOCOLS
-from tests.training.pictures import bilinear, encode, noise
+from tests.training.pictures import bilinear, cropped, encode, noise
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.backends("tensorflow")
@@ -27,8 +27,8 @@ def positions_in(small, large):
 
 
 def random_area(encoded, channels, seed):
-    window = functools.partial(_decode.sample_crop_window, seed=seed)
-    return _decode.decode(encoded, channels, window)
+    window = functools.partial(decoding.sample_crop_window, seed=seed)
+    return decoding.decode(encoded, channels, window)
 
 
 def window(image, seed):
@@ -60,11 +60,11 @@ def test_random_resized_crops_match_pillow(name):
     train = PROTOCOLS[name].for_training(None)
     for i, shape in enumerate([(61, 83), (20, 90), (300, 200)]):
         pixels = noise(*shape)
-        window = _decode.sample_resized_crop_window((*shape, 3), (0, i), scale)
+        window = decoding.sample_resized_crop_window((*shape, 3), (0, i), scale)
         top, left, height, width = window.numpy().tolist()
         part = Image.fromarray(pixels).crop((left, top, left + width, top + height))
         expected = np.asarray(part.resize((32, 32), resampling)).astype(int)
-        found = train(encode(pixels), (0, i), (32, 32), 3).numpy()
+        found = cropped(train, encode(pixels), (0, i), (32, 32)).numpy()
         assert np.abs(found - expected).max() <= 1
         np.testing.assert_array_equal(found, np.round(found))
 
@@ -90,7 +90,7 @@ def test_random_resized_crop_windows_match_torchvision(name, shape):
     @tf.function
     def windows(seeds):
         return tf.map_fn(
-            lambda seed: _decode.sample_resized_crop_window((*shape, 3), seed, scale),
+            lambda seed: decoding.sample_resized_crop_window((*shape, 3), seed, scale),
             seeds,
             fn_output_signature=tf.int32,
         )
@@ -114,7 +114,7 @@ def test_masked_protocols_evaluate_the_center_crop(name):
     for shape in ((90, 150), (150, 91), (40, 51)):
         pixels = noise(*shape)
         expected = np.asarray(both(Image.fromarray(pixels))).astype(int)
-        found = PROTOCOLS[name].test(encode(pixels), SEED, (56, 56), 3).numpy()
+        found = cropped(PROTOCOLS[name].test, encode(pixels), SEED, (56, 56)).numpy()
         assert np.abs(found - expected).max() <= 1
 
 
@@ -125,7 +125,7 @@ def test_bit_hyperrule_size_depends_on_the_image_area(image_size, larger):
     train = PROTOCOLS["bit-hyperrule"].for_training(image_size)
     whole = bilinear(pixels.astype(float), larger)
     for i in range(5):
-        found = train(encode(pixels), (0, i), (32, 32), 3).numpy()
+        found = cropped(train, encode(pixels), (0, i), (32, 32)).numpy()
         assert len(positions_in(found, whole)) == 1
 
 
@@ -134,9 +134,9 @@ def test_simple_protocol_shifts_the_whole_image():
     protocol = PROTOCOLS["simple"]
     padded = np.pad(pixels.astype(float), ((2, 2), (2, 2), (0, 0)), mode="reflect")
     for i in range(5):
-        found = protocol.train(encode(pixels), (0, i), (16, 16), 3).numpy()
+        found = cropped(protocol.train, encode(pixels), (0, i), (16, 16)).numpy()
         assert len(positions_in(found, padded)) == 1
-    whole = protocol.test(encode(pixels), SEED, (16, 16), 3).numpy()
+    whole = cropped(protocol.test, encode(pixels), SEED, (16, 16)).numpy()
     np.testing.assert_array_equal(whole, pixels)
 
 
@@ -153,7 +153,7 @@ def test_crops_keep_the_aspect_ratio(height, width):
         ("mae", 256 / 224),
     ):
         encoded = encode(image)
-        found = PROTOCOLS[name].test(encoded, SEED, size, 3)
+        found = cropped(PROTOCOLS[name].test, encoded, SEED, size)
         down = np.diff(found[2:-2, 2:-2, 0], axis=0).mean()
         right = np.diff(found[2:-2, 2:-2, 1], axis=1).mean()
         assert down == pytest.approx(1 / (scale * ratio), rel=0.1)
@@ -168,19 +168,19 @@ def test_protocols_accept_rectangles(name):
     turned = encode(image.transpose(1, 0, 2))
     cut = PROTOCOLS[name].test
     for size in ((16, 40), (300, 24)):
-        found = cut(encoded, SEED, size, 3)
+        found = cropped(cut, encoded, SEED, size)
         assert found.shape == (*size, 3)
-        other = cut(turned, SEED, size[::-1], 3)
+        other = cropped(cut, turned, SEED, size[::-1])
         # Rows and columns are resized, and rounded to integers, in the other
         # order: measured, up to 2 gray levels and 0.18 on average. A crop that
         # is moved by one pixel differs by 2 or more on average.
         difference = np.abs(found - np.transpose(other, (1, 0, 2)))
         assert difference.max() <= 2 and difference.mean() < 0.5
     for image_size in (None, 32):  # of the data set
-        cut = tf.function(PROTOCOLS[name].for_training(image_size))
-        found = cut(encoded, SEED, (16, 40), 3)
+        cut = PROTOCOLS[name].for_training(image_size)
+        found = cropped(cut, encoded, SEED, (16, 40))
         assert found.shape == (16, 40, 3)
-        gray = cut(encode(image[..., :1]), SEED, (16, 40), 1)
+        gray = cropped(cut, encode(image[..., :1]), SEED, (16, 40), 1)
         assert gray.shape == (16, 40, 1)
         # Not one number throughout, as of padding.
         assert 0 <= found.numpy().min() < found.numpy().max() <= 256
@@ -211,18 +211,18 @@ def formats():
 
 @pytest.mark.parametrize("kind, encoded, expected", list(formats()))
 def test_image_formats_are_decoded(kind, encoded, expected):
-    found = _decode.decode(encoded, 3).numpy()
+    found = decoding.decode(encoded, 3).numpy()
     assert found.shape == expected.shape and found.dtype == np.uint8
     error = np.abs(found.astype(int) - expected)
     exact = not ("JPEG" in kind or "GIF" in kind)
     assert error.max() == 0 if exact else error.mean() < 6
     grey = np.asarray(Image.fromarray(found).convert("L")).astype(int)
-    found_grey = _decode.decode(encoded, 1).numpy()
+    found_grey = decoding.decode(encoded, 1).numpy()
     assert np.abs(found_grey[..., 0] - grey).max() <= (1 if exact else 4)
     part = random_area(encoded, 1, SEED)
     assert part.shape[-1] == 1
     part = random_area(encoded, 3, SEED).numpy()
-    top, left, height, width = _decode.sample_crop_window(found.shape, SEED).numpy()
+    top, left, height, width = decoding.sample_crop_window(found.shape, SEED).numpy()
     whole = found[top : top + height, left : left + width].astype(int)
     assert np.abs(part - whole).mean() < (0.01 if exact else 1)
 
@@ -257,14 +257,14 @@ def test_orientation_is_that_of_pillow(kind):
         with Image.open(io.BytesIO(encoded)) as image:
             expected = np.asarray(ImageOps.exif_transpose(image)).astype(int)
         assert expected.shape == ((40, 24, 3) if 4 < how < 9 else (24, 40, 3))
-        found = _decode.decode(encoded, 3).numpy()
+        found = decoding.decode(encoded, 3).numpy()
         assert found.shape == expected.shape
         limit = 8 if kind in ("JPEG", "XMP") else 1
         assert np.abs(found - expected).max() < limit, how
         part = random_area(encoded, 3, SEED).numpy()
         # A crop is taken before the image is turned, where the file allows it.
         shape = expected.shape if kind in ("WEBP", "TIFF") else (24, 40, 3)
-        size = tuple(_decode.sample_crop_window(shape, SEED).numpy()[2:])
+        size = tuple(decoding.sample_crop_window(shape, SEED).numpy()[2:])
         is_turned = 4 < how < 9 and shape == (24, 40, 3)
         assert part.shape[:2] == (size[::-1] if is_turned else size)
 
@@ -278,7 +278,7 @@ def test_invalid_exif_data_is_ignored():
     for _ in range(20):
         content = bytearray(encoded)
         content[at + 6 : at + 28] = rng.bytes(22)
-        shape = _decode.decode(bytes(content), 3).shape
+        shape = decoding.decode(bytes(content), 3).shape
         assert sorted(shape) == [3, 24, 40]
 
 
@@ -291,7 +291,7 @@ def test_inception_crop_of_vit_jax_matches_the_definition(kind):
     for seed in (SEED, (0, 1), (0, 2)):
         rows, columns = window(pixels, seed)
         expected = bilinear(pixels[rows, columns].astype(float), 24)
-        found = train(encoded, seed, (24, 24), 3).numpy()
+        found = cropped(train, encoded, seed, (24, 24)).numpy()
         error = np.abs(found - expected)
         # libjpeg upsamples colors in another way at a window's edge.
         inside = error[1:-1, 1:-1] if kind == "JPEG" else error

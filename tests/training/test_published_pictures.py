@@ -8,10 +8,11 @@ import pathlib
 import numpy as np
 import pytest
 
-from keras_vit.data import _decode, protocols
+from keras_vit.data import decoding, steps
 from keras_vit.data.protocols import PROTOCOLS
-from keras_vit.data.randaugment import operations
+from keras_vit.data.steps.randaugment import operations
 from tests.training.make_published_pictures import SEEDS
+from tests.training.pictures import cropped
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.backends("tensorflow")
@@ -65,7 +66,7 @@ def test_randaugment_operations_match_big_vision(case):
     ],
 )
 def test_evaluation_matches_big_vision(name, size, expected):
-    found = PROTOCOLS[name].test(PNG, (0, 0), (size, size), 3).numpy()
+    found = cropped(PROTOCOLS[name].test, PNG, (0, 0), (size, size)).numpy()
     # The area of a pixel is summed in float32 in either code.
     compare(found, ARRAYS[f"pp/{expected}"])
 
@@ -74,7 +75,7 @@ def test_evaluation_matches_big_vision(name, size, expected):
 def test_training_crops_match_big_vision(name):
     train = PROTOCOLS[name].for_training(None)
     for seed in SEEDS:
-        found = train(PNG, (0, seed), (48, 48), 3).numpy()
+        found = cropped(train, PNG, (0, seed), (48, 48)).numpy()
         compare(found, ARRAYS[f"pp/inception_{seed}"])
 
 
@@ -83,15 +84,15 @@ def test_small_image_crops_match_big_vision():
     larger = ARRAYS["pp/transfer_before_crop"]
     windows = np.lib.stride_tricks.sliding_window_view(larger, (48, 48, 3))
     for seed in SEEDS:
-        found = train(PNG, (0, seed), (48, 48), 3).numpy()
+        found = cropped(train, PNG, (0, seed), (48, 48)).numpy()
         assert (windows[:, :, 0] == found).all((2, 3, 4)).any()
 
 
 @pytest.mark.parametrize("name", ["vit_jax", "bit-hyperrule"])
 def test_other_protocols_do_not_cast_to_uint8(name):
-    found = PROTOCOLS[name].test(PNG, (0, 0), (20, 33), 3).numpy()
-    pixels = tf.image.resize(_decode.decode(PNG, 3), (20, 33)).numpy()
+    found = cropped(PROTOCOLS[name].test, PNG, (0, 0), (20, 33)).numpy()
+    pixels = tf.image.resize(decoding.decode(PNG, 3), (20, 33)).numpy()
     assert (pixels % 1).any()
     np.testing.assert_array_equal(found, pixels)
-    found = protocols.inception_crop(PNG, (0, 0), (24, 24), 3).numpy()
+    found = cropped(steps.inception_crop, PNG, (0, 0), (24, 24)).numpy()
     assert (found % 1).any()

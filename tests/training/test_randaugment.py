@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_vit.data import randaugment
-from keras_vit.data.randaugment import AUGREG, operations, rand_augment
+from keras_vit.data.steps import randaugment
+from keras_vit.data.steps.randaugment import AUGREG, operations, rand_augment
 from tests.training.pictures import noise
 
 pytestmark = pytest.mark.backends("tensorflow")

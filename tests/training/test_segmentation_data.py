@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from keras_vit.data import load_segmentation, segmentation
+from keras_vit.data import load_segmentation
 from keras_vit.data import masks as mask_files
 from keras_vit.data.canvases import IGNORE, digit_canvases, single_digits
+from keras_vit.data.steps import places
 from keras_vit.utils.images import to_pixels
 from tests.training.batches import check_order, take
 from tests.training.pictures import encode
@@ -266,12 +267,10 @@ def test_tfds(name, monkeypatch):
 
 
 def crop(image, mask, size, rng, scale, flip):
-    found = segmentation.draw_crop(mask.shape, size, rng, scale, flip)
-    image = segmentation.resize_image(image, found.scaled)
-    mask = segmentation.resize_mask(mask, found.scaled)
-    return (
-        segmentation.cut(x, found, size, fill) for x, fill in ((image, 127), (mask, 99))
-    )
+    found = places.draw_crop(mask.shape, size, rng, scale, flip)
+    image = places.resize_image(image, found.scaled)
+    mask = places.resize_mask(mask, found.scaled)
+    return (places.cut(x, found, size, fill) for x, fill in ((image, 127), (mask, 99)))
 
 
 def test_image_and_mask_are_cropped_alike():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.data import CROPS, _pipeline
+from keras_vit.data import CROPS, pipeline
 from keras_vit.utils.images import to_pixels
 from keras_vit_programs import setup
 from tests.recipes import programs
@@ -247,7 +247,7 @@ def test_images_of_five_channels_are_trained_on_and_predicted(tmp_path):
         batches = data.train(**options, protocol="vit_jax", erase=0.5)
         model.fit(batches, steps_per_epoch=1, shuffle=False, verbose=0)
         for refused in ({"augment": "light1"}, {"crops": CROPS["dino"]}):
-            with pytest.raises(ValueError, match=f"`{[*refused][0]}.* has 5"):
+            with pytest.raises(ValueError, match=f"`{[*refused][0]}.* 5 channels"):
                 data.train(**options, **refused)
     model.save(tmp_path / "model.keras")
     trained = keras_vit.evaluation.load_classifier(str(tmp_path / "model.keras"))
@@ -488,7 +488,7 @@ def test_unreadable_huggingface_image_is_named(images):
         take(data.test(**OPTIONS), 9)
     for i in range(100):  # other workers fail before this error is raised
         with pytest.raises(ValueError):
-            _pipeline.unreadable(f"later {i}".encode())
+            pipeline.unreadable(f"later {i}".encode())
     assert "'test[3]'" in str(keras_vit.data.find_data_error(caught.value))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.data.dataset import PipelineOptions
+from keras_vit.data.dataset import Batching
 from tests.training.batches import check_order, examples, take
 from tests.training.pictures import noise, write_folder
 
@@ -47,7 +47,7 @@ def test_every_image_is_used_once_per_epoch(data):
     options = {"protocol": "simple", "flip": False}
     images, _ = take(data.train(image_size=8, batch_size=19, **options), 4)
     assert len({tuple(row) for row in images.mean((2, 3, 4))}) == 4
-    stream = data.source.train_stream(PipelineOptions(8, 19)).take(57)
+    stream = data.source.train_stream(Batching(19)).take(57)
     rows = list(stream.as_numpy_iterator())
     assert [position for position, *_ in rows] == list(range(57))
     files = [sorted(name for _, name, *_ in rows[i : i + 19]) for i in (0, 19, 38)]
@@ -108,12 +108,12 @@ def test_modes_normalize_with_mean_and_std(data, channels, mode, mean, std):
         ({"augment": "light"}, "`augment` must.*'none', 'light1'"),
         ({"mode": "caffe"}, r"`mode` must be .*\(mean, std\).*'caffe'"),
         ({"mode": (0.5, 0)}, r"`mode` must be .*\(0.5, 0\)"),
-        ({"mixup": 1.5}, "`mixup` must be 0 to 1. Received: 1.5"),
+        ({"mixup": 1.5}, "`mixup` must be a number from 0 to 1.*1.5"),
         ({"cutmix": float("nan")}, "`cutmix` must be"),
         ({"start": -1}, "`start` must be 0 or more"),
         ({"shard": (2, 2)}, r"shard=\(2, 2\)"),
         ({"shard": (0, 3)}, r"`batch_size`.*shard=\(0, 3\), batch_size=4"),
-        ({"channels": 1, "augment": "light1"}, "has 1: use `augment=none`"),
+        ({"channels": 1, "augment": "light1"}, "1 channels: use `augment=none`"),
         ({"split": "validation"}, "no validation images; .*holdout"),
     ],
 )

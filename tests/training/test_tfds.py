@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.data import _pipeline
+from keras_vit.data import pipeline
 from keras_vit.data import tfds as tfds_sets
-from keras_vit.data.dataset import PipelineOptions
+from keras_vit.data.dataset import Batching
 from keras_vit_programs.runs import explain_error
 from tests.training.batches import examples
 from tests.training.mocked import mocked
@@ -84,7 +84,7 @@ def test_start_and_shard_select_the_same_images(monkeypatch):
     """Also for splits that are read by several readers concurrently."""
 
     def names(count, **options):
-        options = PipelineOptions(4, 8, **options)
+        options = Batching(8, **options)
         stream = data.source.train_stream(options).take(count)
         return [(int(p), name) for p, name, *_ in stream.as_numpy_iterator()]
 
@@ -209,11 +209,11 @@ class KvLocalUnlabelled(_Local):
 @pytest.mark.parametrize("label", [5, [1, 5]])
 def test_labels_above_the_last_class_raise(label):
     batches = tf.data.Dataset.from_tensors(tf.constant(label, "int64")).map(
-        lambda x: _pipeline.check_label(x, 5, "name", "test")
+        lambda x: pipeline.check_label(x, 5, "name", "test")
     )
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         list(batches)
-    assert "from 0 to 4" in str(_pipeline.find_data_error(error.value))
+    assert "from 0 to 4" in str(pipeline.find_data_error(error.value))
 
 
 def test_labels_of_minus_one_raise():

@@ -82,12 +82,12 @@ def test_training_depends_on_the_step_alone(folder):
         ({"mixup": 0.2}, "TokenBudget.*mixup=0.2"),
         ({"augment": "light1"}, "TokenBudget.*augment='light1'"),
         ({"erase": 0.2}, "TokenBudget.*erase"),
-        ({"protocol": "mae"}, "Received: protocol=.mae."),
+        ({"protocol": "mae"}, "`protocol` must be .*'mae'"),
     ],
 )
 def test_what_needs_images_of_one_size_is_refused(folder, options, match):
     budget = TokenBudget(16, 8)
     with pytest.raises(ValueError, match=match):
         load_dataset(str(folder)).train(image_size=budget, batch_size=2, **options)
-    with pytest.raises(ValueError, match="images of one size"):
+    with pytest.raises(ValueError, match="`image_size` must .*TokenBudget"):
         load_dataset("digits").train(image_size=budget, batch_size=2)

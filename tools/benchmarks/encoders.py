@@ -135,11 +135,11 @@ def foreground_iou(
     encoder: Any, images: np.ndarray, masks: np.ndarray, ignore: int
 ) -> float:
     """Returns the mean IoU of foreground and background of `feature_pca`."""
-    from keras_vit.data import segmentation
+    from keras_vit.data.steps import places
     from keras_vit.inspection import feature_pca
 
     found = [feature_pca(encoder, x[None]).foreground[0] for x in images]
-    found = [segmentation.resize_mask(x, masks.shape[1:]) for x in found]
+    found = [places.resize_mask(x, masks.shape[1:]) for x in found]
     objects = np.where(masks == ignore, ignore, masks > 0)
     return _mean_iou(np.stack(found).astype(int), objects, 2, ignore)
 

@@ -1,5 +1,6 @@
 """Accuracy of models that the recipes train."""
 
+import dataclasses
 import json
 import pathlib
 import resource
@@ -182,8 +183,9 @@ def _evaluate(path: pathlib.Path, method: str, seed: int) -> tuple[float, float,
     rng = np.random.default_rng(seed)
     chosen = [rng.permutation(np.flatnonzero(y == n))[:SHOTS] for n in range(10)]
     chosen = np.concatenate(chosen)
-    options = data.PipelineOptions(size, BATCH, seed=seed)
-    batches = data.train_batches(x[chosen], y[chosen], options)
+    source = digits.source.sample("train", len(y), chosen)
+    few = dataclasses.replace(digits, num_train=len(chosen), source=source)
+    batches = few.train(image_size=size, batch_size=BATCH, seed=seed)
     model.fit(batches, steps_per_epoch=TUNING, verbose=0, shuffle=False)
     logits = model.predict(test_x, verbose=0)
     return (

@@ -1,13 +1,16 @@
 """Random crops of an image for self-supervised training: multi-crop."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.data._decode import decode, tf
-from keras_vit.data.protocols import height_and_width, random_resized_crop
+from keras_vit.data.decoding import decode, sample_resized_crop_window, tf
+from keras_vit.data.steps.base import Example, Seed, step
+from keras_vit.data.steps.crops import resize_like_pillow
 from keras_vit.preprocessing import preprocess_input
-from keras_vit.utils.scaling import Mode
+from keras_vit.utils import checks
+from keras_vit.utils.scaling import Mode, ModeLike, as_mode
 from keras_vit.utils.types import Tensor
 
 # Weights of red, green and blue in Pillow's conversion to gray.
@@ -62,7 +65,7 @@ class MultiCrop:
     solarize_probability: float = 0.2
 
     def __post_init__(self) -> None:
-        height_and_width(self.local_size)
+        checks.positive_pair("local_size", self.local_size)
 
     def __call__(
         self,
@@ -74,7 +77,7 @@ class MultiCrop:
         flip: bool = True,
     ) -> dict[str, Tensor]:
         """Returns the crops of an image, in a function that `tf.data` maps."""
-        size = height_and_width(size)
+        size = checks.positive_pair("image_size", size)
         pixels = decode(content, channels)
         fold_in = tf.random.experimental.stateless_fold_in
 
@@ -86,12 +89,12 @@ class MultiCrop:
             solarize: float,
         ) -> Tensor:
             seeds = tf.random.experimental.stateless_split(fold_in(seed, number), 10)
-            x = random_resized_crop(
-                *(pixels, seeds[0], size, channels),
-                scale=scale,
-                method=self.resizing,
+            window = functools.partial(
+                sample_resized_crop_window, seed=seeds[0], scale=scale
             )
-            x = tf.cast(x, tf.float32)
+            x = decode(pixels, channels, window)
+            x = resize_like_pillow(x, size, self.resizing)
+            x = tf.ensure_shape(tf.cast(x, tf.float32), (*size, channels))
             if flip:
                 x = tf.image.stateless_random_flip_left_right(x, seeds[1])
             x = _sometimes(self.jitter_probability, self._jitter, x, seeds[2:4])
@@ -110,7 +113,7 @@ class MultiCrop:
         crops = {"global": tf.stack(views)}
         if self.num_local:
             # A loop in the graph, which is traced once for all local crops.
-            local_size = height_and_width(self.local_size)
+            local_size = checks.positive_pair("local_size", self.local_size)
             shape = (*local_size, channels)
             crops["local"] = tf.map_fn(
                 lambda number: crop(
@@ -202,6 +205,28 @@ def _gray(x: Tensor, seed: Tensor | None = None) -> Tensor:
 
 def _solarized(x: Tensor, seed: Tensor) -> Tensor:
     return tf.where(x < 128, x, 255 - x)
+
+
+@step
+def multi_crop(
+    example: Example,
+    seed: Seed,
+    crops: MultiCrop,
+    size: int | tuple[int, int],
+    *,
+    mode: ModeLike = "tf",
+    flip: bool = True,
+) -> Example:
+    """Two global and several local crops of an image, normalized: the image becomes a
+    dict of them. Their seeds are made of that of the example."""
+    channels = example["channels"]
+    if channels not in (1, 3):
+        raise ValueError(
+            "`crops` change colors, and are for images of 1 or 3 channels. Received: "
+            f"images of {channels} channels. Train a masked model, such as MAE."
+        )
+    form = example["image"], example["seed"], size, channels
+    return example | {"image": crops(*form, as_mode(mode), flip)}
 
 
 CROPS = {

@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.data import mixing
-from keras_vit.data._decode import decode, tf
-from keras_vit.data.dataset import ImageDataset, PipelineOptions, local_evaluation_rows
+from keras_vit.data import short_way
+from keras_vit.data.dataset import Batching, ImageDataset
+from keras_vit.data.decoding import decode, tf
 from keras_vit.data.labels import warn_missing_classes, warn_similar_names
-from keras_vit.data.protocols import PROTOCOLS
-from keras_vit.data.randaugment import AUGREG, rand_augment
-from keras_vit.data.token_budget import pack
+from keras_vit.data.steps.base import Example, StepFunction, run
+from keras_vit.data.token_budget import TokenBudget
 from keras_vit.distribution.sharding import without_autotune
-from keras_vit.preprocessing import preprocess_input
 from keras_vit.utils.types import Array, Dataset, StrPath, Tensor
 
 FOREVER = np.iinfo(np.int64).max
@@ -39,119 +37,97 @@ class ImageSource:
     evaluation_stream: Callable
     read: Callable
     label: Callable = lambda label: (label, 1.0)
-    refuses = ("scale",)
 
-    def train(self, data: ImageDataset, options: PipelineOptions) -> Dataset:
+    def of(self, options: dict[str, Any]) -> "ImageSource":
+        return self
+
+    def builder(self, options: dict[str, Any]) -> short_way.Builder:
+        """Returns the function that makes the steps of these images."""
+        if isinstance(options.get("image_size"), TokenBudget):
+            return short_way.images_at_their_aspect
+        return short_way.crops_of_images if "crops" in options else short_way.images
+
+    def train(
+        self,
+        data: ImageDataset,
+        steps: Sequence[StepFunction | None],
+        batch_steps: Sequence[StepFunction],
+        batching: Batching,
+    ) -> Dataset:
         """Returns endless batches `(images, labels)`."""
-        batches = map_with_names(
-            self.train_stream(options), self._preparation(data, options)
-        )
-        size = options.micro_batch_size
-        whole = options.uses_mixing or options.transform is not None
-        if whole:
-            size *= options.micro_batches
-        batches = batches.batch(size, drop_remainder=True)
-        if options.uses_mixing:
-            batches = batches.enumerate(options.start).map(
-                lambda number, batch: apply_mixing(number, batch[0], batch[1], options)
-            )
-        if (transform := options.transform) is not None:
-            batches = batches.enumerate(options.start).map(
-                lambda number, batch: (transform(number, batch[0]), *batch[1:])
-            )
-        if whole and options.micro_batches > 1:
-            size = options.micro_batch_size
-            batches = batches.unbatch().batch(size, drop_remainder=True)
-        return without_autotune(batches.prefetch(2))
-
-    def _preparation(
-        self, data: ImageDataset, options: PipelineOptions
-    ) -> Callable[..., Any]:
-        """Returns the function that reads and augments an image."""
-        options.refuse(self.refuses, repr(data.name))
-        form = options.image_size, data.channels
-        cut = PROTOCOLS[options.protocol].for_training(data.image_size)
-        if options.budget is not None:
-            cut = options.budget.cutter(options.protocol, training=True)
-        augment = None
-        if options.crops is not None and data.channels not in (1, 3):
-            raise ValueError(
-                "`crops` change colors, and are for images of 1 or 3 channels. "
-                f"{data.name!r} has {data.channels}: train a masked model, such as MAE."
-            )
-        if AUGREG[options.augment][0]:
-            if data.channels != 3:
-                raise ValueError(
-                    f"`augment={options.augment}` is for images of 3 channels. "
-                    f"{data.name!r} has {data.channels}: use `augment=none`."
-                )
-            augment = rand_augment(options.augment, options.image_size)
+        seed = tf.constant(batching.seed, tf.int64)
 
         def prepare(
             position: Tensor, name: Tensor, content: Tensor, label: Tensor
         ) -> tuple[Any, ...]:
-            seed = tf.stack([tf.constant(options.seed, tf.int64), position])
-            content = self.read(content)
-            if options.crops is not None:
-                how = options.mode, options.flip
-                return options.crops(content, seed, *form, *how), label
-            seeds = tf.random.experimental.stateless_split(seed, 3)
-            x = cut(content, seeds[0], *form)
-            if options.flip:
-                x = tf.image.stateless_random_flip_left_right(x, seeds[1])
-            if augment:
-                # big_vision's protocols return integers. The results of others,
-                # for which no RandAugment is published, are rounded.
-                x = tf.cast(tf.round(tf.clip_by_value(x, 0, 255)), tf.uint8)
-                x = tf.cast(augment(x, seeds[2]), tf.float32)
-            index = label
-            x, label = normalize_and_encode(x, label, data, options)
-            if options.erase.probability:
-                fold_in = tf.random.experimental.stateless_fold_in
-                x = options.erase(x, fold_in(seed, 3))
-            if options.class_weights is None:
-                return x, label
-            weights = tf.constant(options.class_weights, tf.float32)
-            return x, label, weights[index]
+            example = {
+                "image": self.read(content),
+                "label": label,
+                "name": name,
+                "channels": data.channels,
+                "seed": tf.stack([seed, position]),
+            }
+            return _columns(run(steps, example, example["seed"]))
 
-        return prepare
+        def change(number: Tensor, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+            # Negative, because the seeds of images are their positions from 0 on.
+            own = tf.stack([seed, -1 - number])
+            example: Example = dict(zip(_COLUMNS, batch, strict=False))
+            for place, function in enumerate(batch_steps):
+                fold = tf.random.experimental.stateless_fold_in
+                example = function(example, fold(own, place) if place else own)
+            return _columns(example)
+
+        batches = map_with_names(self.train_stream(batching), prepare)
+        size, count = batching.micro_batch_size, batching.micro_batches
+        if not batch_steps:
+            batches = batches.batch(size, drop_remainder=True)
+        else:
+            batches = batches.batch(size * count, drop_remainder=True)
+            batches = batches.enumerate(batching.start)
+            batches = batches.map(tf.autograph.experimental.do_not_convert(change))
+            if count > 1:
+                batches = batches.unbatch().batch(size, drop_remainder=True)
+        return without_autotune(batches.prefetch(2))
 
     def evaluation_batches(
         self,
         data: ImageDataset,
         split: str,
         total: int,
-        options: PipelineOptions,
+        steps: Sequence[StepFunction | None],
+        batching: Batching,
     ) -> Dataset:
         """Returns batches `(images, labels, weights)`, every image once.
 
-        All batches are full, with padding, if `options.pads`; see
-        `local_evaluation_rows`.
+        All batches are full, with padding, if `batching.pads`.
         """
-        cut = PROTOCOLS[options.protocol].test
-        if options.budget is not None:
-            cut = options.budget.cutter(options.protocol, training=False)
-        form = options.image_size, data.channels
-        rows, count, weight = local_evaluation_rows(total, options)
+        rows, count, weight = batching.evaluation_rows(total)
 
         def prepare(
             position: Tensor, name: Tensor, content: Tensor, label: Tensor
         ) -> tuple[Tensor, Tensor, Tensor]:
             label, label_weight = self.label(label)
-            image = cut(self.read(content), tf.zeros(2, tf.int64), *form)
-            image, label = normalize_and_encode(image, label, data, options)
+            example = {
+                "image": self.read(content),
+                "label": label,
+                "name": name,
+                "channels": data.channels,
+                "seed": tf.zeros(2, tf.int64),
+            }
+            image, label = _columns(run(steps, example, example["seed"]))[:2]
             return image, label, weight * label_weight
 
         images = map_with_names(self.evaluation_stream(split, rows), prepare)
-        size = len(options.local_rows)
-        if options.pads:
+        size = len(batching.local_rows)
+        if batching.pads:
             zeros = tf.nest.map_structure(
                 lambda spec: tf.zeros(spec.shape, spec.dtype),
                 images.element_spec,
             )
             padding = tf.data.Dataset.from_tensors(zeros).repeat()
             images = images.concatenate(padding).take(count * size)
-        batches = images.batch(size, drop_remainder=options.pads)
+        batches = images.batch(size, drop_remainder=batching.pads)
         batches = batches.apply(tf.data.experimental.assert_cardinality(count))
         return without_autotune(batches.prefetch(2))
 
@@ -243,7 +219,7 @@ def listed_dataset(
         num_validation=len(splits["validation"]),
         multi_label=is_multi_label,
         source=ImageSource(
-            lambda options: shuffled_table(table(splits["train"]), options),
+            lambda batching: shuffled_table(table(splits["train"]), batching),
             evaluation_stream,
             read,
         ),
@@ -251,19 +227,12 @@ def listed_dataset(
     )
 
 
-def normalize_and_encode(
-    image: Tensor, label: Tensor, data: ImageDataset, options: PipelineOptions
-) -> tuple[Any, Tensor]:
-    """Normalizes pixels in [0, 255], and makes the label one-hot if needed; of
-    images that keep their aspect, returns the patches."""
-    size = (None, None) if options.budget else options.image_size
-    image = tf.ensure_shape(image, (*size, data.channels))
-    image = preprocess_input(tf.clip_by_value(image, 0, 255), mode=options.mode)
-    if (budget := options.budget) is not None:
-        image = pack(tf, image, budget.patch_size, budget.max_tokens)
-    if (options.one_hot or options.uses_mixing) and label.shape.rank == 0:
-        label = tf.one_hot(label, len(data.class_names))
-    return image, label
+# What a batch is made of, of an example after its steps.
+_COLUMNS = ("image", "label", "weight")
+
+
+def _columns(example: Example) -> tuple[Any, ...]:
+    return tuple(example[name] for name in _COLUMNS if name in example)
 
 
 def _fail(message: str) -> None:
@@ -359,39 +328,16 @@ def check_label(label: Tensor, num_classes: int, dataset: str, split: str) -> Te
     return tf.ensure_shape(checked, label.shape)
 
 
-def apply_mixing(
-    number: Tensor, images: Tensor, labels: Tensor, options: PipelineOptions
-) -> tuple[Tensor, Tensor]:
-    """Applies mixup or cutmix to batch `number`."""
-    names = ("mixup", "cutmix", "which", "top", "left")
-    # Negative, because the seeds of images are their positions from 0 on.
-    seed = tf.stack([tf.constant(options.seed, tf.int64), -1 - number])
-    seeds = tf.random.experimental.stateless_split(seed, 2 * len(names))
-
-    def sample(name: str, p: float | None) -> Tensor:
-        pair = seeds[names.index(name) :: len(names)]
-        if p is None:
-            return tf.random.stateless_uniform((), pair[0])
-        # A Gamma variable divided by the sum of two has distribution
-        # Beta(p, p). With a small p both may be 0 in float32.
-        one, other = (
-            tf.random.stateless_gamma((), pair[i], p, dtype=tf.float64) for i in (0, 1)
-        )
-        return tf.cast(tf.math.divide_no_nan(one, one + other), tf.float32)
-
-    return mixing.mix(tf, images, labels, options, sample)
-
-
-def shuffled_table(table: Sequence[Tensor], options: PipelineOptions) -> Dataset:
+def shuffled_table(table: Sequence[Tensor], batching: Batching) -> Dataset:
     """Returns a `tf.data.Dataset` of `(position, *row)` of endless permutations
     of the rows of columns: this process's part of each batch from
-    `options.start` on."""
+    `batching.start` on."""
     count = len(table[0])
-    first = options.start * options.batch_size
+    first = batching.start * batching.batch_size
     epoch, done = divmod(first, count)
 
     def one_pass(number: Tensor) -> Dataset:
-        seed = tf.stack([tf.constant(options.seed, tf.int64), number])
+        seed = tf.stack([tf.constant(batching.seed, tf.int64), number])
         order = tf.random.experimental.stateless_shuffle(
             tf.range(count, dtype=tf.int64), seed
         )
@@ -399,18 +345,18 @@ def shuffled_table(table: Sequence[Tensor], options: PipelineOptions) -> Dataset
         return tf.data.Dataset.from_tensor_slices(rest)
 
     passes = tf.data.Dataset.range(epoch, FOREVER).flat_map(one_pass)
-    return keep_local_rows(passes.enumerate(first), options).map(
+    return keep_local_rows(passes.enumerate(first), batching).map(
         lambda position, row: (position, *(column[row] for column in table))
     )
 
 
-def keep_local_rows(images: Dataset, options: PipelineOptions) -> Dataset:
+def keep_local_rows(images: Dataset, batching: Batching) -> Dataset:
     """Leaves out the rows of other processes, before anything is decoded."""
-    if options.shard[1] == 1:
+    if batching.shard[1] == 1:
         return images
 
     def is_local(position: Tensor, *example: Tensor) -> Tensor:
-        row = position % options.batch_size
-        return (row >= options.local_rows.start) & (row < options.local_rows.stop)
+        row = position % batching.batch_size
+        return (row >= batching.local_rows.start) & (row < batching.local_rows.stop)
 
     return images.filter(is_local)

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
-from keras_vit.data._decode import tf
+from keras_vit.data.decoding import tf
 from keras_vit.utils import checks
 from keras_vit.utils.types import Tensor
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.data._decode import tf
-from keras_vit.data.protocols import height_and_width
+from keras_vit.data.decoding import tf
+from keras_vit.utils import checks
 from keras_vit.utils.types import Tensor
 
 # Level: number of operations per image, their magnitude, and the p of mixup's
@@ -57,7 +57,7 @@ def rand_augment(
         an integer tensor of shape `(2,)`; it returns a tensor like the first.
         Only the operations that are sampled are computed.
     """
-    size = height_and_width(size)
+    size = checks.positive_pair("image_size", size)
     count, magnitude, _ = AUGREG[level]
     known = []
     if count:
@@ -90,7 +90,7 @@ def operations(
     `scaled`, cutout and translation scale with `size`, from the published
     numbers of pixels at 224.
     """
-    size = height_and_width(size)
+    size = checks.positive_pair("image_size", size)
     level = magnitude / 10
     # Of vertical and of horizontal distances.
     scale = (1, 1)

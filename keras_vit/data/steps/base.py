@@ -1,0 +1,70 @@
+"""What a step is: a function of an example and a seed."""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeAlias
+
+from keras_vit.data.decoding import tf
+from keras_vit.utils.types import Tensor
+
+# Keys: "image", encoded or pixels; "label", "mask" or "boxes"; "name"; "channels", an
+# integer; "seed", of which those of the steps are made. A step may add "weight".
+Example: TypeAlias = dict[str, Any]
+# Two integers, a tensor, for images that `tf.data` reads; a `numpy.random.Generator`
+# for those that NumPy makes.
+Seed: TypeAlias = Any
+StepFunction: TypeAlias = Callable[[Example, Seed], Example]
+P = ParamSpec("P")
+
+
+class Step:
+    """A function of an example and a seed, with the other arguments that it gets."""
+
+    def __init__(
+        self, function: Callable[..., Example], args: tuple, kwargs: dict[str, Any]
+    ) -> None:
+        self.function, self.args, self.kwargs = function, args, kwargs
+
+    def __call__(self, example: Example, seed: Seed = None) -> Example:
+        return self.function(example, seed, *self.args, **self.kwargs)
+
+    def __repr__(self) -> str:
+        named = (f"{name}={value!r}" for name, value in self.kwargs.items())
+        return f"{self.function.__name__}({', '.join([*map(repr, self.args), *named])})"
+
+
+def step(
+    function: Callable[Concatenate[Example, Seed, P], Example],
+) -> Callable[P, Step]:
+    """Returns a function that makes steps: it takes the arguments of `function` but
+    for the first two, the example and the seed."""
+    whole = inspect.signature(function)
+    rest = list(whole.parameters.values())[2:]
+    signature = whole.replace(parameters=rest, return_annotation=Step)
+
+    @functools.wraps(function)
+    def make(*args: P.args, **kwargs: P.kwargs) -> Step:
+        signature.bind(*args, **kwargs)  # an error now, and not in a batch
+        return Step(function, args, kwargs)
+
+    vars(make)["__signature__"] = signature  # for `help`
+    return make
+
+
+def run(
+    steps: Sequence[StepFunction | None], example: Example, seed: Tensor
+) -> Example:
+    """Returns an example after the steps, in a function that `tf.data` maps.
+
+    The seed of a step depends on its place in the list. None keeps a place, so that
+    leaving a step out does not change the random numbers of the others.
+    """
+    first = tf.unstack(tf.random.experimental.stateless_split(seed, 3), num=3)
+    for place, function in enumerate(steps):
+        if function is not None:
+            # Published runs erase with `fold_in(seed, 3)`, at the fifth place.
+            fold = tf.random.experimental.stateless_fold_in
+            own = first[place] if place < 3 else fold(seed, place - 1)
+            example = function(example, own)
+    return example

@@ -1,0 +1,177 @@
+"""How the published code crops and resizes an image.
+
+Each step here decodes the image and returns float pixels in [0, 255] of shape
+`(height, width, channels)`.
+
+The published code makes squares. For other rectangles each side of an
+intermediate size is scaled like the side of a square, and an image of which a
+part is taken is resized so that it just covers that intermediate size.
+
+big_vision casts back to uint8 after each resize (`pp/ops_image.py`), which
+drops the fraction; vit_jax and BiT do not. Functions that both use take
+`integers`, whether to do so.
+"""
+
+import functools
+from typing import Any, TypeAlias
+
+from keras_vit.data.decoding import (
+    decode,
+    sample_crop_window,
+    sample_resized_crop_window,
+    tf,
+)
+from keras_vit.data.steps.base import Example, Seed, step
+from keras_vit.utils import checks
+from keras_vit.utils.types import Tensor
+
+# An integer, the height and width, or both.
+Size: TypeAlias = int | tuple[int, int]
+
+
+def _size(size: Size) -> tuple[int, int]:
+    return checks.positive_pair("image_size", size)
+
+
+def _decoded(example: Example, window: Any = None) -> Tensor:
+    """Returns the pixels of an example; raises a `ValueError` if it has more that a
+    crop would have to change."""
+    if others := example.keys() & {"mask", "boxes"}:
+        raise ValueError(
+            "This step would change an image, and not its mask or boxes: use "
+            f"`scale_crop`, or a step of your own. Received: {', '.join(others)}"
+        )
+    return decode(example["image"], example["channels"], window)
+
+
+def _cropped(example: Example, pixels: Tensor, size: Size) -> Example:
+    shape = (*_size(size), example["channels"])
+    return example | {"image": tf.ensure_shape(tf.cast(pixels, tf.float32), shape)}
+
+
+def as_integers(pixels: Tensor) -> Tensor:
+    """Returns float pixels after a cast to uint8, as floats."""
+    return tf.floor(tf.clip_by_value(pixels, 0, 255))
+
+
+@step
+def inception_crop(
+    example: Example, seed: Seed, size: Size, *, integers: bool = False
+) -> Example:
+    """A random crop of 5% to 100% of the area, resized without antialiasing."""
+    window = functools.partial(sample_crop_window, seed=seed)
+    pixels = tf.image.resize(_decoded(example, window), _size(size))
+    return _cropped(example, as_integers(pixels) if integers else pixels, size)
+
+
+@step
+def resize_and_crop(
+    example: Example,
+    seed: Seed,
+    size: Size,
+    *,
+    ratio: float,
+    shorter_side: bool = False,
+    random: bool = False,
+) -> Example:
+    """Resized to `ratio` times the size, either to a square or by its shorter
+    side, and cropped at random or at the center."""
+    height, width = _size(size)
+    larger = round(height * ratio), round(width * ratio)
+    pixels = _decoded(example)
+    if shorter_side:
+        pixels = resize_shorter_side(pixels, larger)
+    else:
+        pixels = tf.image.resize(pixels, larger)
+    if random:
+        shape = (height, width, example["channels"])
+        pixels = tf.image.stateless_random_crop(pixels, shape, seed)
+        return _cropped(example, pixels, size)
+    top, left = tf.unstack((tf.shape(pixels)[:2] - (height, width)) // 2)
+    # big_vision crops integers.
+    pixels = as_integers(pixels)[top : top + height, left : left + width]
+    return _cropped(example, pixels, size)
+
+
+def resize_shorter_side(pixels: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resizes the smaller side to `size` as big_vision's `resize_small` does.
+
+    By area, keeping the aspect, to integers in [0, 255]. An image covers a
+    `size` of `(height, width)`, and one of its sides has this length.
+    """
+    sides = tf.cast(tf.shape(pixels)[:2], tf.float32)
+    sides = tf.round(sides * tf.reduce_max(size / sides))
+    sides = tf.cast(sides, tf.int32)
+    return as_integers(tf.image.resize(pixels, sides, method="area"))
+
+
+@step
+def resize(
+    example: Example, seed: Seed, size: Size, *, antialias: bool = False
+) -> Example:
+    """The whole image, without keeping its aspect ratio."""
+    pixels = tf.image.resize(_decoded(example), _size(size), antialias=antialias)
+    return _cropped(example, pixels, size)
+
+
+@step
+def random_translation(example: Example, seed: Seed, size: Size) -> Example:
+    """The whole image, translated by up to an eighth, with reflected edges."""
+    height, width = _size(size)
+    pixels = tf.image.resize(_decoded(example), (height, width), antialias=True)
+    padding = (2 * [height // 8], 2 * [width // 8], (0, 0))
+    pixels = tf.pad(pixels, padding, mode="REFLECT")
+    shape = (height, width, example["channels"])
+    pixels = tf.image.stateless_random_crop(pixels, shape, seed)
+    return _cropped(example, pixels, size)
+
+
+@step
+def random_resized_crop(
+    example: Example,
+    seed: Seed,
+    size: Size,
+    *,
+    scale: tuple[float, float] = (0.08, 1.0),
+    method: str = "bicubic",
+) -> Example:
+    """torchvision's `RandomResizedCrop` of a Pillow image."""
+    window = functools.partial(sample_resized_crop_window, seed=seed, scale=scale)
+    pixels = resize_like_pillow(_decoded(example, window), _size(size), method)
+    return _cropped(example, pixels, size)
+
+
+@step
+def bicubic_center_crop(
+    example: Example, seed: Seed, size: Size, *, ratio_above_224: float = 256 / 224
+) -> Example:
+    """torchvision's `Resize` of the smaller side, bicubic, and `CenterCrop`.
+
+    The smaller side gets 256 pixels for 224; above 224 pixels,
+    `ratio_above_224` times the size.
+    """
+    height, width = _size(size)
+    small = [
+        side * 256 // 224 if side <= 224 else int(side * ratio_above_224)
+        for side in (height, width)
+    ]
+    pixels = _decoded(example)
+    sides = tf.shape(pixels)[:2]
+    # The image covers `small`, and one of its sides has this length.
+    i = tf.where(small[0] * sides[1] >= small[1] * sides[0], 0, 1)
+    sides = tf.constant(small)[i] * sides // sides[i]
+    larger = resize_like_pillow(pixels, sides, "bicubic")
+    # `tf.round` and Python's `round` take halves to the even integer.
+    start = tf.round(tf.cast(sides - (height, width), tf.float32) / 2)
+    top, left = tf.unstack(tf.cast(start, tf.int32))
+    pixels = larger[top : top + height, left : left + width]
+    return _cropped(example, pixels, size)
+
+
+def resize_like_pillow(pixels: Tensor, sides: Any, method: str) -> Tensor:
+    """Resizes with antialiasing, within one gray level of Pillow, which
+    rounds to uint8 after the columns and after the rows."""
+    for sides_of_pass in ((tf.shape(pixels)[0], sides[1]), sides):
+        pixels = tf.image.resize(pixels, sides_of_pass, method, antialias=True)
+        pixels = tf.round(tf.clip_by_value(pixels, 0, 255))
+    return pixels
