@@ -14,6 +14,7 @@ from keras_vit.data.dataset import (
 from keras_vit.data.folders import load_files as load_files
 from keras_vit.data.folders import load_thumbnail as load_thumbnail
 from keras_vit.data.huggingface import from_huggingface as from_huggingface
+from keras_vit.data.indexable import from_indexable as from_indexable
 from keras_vit.data.masks import load_segmentation as load_segmentation
 from keras_vit.data.pipeline import find_data_error as find_data_error
 from keras_vit.data.protocols import PROTOCOLS as PROTOCOLS

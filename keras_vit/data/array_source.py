@@ -2,8 +2,9 @@
 
 import concurrent.futures
 import dataclasses
+import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -69,26 +70,28 @@ class ArraySource:
         split: str,
         indices: Sequence[int],
         steps: Sequence[StepFunction | None],
-        keys: Sequence[tuple[int, ...]],
+        keys: Iterable[Any],
     ) -> Example:
         """Returns a batch: images after the steps, of which `keys` seed the random
         numbers of each image."""
 
-        def one(index: int, key: tuple[int, ...]) -> Example:
+        fixed = {"channels": data.channels, "ignore": data.ignore}
+
+        def one(index: int, key: Any) -> Example:
             image, label = self.example(split, index)
-            fixed = {"channels": data.channels, "ignore": data.ignore}
             example = {"image": image, self.kind: label, **fixed}
-            rng = np.random.default_rng(key)
+            rng = np.random.default_rng(key) if steps else None
             for function in steps:
                 example = example if function is None else function(example, rng)
-            return {x: y for x, y in example.items() if x not in fixed}
+            return example
 
         if self.kind == "label":  # of digits, which take less time than a thread
             examples = list(map(one, indices, keys))
         else:
             with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
                 examples = list(threads.map(one, indices, keys))
-        return {x: np.stack([each[x] for each in examples]) for x in examples[0]}
+        names = examples[0].keys() - fixed
+        return {name: np.stack([each[name] for each in examples]) for name in names}
 
     def columns(self, batch: Example) -> tuple[Array, ...]:
         """Returns the images, the labels and, if there are any, the weights."""
@@ -101,6 +104,8 @@ class ArraySource:
                 f"{data.name!r} has a class for each pixel, not for each "
                 "image: count the pixels of its masks, `data.read(split, i)`."
             )
+        if self.labels.ndim == 2:
+            return self.labels.sum(0, dtype="int64")
         return np.bincount(self.labels, minlength=len(data.class_names))
 
     def sample(self, split: str, total: int, chosen: Array) -> "ArraySource":
@@ -202,8 +207,8 @@ class _EvaluationBatches(keras.utils.PyDataset):
     def __getitem__(self, index: int) -> tuple[Array, ...]:
         rows = self.rows[index * self.batch_size :][: self.batch_size]
         # A process may have no images in the last batch: one gives the shapes.
-        some, keys = rows or range(1), [(0,)] * (len(rows) or 1)
-        batch = self.source.read(self.data, self.split, some, self.steps, keys)
+        some, rng = rows or range(1), itertools.repeat(np.random.default_rng(0))
+        batch = self.source.read(self.data, self.split, some, self.steps, rng)
         images, labels = (x[: len(rows)] for x in self.source.columns(batch)[:2])
         if images.shape[-1] < self.data.channels:  # gray, for a model of colors
             images = np.repeat(images, self.data.channels, axis=-1)

@@ -1,13 +1,17 @@
 """Datasets of NumPy arrays."""
 
+import importlib.util
 import pathlib
 from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
 
+from keras_vit.data import short_way
+from keras_vit.data.array_source import ArraySource
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.decoding import tf
+from keras_vit.data.labels import warn_missing_classes
 from keras_vit.data.pipeline import listed_dataset
 from keras_vit.data.splits import make_splits, parse_holdout
 from keras_vit.utils.array_files import are_pixels, scaled
@@ -62,7 +66,10 @@ def from_arrays(
     given = {"images": (images, labels)} | ({"test": test} if test else {})
     parts = {key: _check_images(key, x) for key, (x, _) in given.items()}
     arrays = list(parts.values())
-    found = [_check_labels(key, y, len(parts[key])) for key, (_, y) in given.items()]
+    names = {"images": "labels", "test": "test[1]"}
+    found = [
+        check_labels(names[key], y, len(parts[key])) for key, (_, y) in given.items()
+    ]
     kinds = {(x.shape[-1], *y.shape[1:]) for x, y in zip(arrays, found, strict=True)}
     if len(kinds) > 1:
         raise ValueError(
@@ -76,7 +83,7 @@ def from_arrays(
     is_uint8 = all(x.dtype == np.uint8 for x in arrays)
     return indexed_dataset(
         name,
-        _class_names(all_labels, class_names),
+        names_of(all_labels, class_names),
         all_labels,
         parts,
         "images",
@@ -117,6 +124,28 @@ def indexed_dataset(
 
     def image(index: int) -> Array:
         return np.asarray(pixels(*rows[index]), dtype)
+
+    if importlib.util.find_spec("tensorflow") is None:
+        warn_missing_classes(name, class_names, labels, splits)
+        multi_label = labels.ndim == 2
+        labels = labels.astype("float32" if multi_label else "int32")
+
+        def example(split: str, index: int) -> tuple[Array, Array]:
+            return image(splits[split][index]), labels[splits[split][index]]
+
+        return ImageDataset(
+            name=name,
+            class_names=class_names,
+            channels=channels,
+            image_size=image_size,
+            num_train=len(splits["train"]),
+            num_test=len(splits["test"]),
+            num_validation=len(splits["validation"]),
+            multi_label=multi_label,
+            source=ArraySource(
+                example, short_way.arrays, labels=labels[splits["train"]]
+            ),
+        )
 
     def read(index: Tensor) -> Tensor:
         found = tf.numpy_function(image, [index], tf.as_dtype(dtype))
@@ -160,8 +189,9 @@ def _check_images(name: str, images: Any) -> Any:
     return images
 
 
-def _check_labels(name: str, labels: ArrayLike, count: int) -> Array:
-    name = "labels" if name == "images" else "test[1]"
+def check_labels(name: str, labels: ArrayLike, count: int) -> Array:
+    """Returns labels as an array of integers or of rows of floats; raises a
+    `ValueError` if they are none, or not `count` ones."""
     labels = np.asarray(labels)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -188,7 +218,8 @@ def _check_labels(name: str, labels: ArrayLike, count: int) -> Array:
     return labels.astype("float32")
 
 
-def _class_names(labels: Array, class_names: Sequence[str] | None) -> tuple[str, ...]:
+def names_of(labels: Array, class_names: Sequence[str] | None) -> tuple[str, ...]:
+    """Returns the names of the classes of labels, by default their numbers."""
     is_multi_label = labels.ndim == 2
     count = labels.shape[1] if is_multi_label else int(labels.max()) + 1
     names = tuple(map(str, range(count) if class_names is None else class_names))

@@ -84,8 +84,8 @@ def _steps(
     labels, batch = labels_of(data, mixup, cutmix, one_hot, class_weights)
     enlarged = enlarge(checks.positive_pair("image_size", image_size))
     finish = scale_digits(as_mode(mode))
-    if training:
-        return [enlarged, *labels], [distort(), finish, *batch]
+    if training:  # of whole batches, which take less time than image by image
+        return [], [enlarged, distort(), finish, *labels, *batch]
     return [enlarged, finish, *labels], batch
 
 
@@ -96,8 +96,13 @@ def _enlarged(image: bytes, size: tuple[int, int]) -> Array:
 
 @step
 def enlarge(example: Example, seed: Seed, size: tuple[int, int]) -> Example:
-    """A digit of 8 x 8 pixels in another size, which is computed once."""
-    return example | {"image": _enlarged(example["image"].tobytes(), size)}
+    """Digits of 8 x 8 pixels, one or a batch, in another size, computed once."""
+    image = example["image"]
+    if image.ndim == 4:
+        return example | {
+            "image": np.stack([_enlarged(x.tobytes(), size) for x in image])
+        }
+    return example | {"image": _enlarged(image.tobytes(), size)}
 
 
 @step

@@ -19,7 +19,7 @@ from keras_vit.utils import checks
 from keras_vit.utils.scaling import ModeLike, as_mode
 
 # Those of each image, and those of each batch.
-Lists: TypeAlias = tuple[list[StepFunction | None], list[StepFunction]]
+Lists: TypeAlias = tuple[Sequence[StepFunction | None], Sequence[StepFunction]]
 Builder: TypeAlias = Callable[..., Lists]
 
 
@@ -102,6 +102,29 @@ def images_at_their_aspect(
     return [cut, mirror, *finish, *labels], []
 
 
+def arrays(
+    data: Any,
+    training: bool,
+    *,
+    image_size: int | tuple[int, int],
+    protocol: str = "simple",
+    flip: bool = True,
+    mode: ModeLike = "tf",
+    mixup: float = 0.0,
+    cutmix: float = 0.0,
+    one_hot: bool = False,
+    class_weights: Sequence[float] | None = None,
+) -> Lists:
+    """Images in memory, without TensorFlow."""
+    known = "'simple' or 'whole', where TensorFlow is not installed"
+    checks.require(protocol in ("simple", "whole"), "protocol", protocol, known)
+    labels, batch = labels_of(data, mixup, cutmix, one_hot, class_weights)
+    translate = training and protocol == "simple"
+    cut = steps.resize_array(image_size, translate=translate)
+    mirror = steps.flip() if training and flip else None
+    return [cut, mirror, normalize(as_mode(mode)), *labels], batch
+
+
 def crops_of_images(
     data: Any,
     training: bool,
@@ -139,9 +162,10 @@ def labels_of(
     cutmix: float,
     one_hot: bool,
     class_weights: Sequence[float] | None,
-) -> Lists:
+) -> tuple[list[StepFunction], list[StepFunction]]:
     """Returns the steps that make labels and weights, and those that mix."""
-    found, batch = [], []
+    found: list[StepFunction] = []
+    batch: list[StepFunction] = []
     if class_weights is not None:
         weights = data.checked_class_weights(class_weights, mixup, cutmix)
         found.append(steps.weigh(weights))

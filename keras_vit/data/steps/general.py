@@ -26,7 +26,11 @@ def decode(example: Example, seed: Seed) -> Example:
 @step
 def flip(example: Example, seed: Seed) -> Example:
     """Half of the images mirrored."""
-    image = tf.image.stateless_random_flip_left_right(example["image"], seed)
+    image = example["image"]
+    if isinstance(image, np.ndarray):
+        image = image[:, ::-1] if seed.random() < 0.5 else image
+    else:
+        image = tf.image.stateless_random_flip_left_right(image, seed)
     return example | {"image": image}
 
 
@@ -50,8 +54,9 @@ def augment(example: Example, seed: Seed, level: str) -> Example:
 def normalize(example: Example, seed: Seed, mode: ModeLike = "tf") -> Example:
     """Pixels in [0, 255] as `preprocess_input` scales them."""
     image = example["image"]
-    if not isinstance(image, np.ndarray):
-        image = tf.clip_by_value(image, 0, 255)
+    image = (np.clip if isinstance(image, np.ndarray) else tf.clip_by_value)(
+        image, 0, 255
+    )
     return example | {"image": preprocess_input(image, mode)}
 
 
@@ -71,26 +76,25 @@ def one_hot(example: Example, seed: Seed, classes: int) -> Example:
     """The label as a row of zeros and a one; rows of several classes stay."""
     label = example["label"]
     if isinstance(label, np.ndarray | np.integer):
-        row = np.eye(classes, dtype="float32")[label] if label.ndim == 0 else label
-    else:
-        row = tf.one_hot(label, classes) if label.shape.rank == 0 else label
-    return example | {"label": row}
+        if label.dtype.kind == "i":
+            label = np.eye(classes, dtype="float32")[label]
+    elif label.dtype.is_integer:
+        label = tf.one_hot(label, classes)
+    return example | {"label": label}
 
 
 @step
 def weigh(example: Example, seed: Seed, class_weights: Sequence[float]) -> Example:
     """The weight of the image in the loss, that of its class, an integer."""
-    weights: Any = np.asarray(class_weights, "float32")
-    if not isinstance(example["label"], np.ndarray | np.integer):
-        weights = tf.constant(weights)
-    return example | {"weight": weights[example["label"]]}
+    weights, label = np.asarray(class_weights, "float32"), example["label"]
+    is_array = isinstance(label, np.ndarray | np.integer)
+    return example | {"weight": (np.take if is_array else tf.gather)(weights, label)}
 
 
 class _Seeds(keras.random.SeedGenerator):
     """What a layer of Keras draws its numbers with: those of a seed."""
 
-    def __init__(self, seed: Tensor, backend: Any) -> None:
-        super().__init__(0, backend=backend)
+    def __init__(self, seed: Tensor) -> None:  # without a variable for its state
         self.own, self.count = seed, 0
 
     def next(self, ordered: bool = True) -> Tensor:
@@ -101,16 +105,16 @@ class _Seeds(keras.random.SeedGenerator):
 @step
 def layer(example: Example, seed: Seed, layer: Any) -> Example:
     """The image as a layer returns it: one of `keras.layers`, whose random numbers
-    are then those of the seed, or any function of an image, such as a layer of
-    keras-cv, whose random numbers are its own."""
+    are then those of the seed, or any function of an image. `RandAugment` and `AugMix`
+    of Keras, which are made of other layers, and the layers of keras-cv draw numbers
+    of their own: a run that resumes does not repeat them."""
     image = example["image"]
     if not hasattr(layer, "get_random_transformation"):
         return example | {"image": layer(image)}
     layer.backend.set_backend("tensorflow")
     try:
         image = tf.cast(image, layer.compute_dtype)
-        seeds = _Seeds(seed, layer.backend)
-        how = layer.get_random_transformation(image, training=True, seed=seeds)
+        how = layer.get_random_transformation(image, True, _Seeds(seed))
         image = layer.transform_single_image(image, how, training=True)
     finally:
         layer.backend.reset()
