@@ -74,7 +74,7 @@ def test_python_blocks_run_on_jax(weights, tmp_path, monkeypatch):
 
 def docstring_examples():
     """The Python blocks of docstrings in `keras_vit.data`, by function name."""
-    for path in sorted((ROOT / "keras_vit" / "data").glob("*.py")):
+    for path in sorted((ROOT / "keras_vit" / "data").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
                 text = ast.get_docstring(node) or ""

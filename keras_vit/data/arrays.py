@@ -1,5 +1,6 @@
 """Datasets of NumPy arrays."""
 
+import dataclasses
 import importlib.util
 import pathlib
 from collections.abc import Callable, Mapping, Sequence, Sized
@@ -11,7 +12,6 @@ from keras_vit.data import short_way
 from keras_vit.data.array_source import ArraySource
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.decoding import tf
-from keras_vit.data.labels import warn_missing_classes
 from keras_vit.data.pipeline import listed_dataset
 from keras_vit.data.splits import make_splits, parse_holdout
 from keras_vit.utils.array_files import are_pixels, scaled
@@ -125,33 +125,11 @@ def indexed_dataset(
     def image(index: int) -> Array:
         return np.asarray(pixels(*rows[index]), dtype)
 
-    if importlib.util.find_spec("tensorflow") is None:
-        warn_missing_classes(name, class_names, labels, splits)
-        multi_label = labels.ndim == 2
-        labels = labels.astype("float32" if multi_label else "int32")
-
-        def example(split: str, index: int) -> tuple[Array, Array]:
-            return image(splits[split][index]), labels[splits[split][index]]
-
-        return ImageDataset(
-            name=name,
-            class_names=class_names,
-            channels=channels,
-            image_size=image_size,
-            num_train=len(splits["train"]),
-            num_test=len(splits["test"]),
-            num_validation=len(splits["validation"]),
-            multi_label=multi_label,
-            source=ArraySource(
-                example, short_way.arrays, labels=labels[splits["train"]]
-            ),
-        )
-
     def read(index: Tensor) -> Tensor:
         found = tf.numpy_function(image, [index], tf.as_dtype(dtype))
         return tf.ensure_shape(found, (None, None, channels))
 
-    return listed_dataset(
+    data = listed_dataset(
         name,
         class_names,
         [f"{key}[{i}]" for key, i in rows],
@@ -162,6 +140,16 @@ def indexed_dataset(
         channels=channels,
         image_size=image_size,
     )
+    if importlib.util.find_spec("tensorflow"):
+        return data
+    labels = labels.astype("float32" if labels.ndim == 2 else "int32")
+
+    def example(split: str, index: int) -> tuple[Array, Array]:
+        return image(splits[split][index]), labels[splits[split][index]]
+
+    trained = labels[splits["train"]]
+    source = ArraySource(example, short_way.images, labels=trained)
+    return dataclasses.replace(data, source=source)
 
 
 def _check_images(name: str, images: Any) -> Any:

@@ -102,29 +102,6 @@ def images_at_their_aspect(
     return [cut, mirror, *finish, *labels], []
 
 
-def arrays(
-    data: Any,
-    training: bool,
-    *,
-    image_size: int | tuple[int, int],
-    protocol: str = "simple",
-    flip: bool = True,
-    mode: ModeLike = "tf",
-    mixup: float = 0.0,
-    cutmix: float = 0.0,
-    one_hot: bool = False,
-    class_weights: Sequence[float] | None = None,
-) -> Lists:
-    """Images in memory, without TensorFlow."""
-    known = "'simple' or 'whole', where TensorFlow is not installed"
-    checks.require(protocol in ("simple", "whole"), "protocol", protocol, known)
-    labels, batch = labels_of(data, mixup, cutmix, one_hot, class_weights)
-    translate = training and protocol == "simple"
-    cut = steps.resize_array(image_size, translate=translate)
-    mirror = steps.flip() if training and flip else None
-    return [cut, mirror, normalize(as_mode(mode)), *labels], batch
-
-
 def crops_of_images(
     data: Any,
     training: bool,

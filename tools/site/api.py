@@ -40,6 +40,12 @@ def pages() -> dict[str, str]:
             f"`keras_vit.{name}`: {inspect.getdoc(module) or ''}",
             [f"keras_vit.{name}.{x}" for x in public_names(module)],
         )
+    steps = keras_vit.data.steps
+    found["api/steps.md"] = _page(
+        "Steps",
+        f"`keras_vit.data.steps`: {inspect.getdoc(steps)}",
+        [f"keras_vit.data.steps.{name}" for name in public_names(steps)],
+    )
     return found
 
 

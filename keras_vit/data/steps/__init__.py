@@ -4,7 +4,6 @@ A step is a function `step(example, seed)` of an example, a dict, that returns i
 changed. The functions here make steps, of their other arguments.
 """
 
-from keras_vit.data.steps.arrays import resize_array as resize_array
 from keras_vit.data.steps.base import Step as Step
 from keras_vit.data.steps.base import step as step
 from keras_vit.data.steps.crops import bicubic_center_crop as bicubic_center_crop

@@ -52,6 +52,17 @@ def step(
     return make
 
 
+def check_alone(example: Example) -> None:
+    """Raises a `ValueError` if an example has more than its image that a step, which
+    moves the pixels of the image, would have to move."""
+    if others := example.keys() & {"mask", "boxes"}:
+        raise ValueError(
+            "This step would move the pixels of an image, and not its mask or boxes: "
+            "use `scale_crop`, or a step of your own. Received: an image with "
+            f"{', '.join(others)}"
+        )
+
+
 def run(
     steps: Sequence[StepFunction | None], example: Example, seed: Tensor
 ) -> Example:

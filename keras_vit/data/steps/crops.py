@@ -15,15 +15,18 @@ drops the fraction; vit_jax and BiT do not. Functions that both use take
 import functools
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from keras_vit.data.decoding import (
     decode,
     sample_crop_window,
     sample_resized_crop_window,
     tf,
 )
-from keras_vit.data.steps.base import Example, Seed, step
+from keras_vit.data.steps.base import Example, Seed, check_alone, step
+from keras_vit.layers.resampling import resampling_matrix
 from keras_vit.utils import checks
-from keras_vit.utils.types import Tensor
+from keras_vit.utils.types import Array, Tensor
 
 # An integer, the height and width, or both.
 Size: TypeAlias = int | tuple[int, int]
@@ -34,13 +37,7 @@ def _size(size: Size) -> tuple[int, int]:
 
 
 def _decoded(example: Example, window: Any = None) -> Tensor:
-    """Returns the pixels of an example; raises a `ValueError` if it has more that a
-    crop would have to change."""
-    if others := example.keys() & {"mask", "boxes"}:
-        raise ValueError(
-            "This step would change an image, and not its mask or boxes: use "
-            f"`scale_crop`, or a step of your own. Received: {', '.join(others)}"
-        )
+    check_alone(example)
     return decode(example["image"], example["channels"], window)
 
 
@@ -105,11 +102,28 @@ def resize_shorter_side(pixels: Tensor, size: tuple[int, int]) -> Tensor:
     return as_integers(tf.image.resize(pixels, sides, method="area"))
 
 
+@functools.lru_cache(256)
+def _matrix(old: int, new: int, antialias: bool) -> Array:
+    method = "bilinear_antialias" if antialias else "bilinear"
+    return np.asarray(resampling_matrix(old, new, method), "float32")
+
+
+def _resized(example: Example, size: tuple[int, int], antialias: bool) -> Array:
+    """Returns an array after what `tf.image.resize` does, in NumPy."""
+    check_alone(example)
+    rows, columns, channels = example["image"].shape
+    image = example["image"].astype("float32").reshape(rows, -1)
+    image = (_matrix(rows, size[0], antialias) @ image).reshape(-1, columns, channels)
+    return _matrix(columns, size[1], antialias) @ image
+
+
 @step
 def resize(
     example: Example, seed: Seed, size: Size, *, antialias: bool = False
 ) -> Example:
     """The whole image, without keeping its aspect ratio."""
+    if isinstance(example["image"], np.ndarray):
+        return example | {"image": _resized(example, _size(size), antialias)}
     pixels = tf.image.resize(_decoded(example), _size(size), antialias=antialias)
     return _cropped(example, pixels, size)
 
@@ -118,6 +132,12 @@ def resize(
 def random_translation(example: Example, seed: Seed, size: Size) -> Example:
     """The whole image, translated by up to an eighth, with reflected edges."""
     height, width = _size(size)
+    if isinstance(example["image"], np.ndarray):
+        edges = (2 * [height // 8], 2 * [width // 8], (0, 0))
+        image = _resized(example, (height, width), True)
+        top, left = seed.integers(np.array(edges[:2])[:, 0] * 2 + 1)
+        image = np.pad(image, edges, mode="reflect")
+        return example | {"image": image[top : top + height, left : left + width]}
     pixels = tf.image.resize(_decoded(example), (height, width), antialias=True)
     padding = (2 * [height // 8], 2 * [width // 8], (0, 0))
     pixels = tf.pad(pixels, padding, mode="REFLECT")

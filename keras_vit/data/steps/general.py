@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit.data.decoding import decode as decode_image
 from keras_vit.data.decoding import tf
-from keras_vit.data.steps.base import Example, Seed, step
+from keras_vit.data.steps.base import Example, Seed, check_alone, step
 from keras_vit.data.steps.erasing import RandomErasing
 from keras_vit.data.steps.randaugment import rand_augment
 from keras_vit.preprocessing import preprocess_input
@@ -26,6 +26,7 @@ def decode(example: Example, seed: Seed) -> Example:
 @step
 def flip(example: Example, seed: Seed) -> Example:
     """Half of the images mirrored."""
+    check_alone(example)
     image = example["image"]
     if isinstance(image, np.ndarray):
         image = image[:, ::-1] if seed.random() < 0.5 else image
