@@ -25,7 +25,9 @@ Builder: TypeAlias = Callable[..., Lists]
 
 def given(options: dict[str, Any], defaults: Callable[..., Any]) -> dict[str, Any]:
     """Returns the options that are not the defaults of a function."""
-    parameters = inspect.signature(defaults).parameters
+    signature = inspect.signature(defaults)
+    signature.bind_partial(**options)  # an error for a name that there is not
+    parameters = signature.parameters
 
     def is_default(name: str, value: Any) -> bool:
         default = parameters[name].default

@@ -367,7 +367,9 @@ def infer_num_heads(
     weight_map: WeightMap,
     num_heads: int | None = None,
 ) -> int | None:
-    """Infers the number of heads of a checkpoint, unless it is given.
+    """Infers the number of heads of a checkpoint, unless it is given: from the norms
+    of queries, the rotary positions, the width of a published model, or 64 numbers a
+    head.
 
     It is None if the shapes of the arrays contain it. A `ValueError` is raised
     if it cannot be inferred, or does not divide the width.
