@@ -192,6 +192,11 @@ def write_model(
                     write_metadata(temporary, *metadata)
         return
     layout = layout or ("vit_jax" if path.suffix else "huggingface")
+    if layout.partition(":")[0] in DENSE and not head:
+        raise ValueError(
+            f"The layout {layout!r} is that of a detector or a segmenter, which "
+            f"`keras_vit.save` writes. Received: the model {model.name!r}"
+        )
     weights, arguments, built = describe(model)
     mode = built.get("preprocessing")
     activation = built.get("classifier_activation")

@@ -104,7 +104,9 @@ def load(
             "norm_pixels": norm_pixels,
         }
     )
-    variant, _, tag = str(name_or_path).partition("/")
+    # Of a checkpoint, the text would have all arrays.
+    name = "" if isinstance(name_or_path, Checkpoint) else str(name_or_path)
+    variant, _, tag = name.partition("/")
     if (variant, ALIASES.get(tag, tag)) in RELEASED:
         variant_builder = getattr(models, variant)
         return variant_builder(weights=tag, **known(opening), **options)

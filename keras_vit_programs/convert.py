@@ -277,7 +277,8 @@ def _to_keras(
     from keras_vit.converters import save
     from keras_vit.families import build
 
-    settings.pop("decoder_num_heads", None)  # with which the file was read
+    opening = ("num_heads", "decoder_num_heads")  # with which the file was read
+    settings = {x: y for x, y in settings.items() if x not in opening}
     try:
         model = build(checkpoint, **settings)
     except TypeError as error:  # the name of a setting is wrong

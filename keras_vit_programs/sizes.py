@@ -159,7 +159,10 @@ def resolve_model_spec(
         )
     if weights is not None:
         path = pathlib.Path(resolve_weights_path(weights)).expanduser()
-        written = path.stat().st_mtime_ns if path.is_file() else None
+        # Settings are read from the files beside the weights, too.
+        beside = path.parent.glob("*.json") if path.is_file() else path.glob("*")
+        files = [each for each in (path, *beside) if each.exists()]
+        written = max((each.stat().st_mtime_ns for each in files), default=0)
         return {**_checkpoint_spec(model, weights, patch_size, written)}
     sizes = sizes_of(model)
     if "resnet_layers" in sizes and patch_size is not None:
@@ -198,8 +201,9 @@ def stride_of(sizes: dict[str, Any]) -> int:
 
 @functools.lru_cache  # settings ask several times of a file of gigabytes
 def _checkpoint_spec(
-    model: str | None, weights: str, patch_size: int | None, written: int | None
+    model: str | None, weights: str, patch_size: int | None, written: int
 ) -> dict[str, Any]:
+    """Does what `resolve_model_spec` does, of weights that were `written` then."""
     checkpoint = open_weights(model, weights, sizes_of(model))
     rows, columns = checkpoint.patch_size or (None, None)
     if rows != columns or patch_size not in (None, rows):

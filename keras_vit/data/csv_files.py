@@ -4,6 +4,7 @@ import csv
 import functools
 import os
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TextIO
 
@@ -162,7 +163,7 @@ class _Line(NamedTuple):
 def delimiter_of(file: TextIO) -> str:
     """Returns what separates the cells of an open CSV file by its first line: a comma,
     or the semicolon or tab that spreadsheets write in some languages."""
-    first = file.readline()
+    first = re.sub('"[^"]*"', "", file.readline())  # names may have commas
     file.seek(0)
     return max(",;\t", key=first.count)
 

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from keras_vit.detection.yolos import YOLOS
-from keras_vit.models.dense import dense_encoder, load_dense
+from keras_vit.models.dense import dense_encoder, load_dense, required
 from keras_vit.utils import checks
 from keras_vit.utils.types import Config
 from keras_vit.weights import Checkpoint
@@ -17,6 +17,7 @@ def load_yolos(checkpoint: Checkpoint, classes: int | None = None) -> keras.Mode
     """Builds the YOLOS of a checkpoint, for images of any size that is a multiple of
     the patch size, and loads its weights; see `keras_vit.load`."""
     weights = checkpoint.weights
+    required(checkpoint, "detection_tokens/tokens", f"{_CLASSES}/bias")
     model = YOLOS(
         dense_encoder(checkpoint),
         classes or len(weights[f"{_CLASSES}/bias"]) - 1,

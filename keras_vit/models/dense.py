@@ -31,6 +31,17 @@ def dense_encoder(checkpoint: Checkpoint) -> Model:
         )
 
 
+def required(checkpoint: Checkpoint, *paths: str) -> None:
+    """Raises a `ValueError` if a checkpoint lacks arrays that say what its detector or
+    segmenter is."""
+    if missing := [path for path in paths if path not in checkpoint.weights]:
+        raise ValueError(
+            f"{checkpoint.path!r} lacks arrays of a model of the family "
+            f"{checkpoint.family!r}: give the whole file or folder. Received: no "
+            f"{', '.join(checkpoint.key(path) for path in missing)}"
+        )
+
+
 def load_dense(
     model: Any, checkpoint: Checkpoint, weights: dict[str, Array], head: str
 ) -> None:

@@ -3,9 +3,10 @@
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_vit.layers import TransformerBlock
-from keras_vit.models.dense import dense_encoder, load_dense
+from keras_vit.models.dense import dense_encoder, load_dense, required
 from keras_vit.segmentation.eomt import EoMT
 from keras_vit.utils import checks
 from keras_vit.utils.types import Config
@@ -21,6 +22,11 @@ def load_eomt(
     see `keras_vit.load`."""
     weights, stored = dict(checkpoint.weights), checkpoint.stored
     masks = [path for path in weights if path.endswith("/probability")]
+    required(checkpoint, "queries/tokens", f"{_CLASSES}/bias")
+    blocks = len(masks) or stored["blocks"]
+    if not masks:  # transformers begins with probabilities of 1
+        masks = [f"query_mask_{i}/probability" for i in range(blocks)]
+        weights |= dict.fromkeys(masks, np.ones((), "float32"))
     if masked is None:
         masked = any(weights[path] > 0 for path in masks)
     for path in () if masked else masks:
@@ -29,7 +35,7 @@ def load_eomt(
         dense_encoder(checkpoint),
         classes or len(weights[f"{_CLASSES}/bias"]) - 1,
         queries=weights["queries/tokens"].shape[1],
-        blocks=len(masks) or stored["blocks"],
+        blocks=blocks,
         masked=masked,
         num_upscales=sum(path.endswith("/deconvolution/kernel") for path in weights),
         loss_options=stored.get("loss_options"),

@@ -45,7 +45,7 @@ _PRETRAINING = {
     "simmim": "decoder/pixels/kernel",
     "mae": "decoder/embedding/bias",
     "dino": "projection/last_layer/kernel",
-    "mocov3": "prediction",
+    "mocov3": "prediction/dense_1/kernel",
 }
 _POSITION_LAYER = re.compile(r"position_embedding(?:_\d+|_shared)?")
 _POSITION_MODES = {  # an array: the `position_embedding` that has it

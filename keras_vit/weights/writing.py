@@ -109,6 +109,6 @@ def check_writable(target: pathlib.Path, layout: str) -> None:
     if target.suffix == "" and not split(layout)[0].folder_files:
         raise ValueError(
             f"{str(target)!r} has no suffix, so that it is a folder, which "
-            'only layout="huggingface" and layout="keras_hub" can be written to. '
+            "only the layouts huggingface, keras_hub, eomt and yolos are. "
             f"Received: layout={layout!r}"
         )

@@ -310,6 +310,19 @@ def test_cells_may_be_separated_as_spreadsheets_do(delimiter, images, tmp_path):
     assert data.class_names == ("a, b", "c")
 
 
+@pytest.mark.parametrize(
+    "header, delimiter",
+    [('file,class,"notes; a; b; c"', ","), ('file;class;"notes, a, b, c"', ";")],
+)
+def test_quoted_names_of_columns_do_not_decide_on_the_delimiter(
+    header, delimiter, images, tmp_path
+):
+    path = write_csv(tmp_path, images[:4], [(i, "ab"[i % 2], "") for i in range(4)])
+    rows = path.read_text().partition("\n")[2].replace(",", delimiter)
+    path.write_text(f"{header}\n{rows}")
+    assert keras_vit.data.load_dataset(str(path)).class_names == ("a", "b")
+
+
 def test_csv_file_and_folder_have_the_same_split(images, tmp_path):
     named = {f"{'abc'[i % 3]}/{i}.png": x for i, x in enumerate(images)}
     write_folder(tmp_path, named)

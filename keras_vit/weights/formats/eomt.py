@@ -137,7 +137,8 @@ class Eomt(Dense):
     @staticmethod
     def in_arrays(config: Config, weights: dict[str, Array]) -> Config:
         blocks = sum(path.endswith("/probability") for path in weights)
-        entries = {"num_queries": weights["queries/tokens"].shape[1]}
+        tokens = weights.get("queries/tokens")
+        entries = {} if tokens is None else {"num_queries": tokens.shape[1]}
         return {**entries, "num_blocks": blocks} if blocks else entries
 
     @staticmethod
@@ -145,15 +146,13 @@ class Eomt(Dense):
         weights: dict[str, Array], stored: Config, variant: str
     ) -> tuple[dict[str, Array], Config]:
         # The last is that of "no object", which config.json has, too.
-        others = weights.pop("class_weights", np.ones(1, "float32"))
+        others = weights.pop("class_weights", None)
         options = stored.get("loss_options", {})
         found = options.get("no_object_weight", 0.1)
-        check_option(
-            np.float32(found) == others[-1],
-            "no_object_weight",
-            found,
-            f"{others[-1]}, as in {_CLASS_WEIGHTS!r}",
-        )
+        if others is not None:
+            fits = np.float32(found) == others[-1]
+            expected = f"{others[-1]}, as in {_CLASS_WEIGHTS!r}"
+            check_option(fits, "no_object_weight", found, expected)
         return weights, stored
 
     def values(self, arguments: Config, variant: str, folder: bool) -> Values:
@@ -162,6 +161,8 @@ class Eomt(Dense):
         return {
             "class_token": (True,),
             "distillation": (False,),
+            "position_embedding": ("learned",),
+            "pad_to_patch": (False,),
             "patch_bias": (True,),
             "qkv_bias": (True,),
             "layer_scale": (arguments["layer_scale"] or 1.0,),

@@ -42,7 +42,7 @@ _FAMILIES = {
     "PiT": r"^transformers\.\d+\.blocks",
     "CoCa": r"attn_pool\.ln_k\.",
     "CLIP's ResNet": r"visual\.attnpool\.",
-    "DETR, or YOLOS without its config.json": r"bbox_(predictor|embed)|"
+    "DETR, or another detector": r"bbox_(predictor|embed)|"
     r"class_labels_classifier",
     "ConvNeXt or another convolutional network": r"(conv_dw|dwconv|depthwise_conv|"
     r"normalization|batch_norm)\.|^features\.\d+\.",

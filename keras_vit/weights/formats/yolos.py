@@ -17,6 +17,10 @@ _TOKENS = "vit.embeddings.detection_tokens"
 _POSITIONS = "vit.embeddings.position_embeddings"
 _MID_POSITIONS = "vit.encoder.mid_position_embeddings"
 _MLPS = (("class", "class_labels_classifier"), ("box", "bbox_predictor"))
+_DROPOUT = {
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+}
 _LAYERS = (
     *HuggingFace.maps[0].layers,
     ("detection_tokens/tokens", _TOKENS, "array"),
@@ -58,6 +62,10 @@ class Yolos(Dense):
         "giou_cost": ("giou_cost", 2),
     }
 
+    def read_config(self, config: Config) -> Config:
+        rates = {ours: config.get(theirs, 0.0) for ours, theirs in _DROPOUT.items()}
+        return {**super().read_config(config), **rates}
+
     def normalize(self, arrays: dict[str, Array]) -> dict[str, Array]:
         arrays, none = dict(arrays), np.zeros(())
         queries, positions = (arrays.get(key, none) for key in (_TOKENS, _POSITIONS))
@@ -84,7 +92,8 @@ class Yolos(Dense):
 
     @staticmethod
     def in_arrays(config: Config, weights: dict[str, Array]) -> Config:
-        entries = {"num_detection_tokens": weights["detection_tokens/tokens"].shape[1]}
+        tokens = weights.get("detection_tokens/tokens")
+        entries = {} if tokens is None else {"num_detection_tokens": tokens.shape[1]}
         if "block_1/norm_1/gamma" in weights:  # else there are none in any case
             mid_positions = "mid_position_embedding_0/embedding" in weights
             entries["use_mid_position_embeddings"] = mid_positions
@@ -97,7 +106,10 @@ class Yolos(Dense):
             "num_registers": (0,),
             "distillation": (False,),
             "layer_scale": (None,),
-            "activation": (*ACTIVATIONS.values(),),
+            "activation": tuple(dict.fromkeys(ACTIVATIONS.values())),
+            "position_embedding": ("learned",),
+            "patch_bias": (True,),
+            "pad_to_patch": (False,),
             "resampling": ("bicubic",),
             "patch_size": ((rows, rows),),
         }
@@ -109,4 +121,5 @@ class Yolos(Dense):
             "image_size": [n * size for n, size in zip(grid, patch_size, strict=True)],
             "num_detection_tokens": arguments["queries"],
             "use_mid_position_embeddings": arguments["mid_positions"],
+            **{theirs: arguments[ours] for ours, theirs in _DROPOUT.items()},
         }
