@@ -45,7 +45,7 @@ _PRETRAINING = {
     "simmim": "decoder/pixels/kernel",
     "mae": "decoder/embedding/bias",
     "dino": "projection/last_layer/kernel",
-    "mocov3": "prediction/dense_1/kernel",
+    "mocov3": "prediction",
 }
 _POSITION_LAYER = re.compile(r"position_embedding(?:_\d+|_shared)?")
 _POSITION_MODES = {  # an array: the `position_embedding` that has it
@@ -70,6 +70,8 @@ def family(paths: Collection[str], layers: Collection[str] = ()) -> str:
     known, layers of these names."""
     names = {*paths, *layers, *(path.partition("/")[0] for path in paths)}
     marks = {**DENSE, **_PRETRAINING}
+    if not layers:  # the heads of MoCo v3 are built by a .keras file alone
+        del marks["mocov3"]
     found = (family for family, mark in marks.items() if mark in names)
     return next(found, None) or encoder_family(paths)
 
