@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import dataclasses
-import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from keras_vit.data import short_way
 from keras_vit.data.dataset import Batching, ImageDataset
 from keras_vit.data.labels import warn_similar_names
-from keras_vit.data.steps.base import Example, StepFunction
+from keras_vit.data.steps.base import Example, StepFunction, call, run_on_arrays
 from keras_vit.utils.types import Array
 
 _THREADS = min(8, os.cpu_count() or 1)
@@ -47,7 +46,7 @@ class ArraySource:
         self,
         data: ImageDataset,
         steps: Sequence[StepFunction | None],
-        batch_steps: Sequence[StepFunction],
+        batch_steps: Sequence[StepFunction | None],
         batching: Batching,
     ) -> keras.utils.PyDataset:
         """Returns endless batches `(images, labels)`."""
@@ -70,20 +69,16 @@ class ArraySource:
         split: str,
         indices: Sequence[int],
         steps: Sequence[StepFunction | None],
-        keys: Iterable[Any],
+        keys: Iterable[tuple[int, ...]],
     ) -> Example:
         """Returns a batch: images after the steps, of which `keys` seed the random
         numbers of each image."""
-
         fixed = {"channels": data.channels, "ignore": data.ignore}
 
-        def one(index: int, key: Any) -> Example:
+        def one(index: int, key: tuple[int, ...]) -> Example:
             image, label = self.example(split, index)
             example = {"image": image, self.kind: label, **fixed}
-            rng = np.random.default_rng(key) if steps else None
-            for function in steps:
-                example = example if function is None else function(example, rng)
-            return example
+            return run_on_arrays(steps, example, key)
 
         if self.kind == "label":  # of digits, which take less time than a thread
             examples = list(map(one, indices, keys))
@@ -145,7 +140,7 @@ class _TrainBatches(keras.utils.PyDataset):
         source: ArraySource,
         data: ImageDataset,
         steps: Sequence[StepFunction | None],
-        batch_steps: Sequence[StepFunction],
+        batch_steps: Sequence[StepFunction | None],
         batching: Batching,
     ) -> None:
         super().__init__()
@@ -179,8 +174,8 @@ class _TrainBatches(keras.utils.PyDataset):
         batch = self.source.read(self.data, "train", chosen, self.steps, keys)
         batch["batching"] = self.batching
         rng = np.random.default_rng((seed, 1, number))
-        for function in self.batch_steps:
-            batch = function(batch, rng)
+        for place, function in enumerate(self.batch_steps):
+            batch = call(function, place, batch, rng)
         return self.source.columns(batch)
 
 
@@ -207,8 +202,9 @@ class _EvaluationBatches(keras.utils.PyDataset):
     def __getitem__(self, index: int) -> tuple[Array, ...]:
         rows = self.rows[index * self.batch_size :][: self.batch_size]
         # A process may have no images in the last batch: one gives the shapes.
-        some, rng = rows or range(1), itertools.repeat(np.random.default_rng(0))
-        batch = self.source.read(self.data, self.split, some, self.steps, rng)
+        some = rows or range(1)
+        keys = ((0, 2, row) for row in some)
+        batch = self.source.read(self.data, self.split, some, self.steps, keys)
         images, labels = (x[: len(rows)] for x in self.source.columns(batch)[:2])
         if images.shape[-1] < self.data.channels:  # gray, for a model of colors
             images = np.repeat(images, self.data.channels, axis=-1)

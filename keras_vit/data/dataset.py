@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data.short_way import Lists, build, given
-from keras_vit.data.steps.base import StepFunction
+from keras_vit.data.steps.base import StepFunction, checked
 from keras_vit.data.steps.erasing import RandomErasing
 from keras_vit.data.steps.multi_crops import MultiCrop
 from keras_vit.data.token_budget import TokenBudget
@@ -165,7 +165,7 @@ class ImageDataset:
         batch_size: int,
         image_size: int | tuple[int, int] | TokenBudget | None = None,
         steps: Sequence[StepFunction | None] | None = None,
-        batch_steps: Sequence[StepFunction] = (),
+        batch_steps: Sequence[StepFunction | None] = (),
         seed: int = 0,
         start: int = 0,
         shard: tuple[int, int] = (0, 1),
@@ -297,7 +297,8 @@ class ImageDataset:
         options = given(options, ImageDataset.train)
         source = self.source.of(options)
         steps, made = self._steps(steps, True, options)
-        return source.train(self, steps, [*made, *batch_steps], batching)
+        of_batch = [*made, *checked("batch_steps", batch_steps)]
+        return source.train(self, steps, of_batch, batching)
 
     def training_steps(self, **options: Any) -> Lists:
         """Returns the lists of steps that arguments of `train` stand for.
@@ -319,14 +320,15 @@ class ImageDataset:
         options: dict[str, Any],
     ) -> Lists:
         if steps is None:
-            checks.require("image_size" in options, "image_size", None, "a size")
+            wanted = "a size, or `steps` a list"
+            checks.require("image_size" in options, "image_size", None, wanted)
             return build(self.source.builder(options), self, training, options)
         if options:
             raise ValueError(
                 "`steps` says all that is done with an image: leave out "
                 f"{', '.join(f'`{x}`' for x in options)}, or give it to a step."
             )
-        return list(steps), []
+        return checked("steps", steps), []
 
     def checked_class_weights(
         self, weights: Sequence[float], mixup: float, cutmix: float

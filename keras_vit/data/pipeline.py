@@ -12,7 +12,7 @@ from keras_vit.data import short_way
 from keras_vit.data.dataset import Batching, ImageDataset
 from keras_vit.data.decoding import decode, tf
 from keras_vit.data.labels import warn_missing_classes, warn_similar_names
-from keras_vit.data.steps.base import Example, StepFunction, run
+from keras_vit.data.steps.base import Example, StepFunction, call, run
 from keras_vit.data.token_budget import TokenBudget
 from keras_vit.distribution.sharding import without_autotune
 from keras_vit.utils.types import Array, Dataset, StrPath, Tensor
@@ -51,7 +51,7 @@ class ImageSource:
         self,
         data: ImageDataset,
         steps: Sequence[StepFunction | None],
-        batch_steps: Sequence[StepFunction],
+        batch_steps: Sequence[StepFunction | None],
         batching: Batching,
     ) -> Dataset:
         """Returns endless batches `(images, labels)`."""
@@ -75,7 +75,8 @@ class ImageSource:
             example: Example = dict(zip(_COLUMNS, batch, strict=False))
             for place, function in enumerate(batch_steps):
                 fold = tf.random.experimental.stateless_fold_in
-                example = function(example, fold(own, place) if place else own)
+                rest = fold(own, place) if place else own
+                example = call(function, place, example, rest)
             return _columns(example)
 
         batches = map_with_names(self.train_stream(batching), prepare)

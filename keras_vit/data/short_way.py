@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from keras_vit.data import steps
 from keras_vit.data.protocols import PROTOCOLS
 from keras_vit.data.steps import normalize
-from keras_vit.data.steps.base import StepFunction
+from keras_vit.data.steps.base import StepFunction, checked
 from keras_vit.data.steps.erasing import RandomErasing
 from keras_vit.data.steps.multi_crops import MultiCrop
 from keras_vit.data.steps.randaugment import AUGREG
@@ -19,7 +19,7 @@ from keras_vit.utils import checks
 from keras_vit.utils.scaling import ModeLike, as_mode
 
 # Those of each image, and those of each batch.
-Lists: TypeAlias = tuple[Sequence[StepFunction | None], Sequence[StepFunction]]
+Lists: TypeAlias = tuple[Sequence[StepFunction | None], Sequence[StepFunction | None]]
 Builder: TypeAlias = Callable[..., Lists]
 
 
@@ -76,6 +76,7 @@ def images(
     change = None if augment == "none" else augment
     if isinstance(change, str):
         change = steps.augment(checks.one_of("augment", change, tuple(AUGREG)))
+    (change,) = checked("augment", [change])
     if not isinstance(erase, RandomErasing):
         erase = RandomErasing(erase)
     cut = found.for_training(data.image_size)(size)

@@ -95,7 +95,7 @@ def test_diffs_for_another_loss_and_an_augmentation(recipe, tmp_path, monkeypatc
     settings = {"dataset": photos, "image_size": 8, "batch_size": 4}
     recipe("Another loss", "An augmentation", **settings)
     assert isinstance(losses[0], keras.losses.CategoricalFocalCrossentropy)
-    assert (0.8, 1.2) in calls
+    assert (0.5, 1.0) in calls
 
 
 @pytest.mark.slow

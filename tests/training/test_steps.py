@@ -14,7 +14,7 @@ import keras_vit
 from keras_vit.data import arrays as arrays_module
 from keras_vit.data import steps
 from tests.training.batches import take
-from tests.training.pictures import noise
+from tests.training.pictures import noise, write_folder
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.backends("tensorflow")
@@ -138,6 +138,60 @@ def test_masks_and_boxes_have_steps_too(kind):
     assert not np.array_equal(once[1], labels)
     with pytest.raises(ValueError, match=f"use `scale_crop`.* image with {kind}"):
         data.train(batch_size=4, steps=[steps.resize(16)])[0]
+
+
+def noisy(example, rng):
+    noise = rng.integers(0, 50, example["image"].shape)
+    return example | {"image": example["image"] + noise.astype("float32")}
+
+
+def test_steps_of_numpy_draw_the_numbers_of_their_place():
+    data = keras_vit.data.load_segmentation("digits")
+    crop = steps.scale_crop(16)
+
+    def images(*known, start=0):
+        batches = data.train(batch_size=4, steps=[crop, *known], start=start)
+        return batches[0][0].astype("float32")
+
+    plain, once, twice = images(), images(noisy), images(noisy, noisy)
+    np.testing.assert_array_equal(images(None, noisy), plain + twice - once)
+    assert not np.array_equal(once - plain, twice - once)
+    # An evaluation is the same in any order, and in several threads.
+    batches = data.test(batch_size=4, steps=[steps.scale_whole(16), noisy])
+    last = batches[3][0]
+    np.testing.assert_array_equal(batches[3][0], last)
+
+
+NO_STEPS = {
+    "not `steps.flip`.*Received at place 1": [steps.resize(12), steps.flip],
+    "`steps.layer\\(layer\\)` for a layer": [keras.layers.RandomFlip()],
+    "at place 0: 'flip'": ["flip"],
+    "dict with all of 'image', 'label'.*place 1, .*lambda.*Tensor": [
+        steps.resize(12),
+        lambda example, seed: tf.identity(seed),
+    ],
+    "place 0, .*: \\['image'\\]": [lambda example, seed: {"image": example["image"]}],
+}
+
+
+@pytest.mark.parametrize("message", NO_STEPS)
+def test_what_is_no_step_is_refused(data, message):
+    with pytest.raises(ValueError, match=message):
+        data.train(batch_size=2, steps=NO_STEPS[message])
+
+
+def test_pixels_that_no_step_decodes_or_scales_are_refused(data, tmp_path):
+    with pytest.raises(ValueError, match="a size, or `steps` a list"):
+        data.train(batch_size=2)
+    with pytest.raises(ValueError, match="`augment` must be.*steps.flip"):
+        data.train(batch_size=2, **SIZE, augment=steps.flip)
+    digits = keras_vit.data.load_dataset("digits")
+    with pytest.raises(ValueError, match="leave it out for digits"):
+        digits.train(batch_size=2, steps=[steps.normalize()])[0]
+    folder = write_folder(tmp_path, {f"{i % 2}/{i}.png": IMAGES[i] for i in range(20)})
+    files = keras_vit.data.load_dataset(folder)
+    with pytest.raises(ValueError, match="begin with a step that decodes"):
+        files.train(batch_size=2, steps=[])
 
 
 class Indexable:

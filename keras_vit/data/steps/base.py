@@ -2,8 +2,11 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeAlias
+
+import keras
+import numpy as np
 
 from keras_vit.data.decoding import tf
 from keras_vit.utils.types import Tensor
@@ -63,6 +66,44 @@ def check_alone(example: Example) -> None:
         )
 
 
+def checked(
+    name: str, functions: Iterable[StepFunction | None]
+) -> list[StepFunction | None]:
+    """Returns the functions as a list; raises a `ValueError` if one is no step."""
+    found = list(functions)
+    for place, one in enumerate(found):
+        makes_steps = getattr(one, "__signature__", None)
+        is_call = callable(one) and not isinstance(one, keras.layers.Layer)
+        if one is not None and (
+            not is_call or getattr(makes_steps, "return_annotation", None) is Step
+        ):
+            raise ValueError(
+                f"`{name}` must be functions of an example and a seed: write "
+                "`steps.flip()`, not `steps.flip`, and `steps.layer(layer)` for a "
+                f"layer of Keras. Received at place {place}: {one!r}"
+            )
+    return found
+
+
+def call(
+    function: StepFunction | None, place: int, example: Example, seed: Seed
+) -> Example:
+    """Returns what a step makes of an example; raises a `ValueError` if it is not the
+    example changed."""
+    if function is None:
+        return example
+    found = function(example, seed)
+    kept = example.keys() & {"image", "label", "mask", "boxes"}
+    if not isinstance(found, dict) or kept - found.keys():
+        names = list(found) if isinstance(found, dict) else type(found).__name__
+        raise ValueError(
+            "A step must return a dict with all of "
+            f"{', '.join(map(repr, sorted(kept)))}, such as `example | {{'image': "
+            f"image}}`. Received from the step at place {place}, {function!r}: {names}"
+        )
+    return found
+
+
 def run(
     steps: Sequence[StepFunction | None], example: Example, seed: Tensor
 ) -> Example:
@@ -73,9 +114,25 @@ def run(
     """
     first = tf.unstack(tf.random.experimental.stateless_split(seed, 3), num=3)
     for place, function in enumerate(steps):
+        # Published runs erase with `fold_in(seed, 3)`, at the fifth place.
+        fold = tf.random.experimental.stateless_fold_in
+        own = first[place] if place < 3 else fold(seed, place - 1)
+        example = call(function, place, example, own)
+    if getattr(example["image"], "dtype", None) == tf.string:
+        raise ValueError(
+            "`steps` must begin with a step that decodes files, such as `decode()` or "
+            f"a crop. Received: {list(steps)}"
+        )
+    return example
+
+
+def run_on_arrays(
+    steps: Sequence[StepFunction | None], example: Example, key: tuple[int, ...]
+) -> Example:
+    """Returns an example of NumPy arrays after the steps, with generators that depend
+    on the key and the place of a step."""
+    for place, function in enumerate(steps):
         if function is not None:
-            # Published runs erase with `fold_in(seed, 3)`, at the fifth place.
-            fold = tf.random.experimental.stateless_fold_in
-            own = first[place] if place < 3 else fold(seed, place - 1)
-            example = function(example, own)
+            own = np.random.default_rng((*key, place) if place else key)
+            example = call(function, place, example, own)
     return example

@@ -55,9 +55,15 @@ def augment(example: Example, seed: Seed, level: str) -> Example:
 def normalize(example: Example, seed: Seed, mode: ModeLike = "tf") -> Example:
     """Pixels in [0, 255] as `preprocess_input` scales them."""
     image = example["image"]
-    image = (np.clip if isinstance(image, np.ndarray) else tf.clip_by_value)(
-        image, 0, 255
-    )
+    if not isinstance(image, np.ndarray):
+        image = tf.clip_by_value(image, 0, 255)
+    elif image.min() < 0 and image.max() <= 1:
+        raise ValueError(
+            "`normalize` takes pixels in [0, 255]: leave it out for digits, which are "
+            f"in [-1, 1]. Received: pixels from {image.min()} to {image.max()}"
+        )
+    else:
+        image = np.clip(image, 0, 255)
     return example | {"image": preprocess_input(image, mode)}
 
 
