@@ -60,6 +60,8 @@ def build(checkpoint: Checkpoint, **arguments: Any) -> keras.Model:
     """Builds the model of a checkpoint of any family and loads its weights, with
     arguments of its function that take precedence over the file."""
     load = FAMILIES[checkpoint.family].load
+    opening = ("num_heads", "decoder_num_heads")  # with which the file was read
+    arguments = {x: y for x, y in arguments.items() if x not in opening}
     if load is not None and not checkpoint.is_fixed:
         return load(checkpoint, **arguments)
     if arguments:

@@ -23,7 +23,8 @@ big_vision, timm, huggingface, torchvision, dinov2, dinov3, mae, bit, keras_hub
 or open_clip; a variant of a layout follows a colon, such as vit_jax:current.
 --to huggingface and --to keras_hub choose the model class that fits: ViT, DeiT,
 DINOv2, DINOv3, or the image tower of SigLIP or CLIP. Converting between files
-does not import Keras; writing .keras or .weights.h5, and --verify, do.
+does not import Keras; writing .keras or .weights.h5, and --verify, do, as do
+detectors and segmenters.
 
 Where an error asks for an argument, `layout` is given by --from, and any other
 by --set, such as --set num_heads=6.
@@ -192,8 +193,13 @@ def convert(
         decoder_num_heads=settings.get("decoder_num_heads"),
         base=base,
     )
-    if is_keras(target):
-        _to_keras(checkpoint, target, settings, overwrite)
+    if checkpoint.is_dense and (dtype or encoder):
+        raise ValueError(
+            f"{str(source)!r} holds a detector or a segmenter, which is written whole "
+            "and in float32: leave out --dtype and --encoder."
+        )
+    if is_keras(target) or checkpoint.is_dense:
+        _write_model(checkpoint, target, to, settings, overwrite)
         return []
     to = to or checkpoint.layout
     if to == "keras":
@@ -266,24 +272,23 @@ def convert(
     ]
 
 
-def _to_keras(
+def _write_model(
     checkpoint: "Checkpoint",
     target: pathlib.Path,
+    to: str | None,
     settings: "Config",
     overwrite: bool,
 ) -> None:
-    """Builds the model of a checkpoint, and writes it to a file of Keras's."""
+    """Builds the model of a checkpoint, and writes it."""
     import keras_vit.utils.requirements  # noqa: F401  (clearer than Keras's errors)
-    from keras_vit.converters import save
+    from keras_vit import save
     from keras_vit.families import build
 
-    opening = ("num_heads", "decoder_num_heads")  # with which the file was read
-    settings = {x: y for x, y in settings.items() if x not in opening}
     try:
         model = build(checkpoint, **settings)
     except TypeError as error:  # the name of a setting is wrong
         raise ValueError(f"--set: {error}") from error
-    save(model, target, overwrite=overwrite)
+    save(model, target, to, overwrite)
 
 
 def _check_settings(checkpoint: "Checkpoint", settings: "Config") -> None:

@@ -70,8 +70,8 @@ def family(paths: Collection[str], layers: Collection[str] = ()) -> str:
     known, layers of these names."""
     names = {*paths, *layers, *(path.partition("/")[0] for path in paths)}
     marks = {**DENSE, **_PRETRAINING}
-    if not layers:  # the heads of MoCo v3 are built by a .keras file alone
-        del marks["mocov3"]
+    if not layers:  # a layout has all heads of MoCo v3, a .weights.h5 file not
+        marks["mocov3"] = "prediction/dense_1/kernel"
     found = (family for family, mark in marks.items() if mark in names)
     return next(found, None) or encoder_family(paths)
 

@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import keras_vit
+from keras_vit_programs import convert
 from tests.small import tiny
 
 numpy = keras.ops.convert_to_numpy
@@ -116,3 +117,18 @@ def test_weights_of_moco_v3_are_of_its_encoder(tmp_path):
             for x in (found, encoder)
         )
     )
+
+
+@pytest.mark.parametrize("kind", BUILD)
+def test_convert_writes_and_verifies_them_both_ways(kind, tmp_path, capsys):
+    saved(kind, tmp_path / "folder")
+    folder, file, back = (str(tmp_path / x) for x in ("folder", "a.keras", "back"))
+    assert convert.main([folder, file, "--verify"]) == 0
+    assert "0.0e+00" in capsys.readouterr().out
+    assert convert.main([file, back, "--to", kind, "--verify"]) == 0
+    first, second = (load_file(f"{x}/model.safetensors") for x in (folder, back))
+    assert first.keys() == second.keys()
+    assert all((first[key] == second[key]).all() for key in first)
+    assert convert.main([folder, str(tmp_path / "half"), "--dtype", "float16"]) == 1
+    assert "leave out --dtype" in capsys.readouterr().err
+    assert not (tmp_path / "half").exists()
