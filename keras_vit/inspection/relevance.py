@@ -102,12 +102,17 @@ def relevance(
         )
     layout = tokens.token_layout(model, images.shape[1:3])
     parts = Parts(model, layers, layout)
-    directions = _directions(parts, images, classes)
-    maps = []
-    for image, direction in zip(images, directions, strict=True):
-        image, direction = image[None], ops.convert_to_tensor(direction[None])
+    given = _directions(parts, len(images), classes)
+
+    def of_image(image: Tensor, *direction: Tensor) -> Tensor:
         inputs = parts.block_inputs(image)
-        found = _of_attention(parts, image, inputs, direction, method)
+        wanted = direction[0] if direction else _own_direction(parts, inputs)
+        return _of_attention(parts, image, inputs, wanted, method)
+
+    explain_image, maps = compiled(model, of_image), []
+    for index in range(len(images)):
+        rows = slice(index, index + 1)
+        found = explain_image(*(x[rows] for x in (images, *given)))
         maps.append(ops.convert_to_numpy(found)[layout.num_prefix :])
     return np.reshape(maps, (len(images), *layout.grid)).astype("float32")
 
@@ -169,6 +174,10 @@ class Parts:
         ]
         self._last = graph.output(self.blocks[-1])
         self.heads = heads_of(model)
+        if self.heads:
+            self.num_outputs = self.heads[0].units
+        else:
+            self.num_outputs = model.outputs[0].shape[-1]
         self._tail = tokens.part_of_model(
             self._last,
             [graph.input(head) for head in self.heads] or [graph.outputs],
@@ -216,30 +225,31 @@ def _logits(head: keras.layers.Dense, x: Tensor) -> Tensor:
 
 
 def _directions(
-    parts: Parts, images: Array, classes: int | Sequence[int] | Array | None
-) -> Array:
-    """Returns the direction of the output that is explained, for each image."""
-    outputs = np.concatenate(
-        [
-            ops.convert_to_numpy(
-                parts.outputs(last_tokens(parts, parts.block_inputs(image[None])))
-            )
-            for image in images
-        ]
-    ).astype("float32")
-    if classes is None and not parts.heads:
-        return outputs / np.linalg.norm(outputs, axis=-1, keepdims=True)
-    given = outputs.argmax(-1) if classes is None else np.asarray(classes)
-    if given.dtype.kind == "f" and given.shape == outputs.shape:
-        return given.astype("float32")
-    count = outputs.shape[1]
-    fits = given.dtype.kind in "iu" and given.shape in ((), (len(images),))
+    parts: Parts, count: int, classes: int | Sequence[int] | Array | None
+) -> list[Array]:
+    """Returns an array of the direction of the output that is explained, for each
+    image; an empty list if it is that of the image's own output."""
+    if classes is None:
+        return []
+    given, outputs = np.asarray(classes), parts.num_outputs
+    if given.dtype.kind == "f" and given.shape == (count, outputs):
+        return [given.astype("float32")]
+    fits = given.dtype.kind in "iu" and given.shape in ((), (count,))
     # NumPy would count numbers below 0 from the end.
-    fits = fits and bool(np.all((given >= 0) & (given < count)))
-    expected = f"the number of a class, from 0 on, below {count}, or one for each image"
+    fits = fits and bool(np.all((given >= 0) & (given < outputs)))
+    expected = (
+        f"the number of a class, from 0 on, below {outputs}, or one for each image"
+    )
     checks.require(fits, "classes", classes, expected)
-    identity = np.eye(outputs.shape[1], dtype="float32")
-    return identity[np.broadcast_to(given, len(images))]
+    return [np.eye(outputs, dtype="float32")[np.broadcast_to(given, count)]]
+
+
+def _own_direction(parts: Parts, inputs: Sequence[Sequence[Tensor]]) -> Tensor:
+    """Returns the direction of the best class or, without a head, of the output."""
+    y = ops.cast(parts.outputs(last_tokens(parts, inputs)), "float32")
+    if parts.heads:
+        return ops.one_hot(ops.argmax(y, axis=-1), y.shape[-1], dtype="float32")
+    return y / ops.norm(y, axis=-1, keepdims=True)
 
 
 def last_tokens(parts: Parts, inputs: Sequence[Sequence[Tensor]]) -> Tensor:
@@ -321,6 +331,29 @@ def _of_attention(
 
 def _weighted_sum(weights: Tensor, x: Tensor) -> Tensor:
     return ops.sum(weights * x)
+
+
+def compiled(
+    model: keras.Model, function: Callable[..., Tensor]
+) -> Callable[..., Tensor]:
+    """Returns a function of arrays that calls layers of a model, compiled where the
+    backend compiles: operation by operation, JAX compiles 167 small programs."""
+    backend = keras.config.backend()
+    if backend == "jax":
+        import jax
+
+        @jax.jit
+        def run(values: Sequence[Tensor], *arrays: Tensor) -> Tensor:
+            pairs = zip(model.variables, values, strict=True)
+            with keras.StatelessScope(list(pairs)):
+                return function(*arrays)
+
+        return lambda *arrays: run([x.value for x in model.variables], *arrays)
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, autograph=False)
+    return function
 
 
 def gradients(function: Callable[..., Tensor], *values: Tensor) -> Sequence[Tensor]:
