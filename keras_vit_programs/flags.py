@@ -191,8 +191,11 @@ def run(
     console.format_warnings(names)
     # After `--help`, which does not wait for Keras.
     from keras_vit.training import Diverged, Preempted
+    from keras_vit_programs.setup import cache_compilations
 
     show()
+    if not getattr(config, "no_compile_cache", True):
+        cache_compilations()
     try:
         main(config)
     except UserError as error:
@@ -321,6 +324,10 @@ class Output(Settings):
         metavar="DIR",
     )
     overwrite: bool = flag("replace the files of an earlier run in --output", False)
+    no_compile_cache: bool = flag(
+        "do not keep what JAX compiles, in the folder of downloads, for the next run",
+        False,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -102,6 +102,7 @@ def write_predictions(run: "Run", model: keras.Model, summary: dict[str, Any]) -
 # out change the number of images, which may not: the order depends on it.
 _MAY_CHANGE = (
     *("output", "overwrite", "checkpoint_every", "tensorboard", "show_settings"),
+    "no_compile_cache",
     "skip_bad_images",
 )
 

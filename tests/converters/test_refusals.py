@@ -4,6 +4,7 @@ import pytest
 
 from keras_vit.converters import save
 from keras_vit.weights.formats import FORMATS
+from keras_vit.weights.infer import DENSE
 from tests.small import last_differs, tiny
 
 pytestmark = pytest.mark.backends("torch")
@@ -62,7 +63,7 @@ WITHOUT = {**NO_HEAD, "position_embedding": "none"}
 DINOV3 = ("dinov3", "timm:dinov3", "huggingface:dinov3")
 GATED = ("dinov3:gated", "timm:dinov3-gated")
 PLAIN = ("vit_jax", "big_vision", "torchvision", "dinov2", "mae")
-EVERY = tuple(FORMATS.keys() - {"bit"})  # which is of ResNets alone
+EVERY = tuple(FORMATS.keys() - {"bit", *DENSE})  # which are of other models
 POSITIONS = [
     ("learned_2d", "stem"),
     ("learned_2d", "every_layer"),
