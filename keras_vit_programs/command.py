@@ -111,6 +111,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if {"-h", "--help"} & {*values}:  # the program ends when it has parsed them
         sys.meta_path.insert(0, _LazyImports())
+    elif name == "convert":  # which copies arrays, mostly without any of Keras
+        importlib.import_module(target).skip_package_init()
     else:
         import_tensorflow()
     if not target.endswith(".py"):

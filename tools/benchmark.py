@@ -19,7 +19,16 @@ import argparse
 import inspect
 import os
 
-from benchmarks import contenders, cost, encoders, models, programs, recipes, relevance
+from benchmarks import (
+    contenders,
+    cost,
+    encoders,
+    models,
+    programs,
+    recipes,
+    relevance,
+    waits,
+)
 
 # Parameters of these functions are the options of a kind, and those without a
 # default are its arguments. One with `*flags` takes the flags of a recipe.
@@ -37,6 +46,8 @@ KINDS = {
     "dense": encoders.dense,
     "quantized": encoders.quantized,
     "relevance": relevance.relevance,
+    "waits": waits.waits,
+    "inputs": waits.inputs,
 }
 CHOICES = {
     "backend": contenders.BACKENDS,

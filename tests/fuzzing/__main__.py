@@ -24,7 +24,7 @@ import sys
 import tempfile
 import warnings
 
-from tools import convert
+from keras_vit_programs import convert
 
 convert.skip_package_init()  # no reader needs Keras, and forking stays cheap
 
