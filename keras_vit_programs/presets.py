@@ -565,7 +565,7 @@ _SMALL_CROPS = dict(
     local_scale=(0.4, 0.8),
     resizing="bilinear",
     jitter=(0.4, 0.4, 0.0, 0.0),
-    grey_probability=0.0,
+    gray_probability=0.0,
     blur_probabilities=(0.0, 0.0, 0.0),
     solarize_probability=0.0,
 )

@@ -197,7 +197,7 @@ def save_boxes(config, trained, files, output):
     count = trained.model.output["classes"].shape[-1]
     names = names or [f"class {i}" for i in range(count)]
     columns = ("file", "class", "score", "x_min", "y_min", "x_max", "y_max")
-    rows, pictures, drawn = [], [], []
+    rows, pictures, marked = [], [], []
     for path in files:
         images = image_files.read_images([path], trained.channels)
         (found,) = keras_vit.evaluation.find_boxes(
@@ -214,14 +214,14 @@ def save_boxes(config, trained, files, output):
             rows.append(dict(zip(columns, row, strict=True)))
             texts.append(f"{console.printable(names[number])} {score:.1%}")
         print(f"{console.printable(path)[-40:]}  {'  '.join(texts) or 'none'}")
-        if len(drawn) < DRAWN // 3:  # in one row
+        if len(marked) < DRAWN // 3:  # in one row
             pictures.append(images[0] / 255)
-            drawn.append(found)
+            marked.append(found)
     run_folder.prepare_output(output, FILES)
     run_folder.save_csv(rows, output / FILES[0], columns)
     summary = {"boxes": rows, **run_folder.program_info(dataclasses.asdict(config))}
     run_folder.save_json(summary, output / FILES[1])
-    figure = keras_vit.evaluation.plot_boxes(pictures, None, drawn, names)
+    figure = keras_vit.evaluation.plot_boxes(pictures, None, marked, names)
     save_figure(figure, output / FILES[2])
 
 

@@ -84,13 +84,13 @@ def photos(path: str) -> None:
     maps = inspection.attention_maps(model, inputs[1:])
     layout = inspection.token_layout(model, (height, width))
     for name, figure in {
-        "preprocessing": drawn(tests, 1.8, in_columns=True),
-        "patches": drawn(patches(pictures[1]), 4, in_columns=True),
+        "preprocessing": figure_of(tests, 1.8, in_columns=True),
+        "patches": figure_of(patches(pictures[1]), 4, in_columns=True),
         "positions": positions(trained),
-        "protocols": drawn(
+        "protocols": figure_of(
             {x: training_images(data, protocol=x) for x in PROTOCOLS}, 1.2
         ),
-        "randaugment": drawn(
+        "randaugment": figure_of(
             {
                 name: training_images(data, protocol="simple", **options)
                 for name, options in AUGMENTATIONS.items()
@@ -133,7 +133,7 @@ def positions(model: keras.Model) -> Figure:
         maps = [(similarity[place] + 1) / 2 for place in here]
         rows[f"{height} x {width} patches"] = maps
         marks += here
-    figure = drawn(rows, 2.3)
+    figure = figure_of(rows, 2.3)
     for axis, (row, column) in zip(figure.axes, marks, strict=True):
         axis.plot(column, row, "+", color="white", ms=7)
     return figure
@@ -161,7 +161,7 @@ def encoder(path: str, *names: str) -> None:
         "features": pca_colors(inspection.feature_pca(model, images)),
         "attention": [robust_scale(heat) for heat in heads],
     }
-    save(drawn(rows, 1.9), "encoder.jpg", 60)
+    save(figure_of(rows, 1.9), "encoder.jpg", 60)
 
 
 def maps(path: str, *names: str) -> None:
@@ -189,7 +189,7 @@ def maps(path: str, *names: str) -> None:
     found = inspection.feature_pca(model, images, joint=False)
     rows["features"] = pca_colors(found)
     # Smooth maps and this quality, since the picture must be small.
-    save(drawn(rows, 0.85, interpolation="bilinear"), "maps.jpg", 35)
+    save(figure_of(rows, 0.85, interpolation="bilinear"), "maps.jpg", 35)
     uniform = patch_distances(layout).mean()
     distances = inspection.attention_distance(model, images)
     norms = inspection.token_norms(model, images)
@@ -219,7 +219,7 @@ def encoder_and_photos(
     return model, sheet, images
 
 
-def drawn(
+def figure_of(
     rows: Mapping[str, Sequence],
     size: float,
     in_columns: bool = False,

@@ -30,7 +30,7 @@ def load_yolos(checkpoint: Checkpoint, classes: int | None = None) -> keras.Mode
 
 
 def describe_yolos(model: Any) -> Config:
-    """Returns the arguments of a YOLOS beside those of its encoder."""
+    """Returns the arguments of a YOLOS besides those of its encoder."""
     tokens = model.get_layer("detection_tokens")
     classes = model.output["classes"].shape[-1] - 1
     names = checks.class_names(model.class_names, classes)

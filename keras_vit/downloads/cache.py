@@ -80,7 +80,7 @@ def fetch_if_remote(path: StrPath) -> StrPath:
             `"gs://bucket/..."`, `"hf://owner/name"` (a folder) or
             `"hf://owner/name/file"`. A digest to verify a file against can be
             appended: `"https://...#sha256:a1311bcf"`. Without one, the configs
-            beside a file of a repository are downloaded, too.
+            next to a file of a repository are downloaded, too.
 
     Returns:
         The path of the download; a local path is returned unchanged.

@@ -8,7 +8,7 @@ import contextlib
 import pathlib
 from collections.abc import Iterator
 
-# What the readers of weights read beside them.
+# What the readers of weights read next to them.
 _CONFIGS = ("config.json", "preprocessor_config.json", "processor_config.json")
 # Patterns of the names of weight files, in order of preference. `hub.save` writes the
 # first.
@@ -64,7 +64,7 @@ def download_file(address: str, folder: pathlib.Path) -> pathlib.Path:
 
 
 def download_repository(address: str, cache: pathlib.Path) -> pathlib.Path:
-    """Downloads a repository's weights, or one file of it, with the configs beside
+    """Downloads a repository's weights, or one file of it, with the configs next to
     it, and returns their folder in a cache of huggingface_hub, or the file's path."""
     import huggingface_hub as hub
 

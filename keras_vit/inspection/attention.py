@@ -270,8 +270,7 @@ def attention_rollout(
             mean attention; a token that attends to no others attends to
             itself. In the first block of a trained DINOv2, a fifth of all
             attention falls on 10 of 576 patches, which show nothing in
-            particular, and the rollout of the other blocks cannot be seen
-            beside them.
+            particular, and hides the rollout of the other blocks.
         num_prefix: Integer. Number of tokens before the patches, which are
             never masked.
 

@@ -181,7 +181,7 @@ def plot_attention_distance(
     Args:
         distances: The output of `attention_distance`, of all layers.
         uniform: Float. The attention distance of uniform attention, in
-            pixels, drawn as a line for comparison; None for no line.
+            pixels, shown as a line for comparison; None for no line.
         title: String.
 
     Returns:

@@ -106,7 +106,8 @@ def relevance(
 
     def of_image(image: Tensor, *direction: Tensor) -> Tensor:
         inputs = parts.block_inputs(image)
-        wanted = direction[0] if direction else _own_direction(parts, inputs)
+        own = direction[0] if direction else _own_direction(parts, inputs)
+        wanted = ops.convert_to_tensor(own)
         return _of_attention(parts, image, inputs, wanted, method)
 
     explain_image, maps = compiled(model, of_image), []

@@ -201,9 +201,9 @@ def _block_class(blocks: list[TransformerBlock], config: ViTConfig) -> str | Non
         for x in blocks
     ]
     first = found[0]
-    told = {**first, **config.block_arguments(0)}
+    expected = {**first, **config.block_arguments(0)}
     for block, own in zip(blocks, found, strict=True):
-        for other, name in ((told, "the config"), (first, "block_0")):
+        for other, name in ((expected, "the config"), (first, "block_0")):
             keys = (own.keys() | other.keys()) - _OF_ONE_BLOCK
             differing = sorted(x for x in keys if own.get(x) != other.get(x))
             if differing:

@@ -32,7 +32,7 @@ CLASSES_21K = 21843
 
 
 class Given(NamedTuple):
-    """The arguments of a function that builds models, beside the architecture.
+    """The arguments of a function that builds models, besides the architecture.
 
     They are those of `VisionTransformer`.
     """

@@ -45,7 +45,7 @@ def load_eomt(
 
 
 def describe_eomt(model: Any) -> Config:
-    """Returns the arguments of an EoMT beside those of its encoder."""
+    """Returns the arguments of an EoMT besides those of its encoder."""
     head, queries = model.get_layer("eomt_head"), model.get_layer("queries")
     names = checks.class_names(model.class_names, head.classes)
     last = model.layers[model.layers.index(queries) :]

@@ -49,7 +49,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
       their settings, the numbers of images and the class names into it.
     - Not noticed: what the `fingerprint` does not hold, such as another loss
       in the code. The state of other callbacks is not saved. With other
-      metrics, those of earlier rows stay, and the interval begins anew.
+      metrics, those of earlier rows stay, and the interval begins again.
 
     A step is an update of the weights: with an optimizer that accumulates
     gradients, it is `gradient_accumulation_steps` batches of `model.fit`.

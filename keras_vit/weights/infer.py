@@ -552,7 +552,7 @@ def _with_tuples(values: Config) -> Config:
 
 
 def built_of(configs: dict[str, Config]) -> Config:
-    """Returns what a model was built with beside its architecture, given the
+    """Returns what a model was built with besides its architecture, given the
     configs of its layers."""
     pooling = configs.get("pooling")
     # The pooling of a ResNet alone is a layer of Keras, which has no mode.

@@ -27,7 +27,7 @@ def test_published_settings():
     assert (dino.resizing, moco.resizing) == ("bicubic", "bilinear")
     for each in (dino, moco):
         assert each.jitter == (0.4, 0.4, 0.2, 0.1)
-        assert (each.jitter_probability, each.grey_probability) == (0.8, 0.2)
+        assert (each.jitter_probability, each.gray_probability) == (0.8, 0.2)
         assert each.blur_probabilities[:2] == (1.0, 0.1)
         assert (each.blur_sigma, each.solarize_probability) == ((0.1, 2), 0.2)
 

@@ -95,7 +95,7 @@ def photographs(folder: pathlib.Path, count: int) -> None:
 
 
 def inputs(rounds: int = 3) -> None:
-    """Images per second of batches of photographs, beside other packages.
+    """Images per second of batches of photographs, compared with other packages.
 
     JPEG files of 500 x 375 pixels, random crops of 224 x 224 pixels, half of them
     mirrored: `protocol="vit_jax"`; `keras.utils.image_dataset_from_directory` with

@@ -53,7 +53,7 @@ PAGES = {
 # In place of comments in docs/: the second, if docs/demo has a page.
 NOTEBOOK = "<!-- notebook -->"
 DEMO = """[Try it](demo/index.html): a page of a Vision Transformer that was
-trained on scikit-learn's digits, for a digit drawn in white on black."""
+trained on scikit-learn's digits, for a white digit on black."""
 
 
 def repository():

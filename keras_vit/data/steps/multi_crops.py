@@ -43,7 +43,7 @@ class MultiCrop:
             torchvision's `ColorJitter`. Images of one channel have only the
             first two.
         jitter_probability: Float in [0, 1].
-        grey_probability: Float in [0, 1]. Probability that a crop becomes gray.
+        gray_probability: Float in [0, 1]. Probability that a crop becomes gray.
         blur_probabilities: Floats in [0, 1], for the first and the second
             global crop and for local crops.
         blur_sigma: `(smallest, largest)` standard deviation of the Gaussian
@@ -59,7 +59,7 @@ class MultiCrop:
     resizing: str = "bicubic"
     jitter: tuple = (0.4, 0.4, 0.2, 0.1)
     jitter_probability: float = 0.8
-    grey_probability: float = 0.2
+    gray_probability: float = 0.2
     blur_probabilities: tuple = (1.0, 0.1, 0.5)
     blur_sigma: tuple = (0.1, 2.0)
     solarize_probability: float = 0.2
@@ -99,7 +99,7 @@ class MultiCrop:
                 x = tf.image.stateless_random_flip_left_right(x, seeds[1])
             x = _sometimes(self.jitter_probability, self._jitter, x, seeds[2:4])
             if channels == 3:
-                x = _sometimes(self.grey_probability, _gray, x, seeds[4:6])
+                x = _sometimes(self.gray_probability, _gray, x, seeds[4:6])
             x = _sometimes(blur, self._blur, x, seeds[6:8])
             x = _sometimes(solarize, _solarized, x, seeds[8:10])
             x = tf.ensure_shape(x, (*size, channels))

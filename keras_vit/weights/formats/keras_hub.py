@@ -139,7 +139,7 @@ _MAPS = (
     ),
 )
 
-# The first block, which has no number, and what Keras numbers.
+# The first block, whose name has no digits, and what Keras numbers.
 _FIRST = re.compile(
     r"(encoder_layers/(?:vi_t|dei_t)_encoder_block|layers/dinov2_layer)(?=/)"
 )
