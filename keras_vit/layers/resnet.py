@@ -112,8 +112,6 @@ class StdConv2D(Layer):
         std = ops.sqrt(ops.maximum(variance, 1e-30))
         return kernel / (std + self.epsilon)
 
-    standardised_kernel = standardized_kernel  # the former name
-
     def call(self, inputs: Tensor) -> Tensor:
         inputs = cast_inputs(self, inputs)
         kernel = ops.cast(self.standardized_kernel(), inputs.dtype)
