@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import keras_vit
 import keras_vit_programs.command as command
 from keras_vit_programs import run_folder
 from tests.recipes.runs import folders
@@ -242,3 +243,30 @@ def test_tensorflow_is_imported_without_stderr(folder):
         stdout=subprocess.PIPE,
     )
     assert found.stdout == b"next\n"
+
+
+@pytest.mark.slow
+def test_convert_imports_neither_keras_nor_tensorflow(folder):
+    model = keras_vit.ViTTi16(classes=2, input_shape=(32, 32, 3))
+    keras_vit.save(model, folder / "a.safetensors", "timm")
+    code = "import sys; from keras_vit_programs import command; "
+    code += "command.main(['convert', 'a.safetensors', 'a.npz', '--to', 'vit_jax']); "
+    code += "sys.exit(bool({'keras', 'tensorflow', 'torch'} & {*sys.modules}))"
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+    assert (folder / "a.npz").exists()
+
+
+@pytest.mark.backends("jax")
+def test_what_jax_compiles_is_kept(tmp_path):
+    code = "import keras; from keras_vit_programs import setup; "
+    code += "setup.cache_compilations(); import jax; "
+    code += "print(jax.jit(lambda x: x * 3 + 1)(jax.numpy.ones(7))[0])"
+    kept = {x: y for x, y in os.environ.items() if not x.startswith("JAX_")}
+    variables = {**kept, "KERAS_VIT_HOME": str(tmp_path), "KERAS_BACKEND": "jax"}
+    subprocess.run([sys.executable, "-c", code], env=variables, check=True)
+    assert list((tmp_path / "jax").iterdir())
+    # A folder of the user's own is used instead.
+    own = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "own")}
+    variables |= {**own, "KERAS_VIT_HOME": str(tmp_path / "other")}
+    subprocess.run([sys.executable, "-c", code], env=variables, check=True)
+    assert not (tmp_path / "other").exists()

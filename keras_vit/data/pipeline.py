@@ -75,8 +75,8 @@ class ImageSource:
             example: Example = dict(zip(_COLUMNS, batch, strict=False))
             for place, function in enumerate(batch_steps):
                 fold = tf.random.experimental.stateless_fold_in
-                rest = fold(own, place) if place else own
-                example = call(function, place, example, rest)
+                of_place = fold(own, place) if place else own
+                example = call(function, place, example, of_place)
             return _columns(example)
 
         batches = map_with_names(self.train_stream(batching), prepare)

@@ -106,9 +106,9 @@ def relevance(
 
     def of_image(image: Tensor, *direction: Tensor) -> Tensor:
         inputs = parts.block_inputs(image)
-        own = direction[0] if direction else _own_direction(parts, inputs)
-        wanted = ops.convert_to_tensor(own)
-        return _of_attention(parts, image, inputs, wanted, method)
+        chosen = direction[0] if direction else _own_direction(parts, inputs)
+        chosen = ops.convert_to_tensor(chosen)  # PyTorch's are NumPy arrays here
+        return _of_attention(parts, image, inputs, chosen, method)
 
     explain_image, maps = compiled(model, of_image), []
     for index in range(len(images)):

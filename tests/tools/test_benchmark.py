@@ -210,3 +210,21 @@ def test_runs_are_those_of_the_recipe(tool, tmp_path, monkeypatch, capsys):
         assert rows[0] == "| all | 0.000 | 0.100 | 0.200 | 0.100 | 0.100 | 2 |"
     trained = (("all", True), ("lora", True), ("head", True), (None, False))
     assert seen == [(*pair, seed) for pair in trained for seed in range(3)]
+
+
+def test_waits_lists_the_best_first_and_second_time(tool, monkeypatch, capsys):
+    times = itertools.cycle([(4.0, 9.0), (3.0, 2.5), (5.0, 8.0), (3.5, 2.0)])
+    calls = []
+
+    def command(words, folder, backend):
+        calls.append(words[0])
+        return next(times) if len(calls) > 2 else (1.0, 1.0)
+
+    monkeypatch.setattr(tool.waits, "_command", command)
+    monkeypatch.setattr(tool.waits, "PHOTOS", 12)
+    tool.main(["waits", "--backend", "torch", "--rounds", "2"])
+    rows = capsys.readouterr().out.splitlines()[1:]
+    names = ["train", "predict", "explain", "evaluate", "convert"]
+    assert [row.split()[0] for row in rows] == names
+    assert [row.split()[-4:] for row in rows] == [["4.0", "8.0", "3.0", "2.0"]] * 5
+    assert calls == ["train", "convert", *(x for x in names for _ in range(4))]
