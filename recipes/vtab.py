@@ -176,6 +176,8 @@ def fine_tune(config, name, data):
         classes=task.classes,
         remat=config.remat,
     )
+    # Its last block computes only the tokens that the head reads.
+    model = keras_vit.models.inference_model(model)
     rate = keras_vit.schedules.warmup_cosine(
         config.learning_rate, config.steps, config.warmup
     )
