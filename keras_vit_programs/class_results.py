@@ -13,27 +13,29 @@ from keras_vit.utils.files import atomic_write
 from keras_vit.utils.logging import logger
 from keras_vit.utils.text import printable
 from keras_vit_programs.charts import write_confusion
-from keras_vit_programs.curves import images_at, unit_range
+from keras_vit_programs.curves import evenly, images_at, unit_range
 from keras_vit_programs.run_folder import save_csv
-from keras_vit_programs.runs import Run
+from keras_vit_programs.runs import Run, draw_predictions, write_predictions
 
 _CLASSES = 5  # best and worst classes in a table
 _MISTAKES = 8
 
 
-def write_class_results(run: Run, model: keras.Model) -> None:
+def write_class_results(run: Run, model: keras.Model, summary: dict[str, Any]) -> None:
     """Logs and writes what a classifier does with the images on which its run
-    is evaluated: the accuracy of each class, the confusion matrix of at most
-    1,000 classes, and the most confident mistakes with the relevance of their
-    patches.
+    is evaluated: some predictions, the accuracy of each class, the confusion
+    matrix of at most 1,000 classes, and the most confident mistakes with the
+    relevance of their patches.
 
     Args:
-        run: `runs.Run`, whose images have one class each; otherwise nothing is
-            written.
+        run: `runs.Run`. If its images may have several classes, only predictions
+            are written.
         model: `keras.Model`. Its trained classifier.
+        summary: Dict. The content of `config.json`.
     """
     data, names = run.data, run.data.class_names
     if data.multi_label:
+        write_predictions(run, model, summary)
         return
     count, split = data.num_evaluation, data.evaluation_split
     options = {**run.reading, "one_hot": False}
@@ -50,16 +52,24 @@ def write_class_results(run: Run, model: keras.Model) -> None:
     text = overfitting(run.checkpoints.rows, split)
     if text and run.keep != "best":
         logger.info(f"\n{text}")
-    wrong = np.flatnonzero(predicted != labels)
-    if not wrong.size or len(model.inputs) > 1:  # patches are no pictures
+    if len(model.inputs) > 1:  # patches are no pictures
         return
+    wrong = np.flatnonzero(predicted != labels)
     # Only mistakes are shown: all probabilities of ImageNet take 0.4 GB.
     likely = sigmoid if run.settings.get("loss") == "sigmoid" else softmax
     sure = likely(logits[wrong]).max(axis=1)
     order = np.argsort(-sure, kind="stable")[:_MISTAKES]
     sure = dict(zip(wrong[order], sure[order], strict=True))
-    worst = np.array(sorted(sure))
-    images = images_at(data.evaluation(**options), worst)[0]
+    worst = np.array(sorted(sure), int)
+    # The images of both pictures are read together.
+    some = evenly(count)
+    read = np.union1d(some, worst)
+    images = images_at(data.evaluation(**options), read)[0]
+    shown = images[np.isin(read, some)]
+    draw_predictions(run, logits[some], shown, labels[some], summary)
+    if not wrong.size:
+        return
+    images = images[np.isin(read, worst)]
     titles = [
         f"{printable(names[predicted[i]])} {sure[i]:.0%}, not "
         f"{printable(names[labels[i]])}"

@@ -8,7 +8,6 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_vit.data.dataset import ImageDataset
@@ -131,8 +130,12 @@ def sample_evenly(
     of the same class. Labels may be one-hot, and images of weight 0 are padding
     at the end.
     """
-    wanted = np.linspace(0, total - 1, min(count, total)).astype(int)
-    return images_at(batches, wanted, multi_label)
+    return images_at(batches, evenly(total, count), multi_label)
+
+
+def evenly(total: int, count: int = 25) -> Array:
+    """Returns at most `count` indices at equal distances below `total`."""
+    return np.linspace(0, total - 1, min(count, total)).astype(int)
 
 
 def images_at(
@@ -163,7 +166,7 @@ def some_test_images(data: ImageDataset, **reading: Any) -> Array:
 
 
 def plot_predictions(
-    model: keras.Model,
+    logits: Array,
     images: Array,
     labels: ArrayLike,
     class_names: Sequence[str],
@@ -172,7 +175,6 @@ def plot_predictions(
     mode: Mode = "tf",
 ) -> Array:
     """Plots images with their predicted and true labels, errors in red."""
-    logits = keras.ops.convert_to_numpy(model.predict(images, verbose=0))
     labels = np.asarray(labels)
     if labels.ndim > 1:
         labels, predicted = labels > 0, logits > 0

@@ -24,7 +24,7 @@ from keras_vit.training.checkpoint import ResumableCheckpoint
 from keras_vit.utils import checks
 from keras_vit.utils.files import atomic_write
 from keras_vit.utils.logging import logger
-from keras_vit.utils.types import StrPath
+from keras_vit.utils.types import Array, StrPath
 from keras_vit_programs.building import lossless_layout
 from keras_vit_programs.console import UserError
 from keras_vit_programs.curves import (
@@ -87,13 +87,22 @@ def write_predictions(run: "Run", model: keras.Model, summary: dict[str, Any]) -
     size = min(run.batch_size, total)
     batches = run.data.evaluation(**run.reading, batch_size=size)
     images, labels = sample_evenly(batches, total, multi_label=run.data.multi_label)
+    logits = keras.ops.convert_to_numpy(model.predict(images, verbose=0))
+    draw_predictions(run, logits, images, labels, summary)
+
+
+def draw_predictions(
+    run: "Run", logits: Array, images: Array, labels: Array, summary: dict[str, Any]
+) -> None:
+    """Plots images with their predicted and true labels as `predictions.png`."""
+    title = plot_title(run, summary)
     plot_predictions(
-        model,
+        logits,
         images,
         labels,
         run.data.class_names,
         run.folder / "predictions.png",
-        f"{plot_title(run, summary)}, {len(images)} of {total} images",
+        f"{title}, {len(images)} of {run.data.num_evaluation} images",
         mode=run.reading["mode"],
     )
 
@@ -395,8 +404,9 @@ class Run:
                 the model. Without it, `model.keras`, weights for the next
                 `--weights` and `predictions.png` are written.
             keep: Boolean. Whether to write the model at all.
-            more: Function of the run and the model that writes further results
-                of a classifier, such as `class_results.write_class_results`.
+            more: Function of the run, the model and the result that writes
+                `predictions.png` and further results of a classifier, such as
+                `class_results.write_class_results`.
 
         Returns:
             Dict. The content of `config.json`.
@@ -426,9 +436,7 @@ class Run:
                     is_mixed = len(model.inputs) > 1
                     model = load_keras_file(folder / "model.keras")
                     model = mixed_sizes(model) if is_mixed else model
-                write_predictions(self, model, summary)
-                if more:
-                    more(self, model)
+                (more or write_predictions)(self, model, summary)
             plot_learning_curves(
                 self.checkpoints.rows,
                 folder / "curves.png",

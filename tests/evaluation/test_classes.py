@@ -73,7 +73,9 @@ def test_mistakes_have_the_probabilities_of_the_loss(loss, tmp_path, monkeypatch
         "plot_attention_heatmap",
         lambda *given: drawn.append(given) or plot(*given),
     )
-    class_results.write_class_results(run, model)
+    summary = {"model": {"name": "m"}, "test_accuracy": 0.5}
+    class_results.write_class_results(run, model, summary)
+    assert (tmp_path / "predictions.png").exists()
     images, labels, _ = data.test(image_size=8, batch_size=359)[0]
     logits = model.predict(images, verbose=0)
     chances = evaluation.probabilities(model, logits, loss)
