@@ -48,7 +48,7 @@ def keras_vit(size: Size, pixels: int, **arguments: Any) -> Any:
     )
 
 
-def keras_hub(size: Size, pixels: int) -> Any:
+def keras_hub(size: Size, pixels: int, classes: int = CLASSES) -> Any:
     import keras_hub
 
     backbone = keras_hub.models.ViTBackbone(
@@ -59,7 +59,7 @@ def keras_hub(size: Size, pixels: int) -> Any:
         hidden_dim=size.hidden_size,
         mlp_dim=size.mlp_dim,
     )
-    return keras_hub.models.ViTImageClassifier(backbone=backbone, num_classes=CLASSES)
+    return keras_hub.models.ViTImageClassifier(backbone=backbone, num_classes=classes)
 
 
 def products(size: Size, pixels: int) -> Any:

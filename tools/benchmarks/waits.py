@@ -2,8 +2,10 @@
 
 import importlib
 import itertools
+import json
 import os
 import pathlib
+import pstats
 import shutil
 import subprocess
 import sys
@@ -12,18 +14,29 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from benchmarks import processes
+from benchmarks import peers, processes
 
 PHOTOS, BATCH, SIZE = 200, 32, 224
 PEERS = ("keras_vit", "keras", "timm", "grain")
 
 
-def waits(backend: str = "jax", rounds: int = 3) -> None:
+def waits(
+    backend: str = "jax",
+    rounds: int = 3,
+    only: tuple[str, ...] = (),
+    parts: bool = False,
+) -> None:
     """Seconds of commands, from Enter to answer.
 
     Wall and CPU seconds of each command in a new process, the best of the rounds:
     the first time, and again with what JAX kept of the first. Photographs are crops
-    of the two of scikit-learn, and the model is a ViT-S/16 with random weights.
+    of the two of scikit-learn, and models are a ViT-S/16 with random weights. Other
+    packages train it on the same photographs for as many steps, evaluate and save it;
+    Ultralytics has no Vision Transformer and trains its YOLO11n.
+
+    `--only train predict` measures the commands and the packages whose names begin
+    so. `--parts` prints instead where the wall seconds of one run of each command go,
+    by Python's profiler, which slows it down.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -32,50 +45,109 @@ def waits(backend: str = "jax", rounds: int = 3) -> None:
         some.mkdir()
         for path in sorted((folder / "photos").rglob("*.jpg"))[:11]:
             shutil.copy(path, some)
-        trained = ["train", "photos", "--model", "ViTS16", "--image-size", str(SIZE)]
-        run = [*trained, "--steps", "1", "--batch-size", "8", "--output", "run"]
-        _command(run, folder, backend)
+        trained = f"train photos --model ViTS16 --image-size {SIZE} --batch-size 8"
+        _run(_ours_command(f"{trained} --steps 1 --output run"), folder, backend)
         weights = "run/model.safetensors"
-        _command(["convert", "run/model.npz", weights, "--to", "timm"], folder, backend)
-        print(f"{backend:34} wall    CPU  again: wall    CPU")
-        for text in (
-            "train --steps 1 --output out",
-            f"predict run {some} --output out",
-            f"explain run {some} --output out",
-            "evaluate run photos --output out",
-            f"convert {weights} out.npz --to vit_jax",
-        ):
-            found = []
+        _run(
+            _ours_command(f"convert run/model.npz {weights} --to timm"), folder, backend
+        )
+        tuned = f"{trained} --weights run/model.npz --output out --steps 20"
+        commands = {
+            "train --steps 1": "train --steps 1 --output out",
+            "train": "train --output out",
+            "train photographs, 1 step": f"{trained} --steps 1 --output out",
+            "train photographs": tuned,
+            "train photographs, LoRA": f"{tuned} --train lora",
+            "train photographs, head": f"{tuned} --train head",
+            "predict 11 photographs": f"predict run {some} --output out",
+            "predict 200 photographs": "predict run photos --output out",
+            "explain 11 photographs": f"explain run {some} --output out",
+            "evaluate": "evaluate run photos --output out",
+            "export": "export run out.onnx",
+            "convert S/16": f"convert {weights} out.npz --to vit_jax",
+        }
+        found = {key: _ours_command(text) for key, text in commands.items()}
+        if not parts:
+            for peer, backends in peers.BACKENDS.items():
+                if backend in backends:
+                    for head in (False, True):
+                        text = json.dumps([peer, str(folder / "photos"), 20, head])
+                        given = ["-m", "benchmarks.processes", "benchmarks.peers"]
+                        kind = f"{peer}, head" if head else peer
+                        found[kind] = [*given, "train", text]
+            print(f"{backend:34} wall    CPU  again: wall    CPU")
+        for key, words in found.items():
+            if only and not key.startswith(only):
+                continue
+            if parts:
+                shutil.rmtree(folder / "home", ignore_errors=True)
+                _forget(folder)
+                profile = folder / "profile"
+                _run(["-m", "cProfile", "-o", str(profile), *words], folder, backend)
+                print(f"{key:32} {_parts(profile)}", flush=True)
+                continue
+            times = []
             for _ in range(rounds):
                 shutil.rmtree(folder / "home", ignore_errors=True)
                 for _ in range(2):
-                    shutil.rmtree(folder / "out", ignore_errors=True)
-                    for path in folder.glob("out.*"):
-                        path.unlink()
-                    found.append(_command(text.split(), folder, backend))
-            best = [min(x) for i in (0, 1) for x in zip(*found[i::2], strict=True)]
+                    _forget(folder)
+                    times.append(_run(words, folder, backend))
+            best = [min(x) for i in (0, 1) for x in zip(*times[i::2], strict=True)]
             figures = "  ".join(f"{x:6.1f}" for x in best)
-            print(f"{text.replace(name, '')[:32]:32} {figures}", flush=True)
+            print(f"{key:32} {figures}", flush=True)
 
 
-def _command(words: list[str], folder: pathlib.Path, backend: str) -> tuple[float, ...]:
-    """Runs a command of `keras-vit`, and returns its wall and its CPU seconds."""
+def _ours_command(text: str) -> list[str]:
+    return ["-m", "keras_vit_programs", *text.split()]
+
+
+def _forget(folder: pathlib.Path) -> None:
+    """Removes what the last command wrote."""
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    for path in folder.glob("out.*"):
+        path.unlink()
+
+
+def _run(words: list[str], folder: pathlib.Path, backend: str) -> tuple[float, ...]:
+    """Runs Python in a new process, and returns its wall and its CPU seconds."""
     home = {"KERAS_BACKEND": backend, "KERAS_HOME": str(folder / "home")}
     variables = {**processes.environment(), **home}
     with open(folder / "log.txt", "w") as log:
         start = time.perf_counter()
         done = subprocess.Popen(
-            [sys.executable, "-m", "keras_vit_programs", *words],
-            cwd=folder,
-            env=variables,
-            stdout=log,
-            stderr=log,
+            [sys.executable, *words], cwd=folder, env=variables, stdout=log, stderr=log
         )
         _, status, used = os.wait4(done.pid, 0)
         seconds = time.perf_counter() - start
     if status:
         raise RuntimeError((folder / "log.txt").read_text()[-2000:])
     return seconds, used.ru_utime + used.ru_stime
+
+
+# The functions whose cumulative seconds are those of a part, by the end of their
+# file. Parts may contain others: the first step of a training compiles.
+_PARTS = {
+    "imports": ("<frozen importlib._bootstrap>", "_find_and_load"),
+    "data": ("data/sources.py", "load_dataset"),
+    "building": ("models/model.py", "build_model"),
+    "training": ("models/model.py", "fit"),
+    "evaluating": ("models/model.py", "evaluate"),
+    "predicting": ("evaluation/predict.py", "predict_dataset"),
+    "relevance": ("inspection/relevance.py", "relevance"),
+    "pictures": ("matplotlib/figure.py", "savefig"),
+    "compiling": ("jax/_src/compiler.py", "compile_or_get_cached"),
+}
+
+
+def _parts(profile: pathlib.Path) -> str:
+    """Returns the seconds of each part in a file of the profiler."""
+    stats = pstats.Stats(str(profile))
+    spent = {"all": stats.total_tt}  # type: ignore[attr-defined]
+    for (file, _, function), found in stats.stats.items():  # type: ignore[attr-defined]
+        for part, (end, name) in _PARTS.items():
+            if function == name and file.endswith(end):
+                spent[part] = spent.get(part, 0) + found[3]
+    return ", ".join(f"{part} {x:.1f}" for part, x in spent.items() if x >= 0.05)
 
 
 def photographs(folder: pathlib.Path, count: int) -> None:
