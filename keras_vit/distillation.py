@@ -21,6 +21,7 @@ from keras_vit.models import Model, preprocessing_of
 from keras_vit.models.graph import Graph, heads_of, output_activation
 from keras_vit.training.freezing import HEADS
 from keras_vit.utils import checks, replicas
+from keras_vit.utils.memory import free_gradients
 from keras_vit.utils.scaling import ModeLike, as_mode, scale_and_shift
 from keras_vit.utils.types import Tensor
 
@@ -136,6 +137,10 @@ class Distillation(keras.Model):
                 "`target='features'` for one of other classes."
             )
         self.built = True
+
+    def train_step(self, *args: Any) -> Any:
+        free_gradients(self)
+        return super().train_step(*args)  # type: ignore[misc]
 
     @property
     def reloaded_variables(self) -> list[keras.Variable]:

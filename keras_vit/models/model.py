@@ -17,6 +17,7 @@ from keras_vit.layers import (
 )
 from keras_vit.models.resolution import Resolved
 from keras_vit.utils import checks, replicas
+from keras_vit.utils.memory import free_gradients
 from keras_vit.utils.scaling import Mode, as_mode
 from keras_vit.utils.types import Config, Tensor
 
@@ -102,6 +103,10 @@ class Model(keras.Model):
         checks.averages_fit_norms(self)
         self._check_images(x)
         return super().fit(x, *args, **kwargs)
+
+    def train_step(self, *args: Any) -> Any:
+        free_gradients(self)
+        return super().train_step(*args)  # type: ignore[misc]
 
     @functools.wraps(keras.Model.evaluate)
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:

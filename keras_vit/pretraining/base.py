@@ -12,6 +12,7 @@ from keras_vit.layers import Patches
 from keras_vit.layers.composite import with_arguments
 from keras_vit.models import weights_by_path
 from keras_vit.utils import checks, replicas
+from keras_vit.utils.memory import free_gradients
 from keras_vit.utils.types import Array, Config, Tensor
 
 # Arguments of `compile` that require labels.
@@ -54,6 +55,10 @@ class PretrainingModel(keras.Model):
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         checks.averages_fit_norms(self)
         return super().fit(*args, **kwargs)
+
+    def train_step(self, *args: Any) -> Any:
+        free_gradients(self)
+        return super().train_step(*args)  # type: ignore[misc]
 
     def compile_from_config(self, config: Config) -> None:
         # While loading, Keras does not call a `compile` that is overridden.
