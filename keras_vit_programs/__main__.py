@@ -1,4 +1,4 @@
-"""`python -m keras_vit_programs`, also as `python -m keras_vit`, runs `keras-vit`."""
+"""`python -m keras_vit_programs` runs the command `keras-vit`."""
 
 import sys
 

@@ -4,8 +4,8 @@
   keras-vit predict runs/photos new/     # class names with probabilities
   keras-vit export runs/photos photos.onnx
 
-The flags of a command are listed by its --help. Values in front of them are
-those of the flags named here:
+COMMAND --help lists its flags, and --version the version. The commands, and what
+may stand in front of their flags:
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import difflib
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import logging
 import os
@@ -89,8 +90,11 @@ def main(argv: list[str] | None = None) -> int:
     if name in ("-h", "--help"):
         print(__doc__)
         for command, (_, flags, text) in COMMANDS.items():
-            print(f"  {command:11}{text:48}{' '.join(flags)}".rstrip())
-        print("  new        copies a recipe into this folder, to be changed")
+            print(f"  {command:11}{text:48}{_values(flags)}".rstrip())
+        print("  new        copies a recipe into this folder, to be changed  RECIPE")
+        return 0
+    if name == "--version":
+        print(f"keras-vit {importlib.metadata.version('keras-vit-models')}")
         return 0
     if name == "new":
         return new(*values)
@@ -106,10 +110,16 @@ def main(argv: list[str] | None = None) -> int:
             given += [flag, values.pop(0)]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.argv = [f"keras-vit {name}", *given, *values]
+    is_help = bool({"-h", "--help", "--help-all"} & {*values})
+    if is_help and target.endswith(".py"):
+        sys.argv[0] += f" {_values(flags)}"
     if target == "http.server":
+        if is_help:
+            print(_SERVE_PAGE)
+            return 0
         runpy.run_module(target, run_name="__main__", alter_sys=True)
         return 0
-    if {"-h", "--help"} & {*values}:  # the program ends when it has parsed them
+    if is_help:  # the program ends when it has parsed them
         sys.meta_path.insert(0, _LazyImports())
     elif name == "convert":  # which copies arrays, mostly without any of Keras
         importlib.import_module(target).skip_package_init()
@@ -123,6 +133,18 @@ def main(argv: list[str] | None = None) -> int:
     sys.modules["__main__"] = recipe
     spec.loader.exec_module(recipe)
     return 0
+
+
+def _values(flags: Sequence[str]) -> str:
+    """Returns the values that may stand in front of the flags of a command."""
+    return " ".join(f"[{flag[2:].upper()}]" for flag in flags)
+
+
+_SERVE_PAGE = """usage: keras-vit serve-page [DIRECTORY] [--bind ADDRESS] [PORT]
+
+Serves a folder that `keras-vit export MODEL DIRECTORY --to web` wrote to browsers of
+this computer, at http://127.0.0.1:8000 or another port, until Ctrl-C.
+"""
 
 
 class _LazyImports(importlib.abc.MetaPathFinder):
@@ -193,6 +215,10 @@ def recipes() -> pathlib.Path:
 def new(name: str = "", *_: str) -> int:
     """Copies a recipe into the current folder."""
     found = {path.stem: path for path in sorted(recipes().glob("*.py"))}
+    if name in ("", "-h", "--help"):
+        print("usage: keras-vit new RECIPE\n\nCopies a recipe into this folder:")
+        print("\n".join(f"  {stem}" for stem in found))
+        return 0 if name else 2
     near = [stem for stem in found if name and stem.startswith(name)]
     near = [name] if name in found else near
     if len(near) != 1:

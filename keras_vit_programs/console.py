@@ -9,7 +9,7 @@ import re
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from keras_vit_programs.logs import logger, show
@@ -69,19 +69,36 @@ def nearest_flag(parser: argparse.ArgumentParser, message: str) -> str:
     given = given.split()[0].partition("=")[0].replace("_", "-")
     if reason := getattr(parser, "others", {}).get(given):
         return f". {given} {reason}: leave it out"
-    flags = re.findall(r"--[\w-]+", text)
-    close = difflib.get_close_matches(given, flags, 1)
+    flags = getattr(parser, "flags", re.findall(r"--[\w-]+", text))
+    other = _ELSEWHERE.get(given)
+    close = [other] if other in flags else difflib.get_close_matches(given, flags, 1)
     return f". Did you mean {close[0]}?" if close else ""
+
+
+# Flags of the programs of timm, transformers and Ultralytics.
+_ELSEWHERE = {
+    "--lr": "--learning-rate",
+    "--batch": "--batch-size",
+    "--imgsz": "--image-size",
+    "--img-size": "--image-size",
+    "--max-steps": "--steps",
+    "--num-train-epochs": "--epochs",
+    "--name": "--output",
+    "--output-dir": "--output",
+    "--data": "--dataset",
+}
 
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, and suggest flags."""
 
+    flags: Sequence[str]  # all of a recipe, of which --help may show some
     others: Mapping[str, str] = {}  # why flags of other programs are not here
 
     def error(self, message: str) -> NoReturn:
         message += nearest_flag(self, message)
-        self.exit(2, f"error: {message} (--help lists all flags)\n")
+        every = "--help-all" if "--help-all" in self.format_help() else "--help"
+        self.exit(2, f"error: {message} ({every} lists all flags)\n")
 
 
 # Arguments whose flags have other names.

@@ -12,6 +12,7 @@ import dataclasses
 import inspect
 import math
 import operator
+import re
 import signal
 import sys
 import types
@@ -55,6 +56,14 @@ _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "maximum": ("{} or less", operator.le),
     "below": ("below {}", operator.lt),
 }
+
+
+# The flags in --help of a program of more than `_SHORT`; --help-all has the others.
+_SHORT = 30
+_BASIC = (
+    *("dataset", "model", "weights", "train", "steps", "learning_rate"),
+    *("batch_size", "image_size", "output", "overwrite", "seed"),
+)
 
 
 class Rule(NamedTuple):
@@ -103,7 +112,12 @@ def parse_args(
     (one or more values), or bool (a flag without a value, False by default).
     Other fields are settings without a flag.
     """
+    program, usage = sys.argv[0].partition(" [")[0], None
+    if program.startswith("keras-vit "):  # which has the recipes, but not as files
+        description = re.sub(r"python recipes/\w+\.py", program, description)
+        usage = f"{sys.argv[0]} [FLAGS]"
     parser = console.Parser(
+        usage=usage,
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -117,14 +131,23 @@ def parse_args(
     }
     parser.others = {**others, **config_class.others}
     hints = typing.get_type_hints(config_class)
-    # `--help` lists a recipe's own flags before those of its base classes.
-    names = [
+    # A recipe's own flags are before those of its base classes, which are groups.
+    groups: dict[str, type] = {}
+    for base in config_class.__mro__:
+        groups = {**dict.fromkeys(inspect.get_annotations(base), base), **groups}
+    order = [
         name for base in config_class.__mro__ for name in inspect.get_annotations(base)
     ]
-    fields = dataclasses.fields(config_class)
-    for field in sorted(fields, key=lambda f: names.index(f.name)):
-        if "help" not in field.metadata:  # a setting that is no flag
-            continue
+    # A field that is not in `help` is a setting that is no flag.
+    fields = [x for x in dataclasses.fields(config_class) if "help" in x.metadata]
+    is_long = len(fields) > _SHORT
+    is_whole = "--help-all" in (sys.argv[1:] if argv is None else argv)
+    parser.flags = [_flag_of(field.name) for field in fields]
+    if is_long:
+        text = f"show all {len(fields)} flags, in groups, and exit"
+        parser.add_argument("--help-all", action="help", help=text)
+    titles: dict[str, Any] = {}
+    for field in sorted(fields, key=lambda f: order.index(f.name)):
         kind = _plain(hints[field.name])
         text = _help(config_class, field).replace("%", "%%")
         options = {"help": text, "dest": field.name, "default": field.default}
@@ -138,7 +161,17 @@ def parse_args(
             name = "|".join(map(str, choices)) if len(choices) < 4 else ""
             name = name or _METAVARS[kind]
             options["metavar"] = field.metadata["metavar"] or name
-        parser.add_argument(_flag_of(field.name), **options)
+        target: Any = parser
+        if is_whole:
+            group = groups[field.name]
+            text = "this program" if group is config_class else group.__doc__
+            title = str(text).partition(".")[0]
+            if title not in titles:
+                titles[title] = parser.add_argument_group(title)
+            target = titles[title]
+        elif is_long and field.name not in _BASIC:
+            options["help"] = argparse.SUPPRESS
+        target.add_argument(_flag_of(field.name), **options)
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in vars(parser.parse_args(argv)).items()

@@ -7,6 +7,7 @@ folder at a time, and files are written atomically.
 import contextlib
 import csv
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -89,6 +90,20 @@ def check_output(folder: StrPath, overwrite: bool) -> pathlib.Path:
             f"{str(existing)!r} is read-only: choose another --output."
         )
     return folder
+
+
+def results_folder(output: str | None, default: str, overwrite: bool) -> pathlib.Path:
+    """Returns the folder `output`, which `check_output` checks; without it, the
+    default, or the first of default-2, default-3, ... that is not used, so that a
+    command never fails the second time."""
+    if output is not None or overwrite:
+        return check_output(output or default, overwrite)
+    numbered = (f"{default}-{number}" for number in itertools.count(2))
+    for name in itertools.chain([default], numbered):
+        folder = pathlib.Path(name)
+        if not folder.is_dir() or not any(folder.iterdir()):
+            return check_output(folder, overwrite)
+    raise AssertionError("There is always another number.")
 
 
 def prepare_output(folder: pathlib.Path, names: Iterable[str]) -> None:

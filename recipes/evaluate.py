@@ -28,7 +28,6 @@ tensorflow or torch.
 
 import dataclasses
 import os
-import pathlib
 import re
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -87,9 +86,8 @@ def main(config):
             (data.batches(part, **options), getattr(data, f"num_{part}"))
             for part in SPLITS[config.split]
         ]
-        output = run_folder.check_output(
-            config.output or pathlib.Path("runs") / f"evaluate-{data.name}",
-            config.overwrite,
+        output = run_folder.results_folder(
+            config.output, f"runs/evaluate-{data.name}", config.overwrite
         )
         whole = data.num_train + data.num_validation + data.num_test
         print(

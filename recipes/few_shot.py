@@ -26,7 +26,6 @@ selects jax, tensorflow or torch.
 
 import dataclasses
 import os
-import pathlib
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -101,9 +100,8 @@ def main(config):
             data = data.sample("train", config.max_train)
         model = keras_vit.evaluation.feature_model(trained.model)
         options = trained.reading(data, config.batch_size, PROTOCOL)
-        output = run_folder.check_output(
-            config.output or pathlib.Path("runs") / f"few-shot-{data.name}",
-            config.overwrite,
+        output = run_folder.results_folder(
+            config.output, f"runs/few-shot-{data.name}", config.overwrite
         )
         print(
             f"data      {data.name}: {data.num_train} training and "

@@ -47,7 +47,7 @@ DRAWN = 24  # maximum number of images in a figure
 DEFAULTS = (
     flags.Rule("protocol", "as in training if that is known, else vit_jax"),
     defaults.constant("batch_size", 32),
-    defaults.constant("output", "runs/predict"),
+    flags.Rule("output", "runs/predict or runs/explain, else with -2, -3, ..."),
 )
 
 
@@ -104,7 +104,8 @@ def main(config):
                     )
         else:
             names = class_names(config, trained)
-        output = run_folder.check_output(config.output, config.overwrite)
+        folder = "runs/explain" if config.explain else "runs/predict"
+        output = run_folder.results_folder(config.output, folder, config.overwrite)
         print(
             f"images    {len(files)}\n{classifiers.describe_classifier(trained)}\n"
             f"output    {output}\n",

@@ -113,7 +113,7 @@ def main():
         for name in ("runs/photos/confusion.png", "served/saved_model.pb"):
             if not (empty / name).is_file():
                 raise SystemExit(f"{name} was not written")
-        run(python, "-m", "keras_vit", "train", "--help", cwd=empty)
+        run(python.with_name("keras-vit"), "train", "--help", cwd=empty)
     print("The wheel works.")
 
 

@@ -18,7 +18,7 @@ _DOC = """Builds {name}, {description}
         include_top: Boolean. Whether to end in a classification head, which
             is initialized to zero.
         weights: None for random weights; the name of released weights, such
-            as "imagenet21k" (`keras_vit.list_weights()` prints all), which are
+            as "imagenet21k" (`keras_vit.list_weights()` returns all), which are
             downloaded once; or the path or URL of a checkpoint, see
             `{function}`.
         input_tensor: Optional Keras tensor to build the model on.

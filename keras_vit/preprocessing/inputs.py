@@ -34,7 +34,7 @@ def preprocess_input(
 
     Gray images, of one channel, get the three of ImageNet's or CLIP's mean.
 
-    `keras_vit.list_weights()` lists the mode of each released checkpoint.
+    `model.preprocess_mode` is that of released weights.
     With the wrong mode, or with images in [0, 1], a pretrained model raises
     no error but is less accurate.
 

@@ -4,8 +4,6 @@ import difflib
 import importlib.resources
 import pathlib
 import tomllib
-import urllib.parse
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -128,21 +126,17 @@ def tags_of(variant: str | None) -> list[str]:
     return [tag for name, tag in RELEASED if name == variant]
 
 
-def list_weights(
-    model: str | None = None, print_fn: Callable[[str], object] = print
-) -> None:
-    """Prints the table of released weights, which can be loaded by name.
-
-    The columns are: the model function; the value of its `weights` argument;
-    the side of the images in pixels; the number of classes (`0-head`: the
-    released head is all zeros); the `mode` of `preprocess_input`; the hosts
-    that have the file, in the order in which they are tried; whether the file
-    is in the local cache.
+def list_weights(model: str | None = None) -> list[str]:
+    """Returns the names of released weights, for `weights` and `keras_vit.load`.
 
     Args:
-        model: String. Name of a model function, to print only its weights;
-            None for all.
-        print_fn: Function that is called with each line. Defaults to `print`.
+        model: String. Name of a model function, for the names of its weights alone;
+            None for those of all models.
+
+    Returns:
+        List of strings. What the argument `weights` of the model takes, such as
+        "imagenet21k", or without `model`, what `keras_vit.load` takes, such as
+        "ViTB16/imagenet21k".
 
     Raises:
         ValueError: if there are no weights for such a model.
@@ -150,39 +144,12 @@ def list_weights(
     Example:
 
     >>> keras_vit.list_weights("ViTH14")
+    ['imagenet21k', 'mae', 'mae+imagenet2012']
     """
-    models = dict.fromkeys(name for name, _ in RELEASED)
-    checks.one_of("model", model, (None, *models))
-    rows = [("model", "weights", "pixels", "classes", "mode", "from", "here")]
-    for (variant, tag), released in RELEASED.items():
-        if model not in (None, variant):
-            continue
-        sources = [source for source, _ in released.files]
-        addresses = [urllib.parse.urlparse(x.address) for x in sources]
-        folder = _folder(variant, tag)
-        is_cached = any((folder / x.name).is_file() for x in sources)
-        classes = "-" if released.classes is None else str(released.classes)
-        if released.zero_init_head:
-            classes += " 0-head"
-        rows.append(
-            (
-                variant,
-                tag,
-                str(released.image_size),
-                classes,
-                released.preprocess_mode,
-                ", ".join(x.netloc if x.scheme != "hf" else "hf" for x in addresses),
-                "yes" if is_cached else "",
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = zip(row, widths, strict=True)
-        print_fn("  ".join(f"{cell:{w}}" for cell, w in cells).rstrip())
-    print_fn("")
-    for alias, tag in ALIASES.items():
-        print_fn(f"{alias!r} is short for {tag!r}.")
-    print_fn("Also a path, 'https://...', 'hf://owner/name' or 'hf://owner/name/file'.")
+    checks.one_of("model", model, (None, *dict.fromkeys(name for name, _ in RELEASED)))
+    if model is None:
+        return [f"{name}/{tag}" for name, tag in RELEASED]
+    return [tag for name, tag in RELEASED if name == model]
 
 
 def _folder(variant: str, tag: str) -> pathlib.Path:

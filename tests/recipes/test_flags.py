@@ -135,7 +135,7 @@ REFUSED = {
 def test_help_names_flags_of_the_program_and_one_default(name, capsys):
     config = programs.load(name).Config
     with pytest.raises(SystemExit):
-        flags.parse_args(config, "", ["--help"])
+        flags.parse_args(config, "", ["--help-all"])
     text = re.sub(r"-\n +", "-", capsys.readouterr().out.partition("options:")[2])
     own = set(re.findall(r"(?m)^  (--[\w-]+)", text))
     assert own and set(re.findall(r"--[a-z][\w-]*", text)) <= {*own, "--help"}
@@ -147,6 +147,28 @@ def test_help_names_flags_of_the_program_and_one_default(name, capsys):
                 or f"; {rule.why}" in text
                 or (f", else {rule.why}" in text)
             ), rule.name
+
+
+def test_help_of_many_flags_shows_those_that_most_need(capsys):
+    config = programs.load("finetune_cifar").Config
+    texts = []
+    for given in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            flags.parse_args(config, "", [given])
+        texts.append(capsys.readouterr().out.partition("options:")[2])
+    short, whole = (set(re.findall(r"(?m)^  (--[\w-]+)", text)) for text in texts)
+    assert {"--dataset", "--weights", "--steps", "--help-all"} <= short < whole
+    assert len(short) == 12 and {"--teacher", "--mixup"} <= whole
+    assert "\nMixtures of labeled images:\n" in texts[1]
+
+
+@pytest.mark.parametrize(
+    "given, meant",
+    [("--lr 1", "learning-rate"), ("--imgsz 9", "image-size"), ("--mixu 1", "mixup")],
+)
+def test_flags_of_other_packages_are_answered_with_ours(given, meant, capsys):
+    line = programs.refused(capsys, "finetune_cifar", *given.split())
+    assert line.endswith(f"Did you mean --{meant}? (--help-all lists all flags)")
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +205,7 @@ FLAGS = json.loads(FLAGS.read_text())
 @pytest.mark.parametrize("name", FLAGS)
 def test_flags_keep_their_names_and_number_of_values(name, capsys):
     with pytest.raises(SystemExit):
-        flags.parse_args(programs.load(name).Config, "", ["--help"])
+        flags.parse_args(programs.load(name).Config, "", ["--help-all"])
     usage = capsys.readouterr().out.partition("\n\n")[0]
     usage = " ".join(usage.split()) + " "
     for count, names in FLAGS[name].items():
