@@ -160,25 +160,6 @@ class CosineSchedule(_Schedule):
         return self.end + change
 
 
-@keras.saving.register_keras_serializable("keras_vit")
-class LinearSchedule(_Schedule):
-    """Value that changes linearly from one to another, and stays there.
-
-    Args:
-        start: Float. The value at step 0.
-        end: Float. The value from step `steps` on.
-        steps: Integer. Number of steps of the change.
-    """
-
-    def __init__(self, start: float, end: float, steps: int) -> None:
-        self.start, self.end, self.steps = start, end, steps
-
-    def __call__(self, step: Any) -> Tensor:
-        ops = keras.ops
-        done = ops.minimum(ops.cast(step, "float32") / max(1, self.steps), 1.0)
-        return self.start + (self.end - self.start) * done
-
-
 DECAYS = {
     "cosine": WarmupDecay._cosine,
     "linear": WarmupDecay._linear,

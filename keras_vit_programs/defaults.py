@@ -1,5 +1,6 @@
 """Defaults that programs share: rows of their tables."""
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -191,6 +192,7 @@ def evaluate_every(parts: int) -> Rule:
 def steps(why: str, default: Callable[[Any, "ImageDataset"], int]) -> Rule:
     """Returns the row of the steps of `--epochs`, or else by default."""
 
+    @functools.wraps(default)  # of which --show-settings tells the line
     def value(s: Any, data: "ImageDataset") -> int:
         if s.epochs:
             return s.epochs * -(-data.num_train // s.batch_size)

@@ -12,6 +12,7 @@ import dataclasses
 import inspect
 import math
 import operator
+import os
 import re
 import signal
 import sys
@@ -308,6 +309,14 @@ def filled(value: T | None) -> T:
     return typing.cast(T, value)
 
 
+def _place(function: Callable[..., Any] | None) -> list[str]:
+    """Returns the file and the line of the function of a default."""
+    if function is None:
+        return []
+    code = inspect.unwrap(function).__code__
+    return [f"({os.path.relpath(code.co_filename)}:{code.co_firstlineno})"]
+
+
 def fill(given: S, data: Any = None) -> S:
     """Returns the settings of a program with its defaults: flags that are given
     stay, others are as published, and else as in the table of its defaults, of
@@ -337,7 +346,7 @@ def fill(given: S, data: Any = None) -> S:
         if rule.value:
             values[rule.name] = rule.value(settings, data)
         if old is None or values[rule.name] != old:
-            rules[rule.name] = rule.why
+            rules[rule.name] = " ".join([rule.why, *_place(rule.value)])
     filled = dataclasses.replace(given, **{name: values[name] for name in fields})
     if given.show_settings:
         for name in sorted(fields):

@@ -164,9 +164,9 @@ class Run:
     raises `Preempted`. With several processes, all of them run the same code,
     and the first one writes.
 
-    A run resumes as `ResumableCheckpoint` describes, with the `fingerprint` above
-    of its `settings` and data. What else changed, such as the content of a file,
-    is not noticed: begin a new run with `overwrite`, or in another folder.
+    `resume` describes what happens when the same command is run again. What is not
+    in the settings, such as the content of a file, may change without being noticed:
+    begin a new run with `overwrite`, or in another folder.
 
     Args:
         folder: Path of the output folder, from `check_output`.
@@ -300,7 +300,24 @@ class Run:
         train_batches: Callable[[int], Any],
         validation_data: Any,
     ) -> dict[str, Any]:
-        """Restores the newest checkpoint, if there is one.
+        """Restores the newest checkpoint, if there is one, in this order:
+
+        1. Wrong options raise an error before the folder is changed.
+        2. `ResumableCheckpoint.restore` takes the newest checkpoint that can be read
+           and compares its `fingerprint` with that of this run, which is all settings
+           but `_MAY_CHANGE`, the numbers of images, the class names and the backend.
+           If another value differs, an error names it; a setting that is new and off
+           does not count. Then it assigns weights, optimizer, random states and, within
+           an interval, metrics, and takes the rows of all evaluations.
+        3. `metrics.csv` is written again from these rows, and plots and results of the
+           interrupted run are removed.
+        4. Batches begin at the step of the checkpoint: batch k follows from the seed
+           and k alone. If the step is between two evaluations, the steps up to the next
+           one are trained here.
+        5. If one of `checkpoints.stops` has ended the run, no step is trained.
+
+        The result equals that of an uninterrupted run bit for bit. The folder of a run
+        that has ended is refused, unless `overwrite` begins a new one there.
 
         Args:
             model: Compiled model.
@@ -311,9 +328,7 @@ class Run:
 
         Returns:
             Dict. The arguments of `model.fit`, of which an epoch ends with an
-            evaluation and a step is a micro-batch. If the checkpoint is of a
-            step between two evaluations, the rest of that epoch is trained
-            here.
+            evaluation and a step is a micro-batch.
         """
 
         def batches(start: int) -> Any:

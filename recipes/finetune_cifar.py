@@ -48,16 +48,14 @@ from keras_vit_programs import (
 )
 
 LAYER_DECAY = 0.5  # with --train all
-# AdamW's for --weights and batches of 32 images, by --train; for the default of 64
-# images, `learning_rate` makes them 1.41 times as large.
+# AdamW's for --weights and batches of 32 images, by --train.
 LEARNING_RATES = {"all": 7e-4, "lora": 1e-3, "head": 3e-3}
 LOW_LEARNING_RATE = 3e-4  # 7e-4 with a layer decay of 0.75 destroys the encoder
 
 
 def learning_rate(s, data):
-    """Returns the peak learning rate if neither --learning-rate, --sweep (the best of
-    its rates) nor --preset (its rate times the batch size / its batch size) has one, as
-    docs/transfer.md measured."""
+    """Returns the peak, as measured in docs/transfer.md, if neither --learning-rate nor
+    --sweep gives it, nor --preset, whose rate is for its batch size."""
     if s.weights is None:
         return 0.003 if s.spec["stride"] == 1 else 0.001
     if s.optimizer == "sgd":
@@ -66,7 +64,7 @@ def learning_rate(s, data):
     has_decay = s.spec["stride"] and s.layer_decay == LAYER_DECAY  # no BiT has
     if s.train == "all" and not has_decay:
         rate = LOW_LEARNING_RATE
-    return rate * math.sqrt(s.batch_size / 32)
+    return rate * math.sqrt(s.batch_size / 32)  # 1.41 times for the default of 64
 
 
 def layer_decay(s, data):
@@ -195,13 +193,8 @@ DEFAULTS = (
 
 
 # To add a flag, add a field with `flags.flag(help, default)`, and read it in `train`.
-# Its default is off, None, False or 0, so that a run which began before it resumes;
-# one that depends on other settings or the data is None here and a row of `DEFAULTS`.
-# `train` can append functions to lists of `run.checkpoints`: to `watchers` what is done
-# after each step, to `sinks` what is done with the row of an evaluation, such as
-# {"step": 100, "test_accuracy": 0.9}, and to `stops` why training ends, by all rows so
-# far: `run.checkpoints.stops.append(lambda rows: "done" if ... else None)`.
-# Anything else is a Keras callback in `run.callbacks` (docs/finetune.md).
+# Its default is off, None, False or 0, so that a run which began before it resumes; one
+# that depends on other settings or the data is None here and a row of `DEFAULTS`.
 @dataclasses.dataclass(frozen=True)
 class Config(
     flags.Weights,
@@ -328,6 +321,10 @@ def train(config, data, strategy, output, keep=True):
         )
 
         # 4. Training, from the last checkpoint if there is one.
+        # `run.callbacks` takes Keras callbacks. Lists of `run.checkpoints` take
+        # functions: `watchers` of each step, `sinks` of the row of each evaluation,
+        # such as {"step": 100, "test_accuracy": 0.9}, and `stops` of all rows so far,
+        # which return why training ends, or None (CONTRIBUTING.md shows a flag).
         trained.fit(**run.resume(trained, schedule, train_batches, test))
 
         # 5. Results: the model, metrics, plots and settings.

@@ -400,6 +400,10 @@ def open_checkpoint(
             f"does not have. It is read as {match.name!r}: put its config.json next "
             "to the file if it is another."
         )
+    unstored = code_base.unstored(weight_map.variant, weights)
+    if config:  # that of a Lightning module says nothing of the pooling
+        asked = "global_pool" not in config and code_base.name == "timm"
+        unstored = {k: x for k, x in unstored.items() if asked and k == "pooling"}
     for head in ("head", "distillation_head"):
         kernel = weights.get(f"{head}/kernel")
         if kernel is not None and kernel.ndim == 2:
@@ -415,7 +419,7 @@ def open_checkpoint(
         built,
         keys,
         {key: x for key, x in match.own_keys.items() if x not in match.left_out},
-        {} if config else code_base.unstored(weight_map.variant, weights),
+        unstored,
         match.outer_head is not None,
     )
 

@@ -253,7 +253,8 @@ def test_settings_are_shown_with_what_set_them(trained_run, tmp_path, capsys):
     for row in (
         "steps +7 +given",
         "batch_size +64 +64, or more",
-        "learning_rate +0.00098.* 0.003 from scratch",
+        "learning_rate +0.00098.* 0.003 from scratch.*finetune_cifar.py:\\d+\\)",
+        "keep +last.* best with a validation split",
         "label_smoothing +0.0 +chosen here",
         "lora_rank +8 +default",
         "epochs +None +converted",

@@ -435,7 +435,7 @@ def test_weight_decay_may_be_a_schedule(optimizer):
 
 def test_both_schedules_count_the_same_steps():
     """With learning rate and decay of 1 in the last step, nothing is left."""
-    ramp = keras_vit.schedules.LinearSchedule(0.0, 1.0, 1)
+    ramp = keras_vit.schedules.WarmupMultiStep(1.0, 1, [])
     optimizer = PublishedSGD(ramp, weight_decay=ramp, gradient_accumulation_steps=4)
     grads = 8 * [{"a": np.zeros(1)}]
     assert trajectory(optimizer, {"a": np.ones(1)}, grads)[-1] == 0

@@ -6,7 +6,6 @@ from keras_vit.schedules import (
     DECAYS,
     BiTHyperRule,
     CosineSchedule,
-    LinearSchedule,
     WarmupDecay,
     warmup_cosine,
 )
@@ -76,10 +75,6 @@ PUBLISHED = {
     "teacher": (
         CosineSchedule(0.996, 1.0, 7),
         {t: 1 - 0.002 * (1 + np.cos(np.pi * t / 7)) for t in range(7)} | {10: 1.0},
-    ),
-    "ramp": (
-        LinearSchedule(0.04, 0.07, 3),
-        {0: 0.04, 1: 0.05, 2: 0.06, 3: 0.07, 4: 0.07},
     ),
     "short": (warmup_cosine(0.2, 100, 0.1), {5: 0.1, 55: 0.1, 100: 0}),
 }

@@ -17,3 +17,4 @@ from keras_vit.weights.files.paths import check_new as check_new
 from keras_vit.weights.files.paths import check_new_files as check_new_files
 from keras_vit.weights.files.paths import locate as locate
 from keras_vit.weights.files.progress import track as track
+from keras_vit.weights.files.torch import read_training as read_training

@@ -6,7 +6,9 @@ import numpy as np
 
 from keras_vit.utils.scaling import MODES, Mode, as_mode
 from keras_vit.utils.types import Config, StrPath
+from keras_vit.weights.files.arrays import weights_file
 from keras_vit.weights.files.configs import read_config
+from keras_vit.weights.files.torch import read_training
 
 
 def stored_mode(path: StrPath) -> Mode | None:
@@ -26,7 +28,7 @@ def stored_mode(path: StrPath) -> Mode | None:
             ) from error
         if mode is not None:
             return mode
-    return None
+    return _of_timm(read_training(weights_file(path)))
 
 
 def _of_run(config: Config) -> Mode | None:

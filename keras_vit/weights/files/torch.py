@@ -15,6 +15,7 @@ import math
 import pathlib
 import pickle
 import pickletools
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeGuard
 
@@ -22,7 +23,7 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.utils.text import printable
-from keras_vit.utils.types import Array
+from keras_vit.utils.types import Array, Config
 from keras_vit.weights.files import archives
 
 # The training code of facebookresearch/dino saves its weights in these dicts.
@@ -65,6 +66,10 @@ SETTINGS = (
 )
 TYPES = ("complex", "dict", "float", "frozenset", "int", "list", "object", "range")
 TYPES += ("set", "slice", "str", "tuple")
+# Arguments of Lightning modules that are names of architectures.
+_ARCHITECTURES = ("arch", "architecture", "backbone", "encoder", "model", "model_name")
+# A name of an architecture in timm, without the tag of its weights.
+_NAME = re.compile(r"(?:(?:hf[-_]hub:)?timm/)?(\w+)(?:\.\w+)?")
 NUM_ARGUMENTS = {
     "torch._utils._rebuild_tensor": (4,),
     "torch._utils._rebuild_tensor_v2": (6, 7),
@@ -109,7 +114,8 @@ class _Dict(dict):
 
 
 class _Module(dict):
-    """Stand-in for a module of a TorchScript program: its attributes."""
+    """Stand-in for a module of a TorchScript program, or for the flags of a training
+    program: its attributes."""
 
     __slots__ = ()
 
@@ -166,7 +172,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         full_name = f"{module}.{name}"
         package = module.partition(".")[0]
-        if package == "__torch__":
+        if package == "__torch__" or full_name == "argparse.Namespace":
             return _Module
         if full_name in DICTS or module in MODULES:
             return _Global(full_name)
@@ -231,6 +237,39 @@ def read_torch(path: pathlib.Path) -> archives.Read:
                 problems[key] = str(error)
     # A checkpoint may also hold the settings of the program that trained it.
     return arrays, problems if arrays else settings | problems
+
+
+def read_training(path: pathlib.Path) -> Config:
+    """Returns what a checkpoint of timm's `train.py`, or of a Lightning module, says
+    of its model, with the names of timm's config.json; {} if it says nothing."""
+    if not archives.is_archive(path):
+        return {}
+    try:
+        with archives.parsing("a PyTorch file", path), archives.open_archive(path) as x:
+            names = [name for name in x.namelist() if name.endswith("/data.pkl")]
+            content, _ = _unpickle(io.BytesIO(x.read(names[0])))
+    except (UnsafePickleError, ValueError, IndexError):
+        return {}  # the reader of its arrays says what is wrong
+    if not isinstance(content, dict):
+        return {}
+    flags, module = (
+        part if isinstance(part := content.get(key), dict) else {}
+        for key in ("args", "hyper_parameters")
+    )
+    found = [content.get("arch"), flags.get("model")]
+    if not any(found):
+        found = [module.get(key) for key in _ARCHITECTURES]
+    names = {match[1] for name in found if (match := _NAME.fullmatch(str(name or "")))}
+    if len(names) != 1:
+        return {}
+    options = flags.get("model_kwargs")
+    options = dict(options) if isinstance(options, dict) else {}
+    config: Config = {"architecture": names.pop(), "model_args": options}
+    if flags:
+        config["global_pool"] = flags.get("gp") or options.get("global_pool")
+    if flags.get("mean") and flags.get("std"):
+        config["pretrained_cfg"] = {name: flags[name] for name in ("mean", "std")}
+    return config
 
 
 def write_torch(items: Iterable[tuple[str, Array]], path: pathlib.Path) -> None:

@@ -95,7 +95,7 @@ def find_config(code_base: Format, path: StrPath) -> Config:
                 f"{code_base.name!r}. Move it elsewhere, or give what it holds "
                 "as arguments."
             )
-    return {}
+    return code_base.training_config(path)
 
 
 def is_config_of(config: Config, layout: str) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_vit.config import own_values
 from keras_vit.utils.scaling import Mode
-from keras_vit.utils.types import Array, Config
+from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
 from keras_vit.weights import infer
 from keras_vit.weights.files import (
@@ -125,6 +125,12 @@ class Format:
     @staticmethod
     def read_config(config: Config) -> Config:
         """Returns the arguments that a config.json contains."""
+        return {}
+
+    @staticmethod
+    def training_config(path: StrPath) -> Config:
+        """Returns what a file without a config.json says of its training, as a
+        config.json; {} if it says nothing."""
         return {}
 
     @staticmethod

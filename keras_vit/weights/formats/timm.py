@@ -11,7 +11,8 @@ import numpy as np
 
 from keras_vit.config import POSITION_PREFIXES
 from keras_vit.utils.scaling import Mode, mean_and_std
-from keras_vit.utils.types import Array, Config
+from keras_vit.utils.types import Array, Config, StrPath
+from keras_vit.weights.files import read_training, weights_file
 from keras_vit.weights.formats import dinov3, naflex
 from keras_vit.weights.formats.format import (
     QKV,
@@ -159,6 +160,13 @@ _TANH_SIGLIP = re.compile(
     r"vit_large_patch16_siglip_(gap_)?512"
 )
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
+# Poolings of architectures whose name has a part.
+_USUAL = (("avg", "_gap|^eva_|_dinov3"), ("map", "_map|_siglip"))
+# Names of architectures, as timm has them. Others that a training gives are not read.
+_NAMES = re.compile(
+    r"(vit|deit3?|eva_large)_\w*patch\d+_\w+|vit_\w+_(r|resnet)\d*\w+|"
+    r"(flexivit|naflexvit)_\w+|test_vit\d?"
+)
 # Architectures with the arrays of others: they have another rotation, norms
 # after the branches, or prefix tokens that are pooled.
 _NOT_HERE = re.compile(r".*_rope_|vit_pe_|.*_rpn_|test_vit3")
@@ -401,9 +409,9 @@ class Timm(Format):
             arguments |= naflex.read_config(name, stored)
         elif _NOT_HERE.match(name):
             raise ValueError(
-                f"This package has no {name!r:.100}, the 'architecture' in its "
-                "config.json, although its arrays fit another model of timm's. Use "
-                "timm, which wrote it."
+                f"This package has no {name!r:.100}, the architecture in its "
+                "config.json or training checkpoint, although its arrays fit another "
+                "model of timm's. Use timm, which wrote it."
             )
         else:
             shown = config.get("pretrained_cfg")
@@ -429,6 +437,17 @@ class Timm(Format):
         elif "dinov2" in name:
             arguments["position_prefix"] = "all"
         return arguments
+
+    @staticmethod
+    def training_config(path: StrPath) -> Config:
+        config = read_training(weights_file(path))
+        name = config.get("architecture", "")
+        if not _NAMES.fullmatch(name):
+            return {}
+        if "global_pool" in config:
+            usual = next((x for x, part in _USUAL if re.search(part, name)), "token")
+            config["global_pool"] = config["global_pool"] or usual
+        return config
 
     @staticmethod
     def after_reading(
