@@ -44,6 +44,8 @@ def load(
     |                                | also `mask_ratio`, of MAE `norm_pixels`      |
     | EoMT, a folder                 | `classes`, `masked`                          |
     | YOLOS, a folder                | `classes`                                    |
+    | `DualEncoder`: a file with a   | none                                         |
+    | text tower                     |                                              |
     | another segmenter or detector, | none: it is loaded as it was saved           |
     | or one of quantized weights    |                                              |
 
@@ -112,13 +114,14 @@ def load(
         return variant_builder(weights=tag, **known(opening), **options)
     checkpoint = name_or_path
     if not isinstance(checkpoint, Checkpoint):
-        checkpoint = open_checkpoint(checkpoint, **opening, decoder=True)
+        checkpoint = open_checkpoint(checkpoint, **opening, decoder=True, text=True)
     family = FAMILIES[checkpoint.family]
     others = options.keys() - {*family.options}
     if others and not checkpoint.is_fixed:
         raise ValueError(
             f"{checkpoint.path!r} holds a model of the family {checkpoint.family!r}, "
-            f"which takes {', '.join(family.options)}: leave other arguments out. "
+            f"which takes {', '.join(family.options) or 'none'}: leave other "
+            "arguments out. "
             f"Received: {', '.join(sorted(others))}"
         )
     return build(checkpoint, **options)
