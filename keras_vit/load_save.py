@@ -140,7 +140,8 @@ def save(
         path: String or path, whose suffix chooses the kind of file, as in
             `keras_vit.converters.save`. Without a suffix it is a folder that
             transformers reads; the one of an EoMT or a YOLOS also has the weights
-            of its loss, the names of the classes and the scaling of pixels.
+            of its loss, the names of the classes and the scaling of pixels, that of
+            a `DualEncoder` its tokenizer.
         format: String. The code base that reads the file, the `layout` of
             `keras_vit.converters.save`; None for its default.
         overwrite: Boolean. Whether existing files may be replaced.
@@ -158,3 +159,6 @@ def save(
     if pathlib.Path(path).suffix == "" and format in (None, "huggingface"):
         layout = family.layout
     converters.write_model(model, path, layout, overwrite, family.describe(model))
+    tokenizer = getattr(model, "tokenizer", None)
+    if tokenizer is not None and pathlib.Path(path).suffix == "":
+        tokenizer.save(pathlib.Path(path).expanduser(), overwrite)

@@ -16,8 +16,17 @@ from keras_vit.utils.optional import require
 from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
 from keras_vit.weights.files import read_config
+from keras_vit.weights.formats.format import write_folder
 
 CLEANINGS = (None, "clip", "siglip", "lower")
+_TOKENIZER, _CONFIG = "tokenizer.json", "tokenizer_config.json"
+# The class of transformers with a cleaning.
+_CLASSES = {
+    None: "CLIPTokenizer",
+    "clip": "CLIPTokenizer",
+    "siglip": "SiglipTokenizer",
+    "lower": "Siglip2Tokenizer",
+}
 _START, _END = "<|startoftext|>", "<|endoftext|>"
 _MERGES = 49152 - 256 - 2  # of CLIP's file, which has more
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -106,6 +115,28 @@ class Tokenizer:
         names = ("model", "length", "pad_id", "cleaning")
         return {name: getattr(self, name) for name in names}
 
+    def save(self, folder: StrPath, overwrite: bool = False) -> None:
+        """Writes tokenizer.json and tokenizer_config.json, as in a folder of
+        transformers, which does not do what the cleaning "clip" does.
+
+        Args:
+            folder: String or path.
+            overwrite: Boolean. Whether existing files may be replaced.
+
+        Raises:
+            FileExistsError: if a file exists and `overwrite` is False.
+        """
+        content = json.loads(self.model)
+        tokens = {i: token for token, i in _vocabulary(content).items()}
+        config = {
+            "tokenizer_class": _CLASSES[self.cleaning],
+            "pad_token": tokens[self.pad_id],
+            "model_max_length": self.length,
+            "cleaning": self.cleaning,
+        }
+        files = {_TOKENIZER: content, _CONFIG: config}
+        write_folder(pathlib.Path(folder), {}, files, overwrite)
+
     def __call__(self, texts: str | Sequence[str]) -> Array:
         texts = [texts] if isinstance(texts, str) else list(texts)
         if self._tokenizer is None:
@@ -131,11 +162,11 @@ class Tokenizer:
 def _of_folder(folder: pathlib.Path) -> tuple[str, Config]:
     """Returns the tokenizer.json of a folder of transformers, and the arguments that
     its other files imply."""
-    config = read_config(folder, "tokenizer_config.json")
+    config = read_config(folder, _CONFIG)
     kind = str(config.get("tokenizer_class"))
     model_type = str(read_config(folder).get("model_type"))
-    if (folder / "tokenizer.json").is_file():
-        model = (folder / "tokenizer.json").read_text("utf-8")
+    if (folder / _TOKENIZER).is_file():
+        model = (folder / _TOKENIZER).read_text("utf-8")
     elif (folder / "vocab.json").is_file():
         vocabulary = json.loads((folder / "vocab.json").read_text("utf-8"))
         lines = (folder / "merges.txt").read_text("utf-8").split("\n")[1:]
@@ -150,18 +181,21 @@ def _of_folder(folder: pathlib.Path) -> tuple[str, Config]:
     if not clip:
         # Files of SigLIP 2 with a fixed size are of the model type of SigLIP.
         cleaning = "siglip" if kind.startswith(("SiglipT", "T5")) else "lower"
-    content = json.loads(model)
-    vocabulary = content["model"]["vocab"]
-    if not isinstance(vocabulary, dict):  # of sentencepiece, with scores
-        vocabulary = {token: i for i, (token, _) in enumerate(vocabulary)}
-    vocabulary |= {x["content"]: x["id"] for x in content["added_tokens"]}
     pad = config.get("pad_token") or (_END if clip else "</s>")
     pad = pad["content"] if isinstance(pad, dict) else pad
     return model, {
         "length": 77 if clip else 64,
-        "pad_id": vocabulary.get(pad, 0 if clip else 1),
-        "cleaning": cleaning,
+        "pad_id": _vocabulary(json.loads(model)).get(pad, 0 if clip else 1),
+        "cleaning": config.get("cleaning", cleaning),
     }
+
+
+def _vocabulary(content: Config) -> dict[str, int]:
+    """Returns the ids of tokens in a tokenizer.json."""
+    found = content["model"]["vocab"]
+    if not isinstance(found, dict):  # of sentencepiece, with scores
+        found = {token: i for i, (token, _) in enumerate(found)}
+    return {**found, **{x["content"]: x["id"] for x in content["added_tokens"]}}
 
 
 def _of_clip_file(path: pathlib.Path) -> tuple[str, Config]:

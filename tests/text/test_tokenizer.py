@@ -5,8 +5,11 @@ import json
 import numpy as np
 import pytest
 
+import keras_vit
+from keras_vit.config import TextConfig
 from keras_vit.text import Tokenizer
 from tests import golden_data
+from tests.small import tiny
 from tests.text.texts import SENTENCES, thousand
 
 pytestmark = pytest.mark.backends("torch")
@@ -58,6 +61,23 @@ def test_folder_of_transformers(clip, pad, tmp_path):
     with pytest.warns(UserWarning, match="are cut, such as 'word word"):
         found = Tokenizer.of(tmp_path)(SENTENCES)
     np.testing.assert_array_equal(found, expected)
+
+
+def test_is_saved_with_the_model(clip, tmp_path):
+    text = TextConfig(hidden_size=8, num_layers=1, num_heads=1, projection_size=5)
+    tower = tiny(
+        pooling="token", pre_norm=True, patch_bias=False, input_shape=(8, 8, 3)
+    )
+    model = keras_vit.DualEncoder(tower, keras_vit.text.TextEncoder(text))
+    model.tokenizer = clip
+    keras_vit.save(model, tmp_path / "folder")
+    model.save(tmp_path / "model.keras")
+    for name in ("folder", "model.keras"):
+        found = keras_vit.load(tmp_path / name).tokenizer
+        assert found.get_config() | {"model": ""} == clip.get_config() | {"model": ""}
+        assert json.loads(found.model) == json.loads(clip.model)
+    with pytest.raises(FileExistsError):
+        clip.save(tmp_path / "folder")
 
 
 def test_vocabulary_and_merges_in_two_files(clip, tmp_path):
