@@ -22,6 +22,7 @@ from keras_vit import optimizers as optimizers
 from keras_vit import pretraining as pretraining
 from keras_vit import schedules as schedules
 from keras_vit import segmentation as segmentation
+from keras_vit import text as text
 from keras_vit import training as training
 from keras_vit._version import __version__ as __version__
 from keras_vit.costs import cost as cost
@@ -62,6 +63,8 @@ from keras_vit.models import feature_extractor as feature_extractor
 from keras_vit.models import mixed_sizes as mixed_sizes
 from keras_vit.preprocessing import decode_predictions as decode_predictions
 from keras_vit.preprocessing import preprocess_input as preprocess_input
+from keras_vit.text import DualEncoder as DualEncoder
+from keras_vit.text import zero_shot as zero_shot
 from keras_vit.weights import list_weights as list_weights
 
 

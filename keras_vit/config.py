@@ -21,6 +21,7 @@ POSITION_EMBEDDINGS = (
     "sincos2d",
     "none",
 )
+TEXT_POOLINGS = ("highest_id", "first_end", "last")
 POSITION_PLACEMENTS = ("stem", "every_layer", "every_layer_shared")
 POSITION_PREFIXES = ("all", "class", "none")
 # The placements of position embeddings that have not all of them, the default
@@ -70,6 +71,9 @@ class ViTConfig:
             it means no pooling.
         representation_size: Integer. Width of the tanh layer `pre_logits` before the
             head, which the paper uses in pre-training; None for no such layer.
+        unit_norm: Boolean. Whether the head reads features of length 1, as those of
+            texts are compared with (see `keras_vit.zero_shot`). `pre_logits` is then
+            linear.
         class_token: Boolean. Whether to have a class token. None means True, unless
             `pooling` is "gap", "first_patch" or "map", which do not use it.
         num_registers: Integer. Number of register tokens after the class token.
@@ -154,6 +158,7 @@ class ViTConfig:
     mlp_dim: int = _DERIVED
     pooling: str | None = None
     representation_size: int | None = None
+    unit_norm: bool = _own(default=False)
     class_token: bool = _DERIVED
     num_registers: int = 0
     distillation: bool = False
@@ -370,6 +375,71 @@ class HybridConfig(ResNetConfig, ViTConfig):
         ViTConfig.__post_init__(self)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextConfig:
+    """Architecture of the text tower of a `keras_vit.DualEncoder`.
+
+    The defaults are those of CLIP's ViT-B towers (https://arxiv.org/abs/2103.00020).
+
+    Args:
+        vocabulary_size: Integer. Number of tokens that exist.
+        context_length: Integer. The most tokens of a text.
+        hidden_size: Integer. Number of channels of a token.
+        num_layers: Integer. Number of encoder blocks.
+        num_heads: Integer. Number of attention heads, which must divide `hidden_size`.
+        mlp_dim: Integer. Width of the MLPs' hidden layers; None for 4 times
+            `hidden_size`.
+        projection_size: Integer. Number of channels of a text's embedding; None for no
+            projection.
+        projection_bias: Boolean. Whether the projection has a bias, as SigLIP's.
+        causal: Boolean. Whether a token attends only to itself and those before it.
+        pooling: String. The token whose output is the embedding: "highest_id", the
+            first of the highest id, as in OpenAI's code, whose end of text has it;
+            "first_end", the first of the id `end_id`; or "last", as in SigLIP.
+        end_id: Integer. Id of the end of a text, for "first_end".
+        activation: String. As in `ViTConfig`.
+        norm_epsilon: Float above 0. Epsilon of every layer norm.
+
+    Raises:
+        ValueError: if a value is wrong.
+
+    Example:
+
+    >>> config = keras_vit.config.TextConfig(hidden_size=768, num_heads=12)
+    >>> tower = keras_vit.text.TextEncoder(config)
+    """
+
+    vocabulary_size: int = 49408
+    context_length: int = 77
+    hidden_size: int = 512
+    num_layers: int = 12
+    num_heads: int = 8
+    mlp_dim: int = _DERIVED
+    projection_size: int | None = 512
+    projection_bias: bool = False
+    causal: bool = True
+    pooling: str = "highest_id"
+    end_id: int | None = None
+    activation: str = "quick_gelu"
+    norm_epsilon: float = 1e-5
+
+    def __post_init__(self) -> None:
+        checks.one_of("pooling", self.pooling, TEXT_POOLINGS)
+        checks.require(
+            self.pooling != "first_end" or self.end_id is not None,
+            "end_id",
+            self.end_id,
+            "the id of the end of a text with pooling='first_end'",
+        )
+        if self.mlp_dim is None:
+            object.__setattr__(self, "mlp_dim", 4 * self.hidden_size)
+
+    def block_arguments(self, index: int) -> Config:
+        """Returns the arguments that the block of an index is made with."""
+        names = ("num_heads", "mlp_dim", "activation", "norm_epsilon")
+        return {name: getattr(self, name) for name in names}
+
+
 # Type checkers know no function of a dataclass's fields, so these classes list them
 # again, grouped by the functions that pass them on; a test compares both.
 class _ViTFields(TypedDict, total=False):
@@ -378,6 +448,7 @@ class _ViTFields(TypedDict, total=False):
     num_layers: int | None
     mlp_dim: int | None
     representation_size: int | None
+    unit_norm: bool | None
     class_token: bool | None
     num_registers: int | None
     distillation: bool | None
@@ -507,7 +578,7 @@ def config_from(arguments: Config) -> ViTConfig | ResNetConfig:
     return resolve(BiTConfig if version_2 else ResNetConfig, arguments)
 
 
-def to_json(config: ViTConfig | ResNetConfig) -> Config:
+def to_json(config: ViTConfig | ResNetConfig | TextConfig) -> Config:
     """Returns a config as a file stores it, with the name of its class."""
     fields = {
         k: list(v) if isinstance(v, tuple) else v for k, v in vars(config).items()
@@ -515,11 +586,11 @@ def to_json(config: ViTConfig | ResNetConfig) -> Config:
     return {"class": type(config).__name__, **fields}
 
 
-def from_json(values: Config) -> ViTConfig | ResNetConfig:
+def from_json(values: Config) -> ViTConfig | ResNetConfig | TextConfig:
     """Returns the config that `to_json` was given."""
     fields = dict(values)
-    kinds = {x.__name__: x for x in (ViTConfig, HybridConfig, BiTConfig, ResNetConfig)}
-    return kinds[fields.pop("class")](**fields)
+    kinds = (ViTConfig, HybridConfig, BiTConfig, ResNetConfig, TextConfig)
+    return {x.__name__: x for x in kinds}[fields.pop("class")](**fields)
 
 
 def stride(resnet_layers: tuple[int, ...]) -> int:

@@ -177,11 +177,12 @@ def write_model(
         else:
             metadata = described(encoder), describe_model(model)[1]
         modes = [getattr(x, "quantization_mode", None) for _, x, _ in sublayers(model)]
-        if path.suffix != ".keras" and (family_of(model) in DENSE or any(modes)):
+        whole = (*DENSE, "dual_encoder")
+        if path.suffix != ".keras" and (family_of(model) in whole or any(modes)):
             raise ValueError(
                 f"A .weights.h5 file does not store what the model {model.name!r} "
-                "is: a detector, a segmenter or one of quantized weights. Write a "
-                ".keras file."
+                "is: a detector, a segmenter, a dual encoder or one of quantized "
+                "weights. Write a .keras file."
             )
         with atomic_write(path, overwrite) as temporary:
             if path.suffix == ".keras":

@@ -10,6 +10,7 @@ from keras_vit import converters, pretraining
 from keras_vit.detection.files import describe_yolos, load_yolos
 from keras_vit.models.keras_file import load_keras_file
 from keras_vit.segmentation.files import describe_eomt, load_eomt
+from keras_vit.text.files import load_dual_encoder
 from keras_vit.utils.types import Config
 from keras_vit.weights import Checkpoint
 
@@ -53,6 +54,7 @@ FAMILIES = {
     "eomt": Family(load_eomt, ("classes", "masked"), "eomt", describe_eomt),
     "yolos": Family(load_yolos, ("classes",), "yolos", describe_yolos),
     "fcos": _SAVED,
+    "dual_encoder": Family(load_dual_encoder),
 }
 
 

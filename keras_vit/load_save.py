@@ -44,6 +44,8 @@ def load(
     |                                | also `mask_ratio`, of MAE `norm_pixels`      |
     | EoMT, a folder                 | `classes`, `masked`                          |
     | YOLOS, a folder                | `classes`                                    |
+    | `DualEncoder`: a file with a   | none                                         |
+    | text tower                     |                                              |
     | another segmenter or detector, | none: it is loaded as it was saved           |
     | or one of quantized weights    |                                              |
 
@@ -112,13 +114,14 @@ def load(
         return variant_builder(weights=tag, **known(opening), **options)
     checkpoint = name_or_path
     if not isinstance(checkpoint, Checkpoint):
-        checkpoint = open_checkpoint(checkpoint, **opening, decoder=True)
+        checkpoint = open_checkpoint(checkpoint, **opening, decoder=True, text=True)
     family = FAMILIES[checkpoint.family]
     others = options.keys() - {*family.options}
     if others and not checkpoint.is_fixed:
         raise ValueError(
             f"{checkpoint.path!r} holds a model of the family {checkpoint.family!r}, "
-            f"which takes {', '.join(family.options)}: leave other arguments out. "
+            f"which takes {', '.join(family.options) or 'none'}: leave other "
+            "arguments out. "
             f"Received: {', '.join(sorted(others))}"
         )
     return build(checkpoint, **options)
@@ -137,7 +140,8 @@ def save(
         path: String or path, whose suffix chooses the kind of file, as in
             `keras_vit.converters.save`. Without a suffix it is a folder that
             transformers reads; the one of an EoMT or a YOLOS also has the weights
-            of its loss, the names of the classes and the scaling of pixels.
+            of its loss, the names of the classes and the scaling of pixels, that of
+            a `DualEncoder` its tokenizer.
         format: String. The code base that reads the file, the `layout` of
             `keras_vit.converters.save`; None for its default.
         overwrite: Boolean. Whether existing files may be replaced.
@@ -155,3 +159,6 @@ def save(
     if pathlib.Path(path).suffix == "" and format in (None, "huggingface"):
         layout = family.layout
     converters.write_model(model, path, layout, overwrite, family.describe(model))
+    tokenizer = getattr(model, "tokenizer", None)
+    if tokenizer is not None and pathlib.Path(path).suffix == "":
+        tokenizer.save(pathlib.Path(path).expanduser(), overwrite)

@@ -30,7 +30,7 @@ ORDER = (
     {"layers"},
     {"models"},
     {"converters", "preprocessing"},
-    {"pretraining", "inspection", "segmentation", "hub"},
+    {"pretraining", "inspection", "segmentation", "hub", "text"},
     {"costs", "detection", "web"},
     {"families"},
     {"load_save", "exporting", "distribution"},

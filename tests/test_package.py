@@ -13,7 +13,7 @@ import keras_vit
 from tests.small import tiny
 
 PUBLIC = """
-mixed_sizes
+DualEncoder mixed_sizes text zero_shot
 BiT BiT_R101x1 BiT_R101x3 BiT_R152x2 BiT_R152x4 BiT_R50x1 BiT_R50x3
 HybridVisionTransformer R26ViTB32 R26ViTS32 R50ViTB16 R50ViTL32 R_ViTTi16 ViTB14
 ViTB16 ViTB32 ViTB8 ViTG14 ViTH14 ViTL14 ViTL16 ViTL32 ViTS14 ViTS16 ViTS32

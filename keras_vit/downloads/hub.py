@@ -9,7 +9,10 @@ import pathlib
 from collections.abc import Iterator
 
 # What the readers of weights read next to them.
-_CONFIGS = ("config.json", "preprocessor_config.json", "processor_config.json")
+_CONFIGS = (
+    *("config.json", "preprocessor_config.json", "processor_config.json"),
+    *("tokenizer.json", "tokenizer_config.json"),
+)
 # Patterns of the names of weight files, in order of preference. `hub.save` writes the
 # first.
 _WEIGHTS = (

@@ -79,6 +79,8 @@ def describe(model: keras.Model) -> tuple[Config, Config]:
         arguments["pooling"] = built["pooling"] or mode
     if encoder is not model:
         arguments |= pretraining_options(model.get_config())
+    if texts := getattr(model, "text_encoder", None):
+        arguments["text"] = vars(texts.config)
     return arguments, built
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 import keras
 from keras import ops
 
-from keras_vit.config import ResNetConfig, ViTConfig, from_json, to_json
+from keras_vit.config import ResNetConfig, TextConfig, ViTConfig, from_json, to_json
 from keras_vit.layers import (
     ImagePreprocessing,
     PatchEmbedding,
@@ -64,7 +64,7 @@ class Model(keras.Model):
     >>> model = keras_vit.models.Model(vit.input, my_head(features))
     """
 
-    config: ViTConfig | ResNetConfig | None = None
+    config: ViTConfig | ResNetConfig | TextConfig | None = None
     class_names: Sequence[str] | None = None
     preprocess_mode: Mode | None = None
     # Returns the model that `mixed_sizes` made this one of; no other has it.
@@ -195,7 +195,8 @@ def described(model: Any) -> Config:
     so that nothing takes them for others.
     """
     config = to_json(model.config)
-    if blocks := _blocks(model):
+    blocks = _blocks(model)
+    if blocks and isinstance(model.config, ViTConfig):
         config["block"] = _block_class(blocks, model.config)
     return config
 

@@ -358,11 +358,13 @@ def vit(
     else:
         x = keras.layers.Dense(
             c.representation_size,
-            activation="tanh",
+            activation="linear" if c.unit_norm else "tanh",
             kernel_initializer=initializers.lecun_normal(x.shape[-1]),
             bias_initializer=initializers.Constant(0.0),
             name="pre_logits",
         )(x)  # (B, representation_size)
+    if c.unit_norm:
+        x = keras.layers.UnitNormalization(name="unit_norm")(x)
     return x if classes is None else make_head(name="head")(x)
 
 

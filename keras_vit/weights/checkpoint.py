@@ -14,6 +14,7 @@ from keras_vit.weights import formats, infer
 from keras_vit.weights.detect import Match, find_model
 from keras_vit.weights.files import (
     ADAPTER_FILES,
+    check_arrays,
     class_names_of,
     locate,
     read_config,
@@ -21,6 +22,8 @@ from keras_vit.weights.files import (
     weights_file,
 )
 from keras_vit.weights.files.keras import is_keras, is_quantized, read_keras
+from keras_vit.weights.formats.text import PREFIX as TEXT
+from keras_vit.weights.formats.text import read as read_text
 from keras_vit.weights.formats.unsupported import refusal
 from keras_vit.weights.peft import read_merged
 from keras_vit.weights.weight_map import WeightMap, from_checkpoint
@@ -323,6 +326,7 @@ def open_checkpoint(
     decoder: bool = False,
     decoder_num_heads: int | None = None,
     base: StrPath | None = None,
+    text: bool = False,
 ) -> Checkpoint:
     """Reads a checkpoint without adapting its weights.
 
@@ -341,6 +345,7 @@ def open_checkpoint(
         decoder_num_heads: Integer. As `num_heads`, for MAE's decoder.
         base: Path of the weights that an adapter changes; None for the local path
             in its config.
+        text: Boolean. Whether to read the text tower of a file that has one.
 
     Returns:
         A `Checkpoint`, of the path `base` for an adapter.
@@ -358,7 +363,7 @@ def open_checkpoint(
             "out, or give the folder with adapter_config.json."
         )
     if is_keras(path):
-        return _open_keras(path, layout, finite, decoder)
+        return _open_keras(path, layout, finite, decoder, text)
     arrays = None
     if is_adapter:
         path, arrays = read_merged(weights_file(path), base, layout)
@@ -392,7 +397,14 @@ def open_checkpoint(
     except ValueError as error:
         wanted = f" the layout {layout!r}" if layout else " a known layout"
         raise ValueError(f"{str(path)!r} cannot be read as{wanted}. {error}") from error
-    _warn_of(match, left_out, weights, path)
+    if text:
+        inside = {key.removeprefix(match.prefix): x for key, x in left_out.items()}
+        image = {**code_base.implied(weight_map.variant, weights), **stored}
+        if found := read_text(inside, code_base.name, config, image):
+            check_arrays(path, inside, {}, finite)
+            weights, left_out = {**weights, **found[0]}, {}
+            stored = {**stored, "text": found[1]}
+    _warn_of(match, [*left_out], weights, path)
     others = code_base.look_alikes(weight_map.variant, weights)
     if others and not config and not (layout and formats.split(layout)[1]):
         warn(
@@ -451,7 +463,7 @@ def _warn_of(
 
 
 def _open_keras(
-    path: StrPath, layout: str | None, finite: bool, decoder: bool
+    path: StrPath, layout: str | None, finite: bool, decoder: bool, text: bool
 ) -> Checkpoint:
     """Reads a file of Keras's, whose arguments a layout may imply."""
     if layout is not None:
@@ -466,11 +478,12 @@ def _open_keras(
             "`save_to_preset` writes."
         )
         raise ValueError(f"{str(path)!r} {reason}") from error
+    weights = file.weights if decoder else infer.drop_pretraining(file.weights)
     checkpoint = Checkpoint(
         str(path),
         "keras",
         WeightMap("", {}, ()),  # it already has keras_vit's paths
-        file.weights if decoder else infer.drop_pretraining(file.weights),
+        weights if text else {k: x for k, x in weights.items() if k[:5] != TEXT},
         stored,
         build_arguments,
         saved=file.config,

@@ -97,10 +97,10 @@ def find_model(
     layout: str | None,
     finite: bool = True,
     arrays: dict[str, Array] | None = None,
-) -> tuple[Match, list[str]]:
+) -> tuple[Match, dict[str, Array]]:
     """Reads a file, or takes the arrays to read in its place, and returns the model
-    in it, whose arrays are checked as by `files.read`, and the keys of the weights
-    that are left out."""
+    in it, whose arrays are checked as by `files.read`, and the weights that are left
+    out, by the file's keys."""
     arrays, problems = (arrays, {}) if arrays else read_all(path)
     try:
         match = detect_layout(arrays, layout)
@@ -123,7 +123,8 @@ def find_model(
     problems = {k: x for k, x in problems.items() if _plain(k).startswith(match.prefix)}
     check_arrays(path, inside, problems, finite)
     # Others than bfloat16, V, and floats are counters and random states.
-    return match, [key for key in match.left_out if arrays[key].dtype.kind in "fV"]
+    others = {key: arrays[key] for key in match.left_out}
+    return match, {key: x for key, x in others.items() if x.dtype.kind in "fV"}
 
 
 def detect_layout(arrays: dict[str, Array], layout: str | None = None) -> Match:

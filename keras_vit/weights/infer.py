@@ -46,6 +46,7 @@ _PRETRAINING = {
     "mae": "decoder/embedding/bias",
     "dino": "projection/last_layer/kernel",
     "mocov3": "prediction",
+    "dual_encoder": "text",
 }
 _POSITION_LAYER = re.compile(r"position_embedding(?:_\d+|_shared)?")
 _POSITION_MODES = {  # an array: the `position_embedding` that has it
@@ -308,11 +309,13 @@ def _raise_if_ambiguous(
     warn(f"{message} They are read as `{chosen}`, as in DeiT III.")
 
 
-# Prefixes of the weights that pre-training adds to an encoder: MAE's decoder,
+# Prefixes of the weights that pre-training adds to an encoder: MAE's decoder, a text
+# tower,
 # the heads of masked image modeling and of masked patch prediction, and the other
 # encoder and the heads of DINO and of MoCo v3.
 PRETRAINING_PREFIXES = (
     "decoder/",
+    "text/",
     "predictor/",
     "student/",
     "teacher/",

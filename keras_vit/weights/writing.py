@@ -10,7 +10,7 @@ from keras_vit.utils.scaling import Mode
 from keras_vit.utils.types import Array, Config
 from keras_vit.utils.warnings import warn
 from keras_vit.weights.files import SUFFIXES, write
-from keras_vit.weights.formats import check_representable, split
+from keras_vit.weights.formats import check_representable, split, text
 from keras_vit.weights.formats.format import Checkpoint, write_folder
 from keras_vit.weights.infer import warn_if_heads_ambiguous
 from keras_vit.weights.weight_map import WeightMap, to_checkpoint
@@ -42,6 +42,8 @@ def write_checkpoint(
     check_writable(target, layout)
     code_base, variant = split(layout)
     name, folder = code_base.name, target.suffix == ""
+    texts = {path: x for path, x in weights.items() if path.startswith(text.PREFIX)}
+    weights = {path: x for path, x in weights.items() if path not in texts}
     if not variant and "resnet_layers" not in arguments:
         variant = code_base.nearest_variant(arguments)
     check_representable(arguments, f"{name}:{variant}", folder)
@@ -51,6 +53,9 @@ def write_checkpoint(
         configs = code_base.folder_configs(
             arguments, variant, dtype or stored, source, preprocess_mode
         )
+        if texts:
+            config = text.whole_config(configs["config.json"], arguments["text"])
+            configs["config.json"] = config
     rows, columns = arguments.get("grid_size") or (1, 1)
     side = math.isqrt(rows * columns)
     learned = arguments.get("position_embedding") == "learned"
@@ -77,6 +82,9 @@ def write_checkpoint(
     heads = (arguments["num_heads"], arguments.get("decoder_num_heads"))
     arrays = to_checkpoint(weights, weight_map, heads)
     arrays = code_base.to_file(arrays)
+    if texts:
+        arrays = code_base.with_text(arrays)
+        arrays |= text.write(texts, arguments["text"], name)
     to = None if dtype is None else np.dtype(DTYPES[dtype])
     if folder:
         files, names = code_base.weight_files(arrays), code_base.folder_files

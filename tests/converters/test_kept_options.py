@@ -46,6 +46,7 @@ OF_VIT = {
     "mlp_dim": {"mlp_dim": 24},
     "pooling": {"pooling": "first_patch"},
     "representation_size": {"representation_size": 12},
+    "unit_norm": {"unit_norm": True},
     "class_token": {"class_token": False, "pooling": "gap"},
     "num_registers": {"num_registers": 2},
     "distillation": {"distillation": True},

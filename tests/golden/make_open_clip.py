@@ -45,6 +45,10 @@ def sample(model, rng):
         parameter.data = torch.tensor(value, dtype=torch.float32)
 
 
+def batch_of(images):
+    return torch.from_numpy(images).permute(0, 3, 1, 2)
+
+
 @torch.no_grad()
 def make(case, options):
     rng = np.random.default_rng(len(case))
@@ -57,16 +61,20 @@ def make(case, options):
         block.register_forward_hook(
             lambda _, __, y, i=i: found.update({f"block_{i}": y.numpy()})
         )
-    batch = torch.from_numpy(image).permute(0, 3, 1, 2)
-    found["logits"] = model.visual(batch).numpy()
+    found["logits"] = model.visual(batch_of(image)).numpy()
     # Positions are resampled when a file is loaded into a model of another size.
     resized = {**config, "vision_cfg": {**config["vision_cfg"], "image_size": (24, 48)}}
     state, other = model.state_dict(), CLIP(**resized).eval()
     resize_pos_embed(state, other)
     other.load_state_dict(state)
     found["resized_image"] = rng.uniform(-1, 1, (1, 24, 48, 3)).astype("float32")
-    batch = torch.from_numpy(found["resized_image"]).permute(0, 3, 1, 2)
+    batch = batch_of(found["resized_image"])
     found["resized_logits"] = other.visual(batch).numpy()
+    found["ids"] = rng.integers(0, 9, (3, 4)).astype("int32")
+    found["ids"][:, 2] = 9  # the end of the text, which has the highest id
+    ids = torch.from_numpy(found["ids"])
+    found["texts"] = model.encode_text(ids, normalize=True).numpy()
+    found["logits_per_image"] = model.get_logits(batch_of(image), ids)[0].numpy()
     folder = FOLDER / case
     folder.mkdir(exist_ok=True)
     save_file(model.state_dict(), folder / "open_clip_model.safetensors")

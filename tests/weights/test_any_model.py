@@ -60,6 +60,14 @@ def test_keras_file_of_pretraining(method, tmp_path):
     assert_same_weights(loaded, model)
 
 
+TEXT = keras_vit.config.TextConfig(
+    vocabulary_size=9,
+    context_length=4,
+    hidden_size=64,
+    num_layers=1,
+    num_heads=2,
+    projection_size=None,
+)
 ENCODER = {"position_prefix": "none", "layer_scale": 1.0, "include_top": False}
 MODELS = {
     "vit": lambda: vit(**SIZES),
@@ -84,6 +92,9 @@ MODELS = {
         plain(resampling="bicubic"), classes=2, queries=3
     ),
     "fcos": lambda: keras_vit.detection.FCOS(plain(), 2, filters=8, depth=1),
+    "dual_encoder": lambda: keras_vit.DualEncoder(
+        plain(pooling="map"), keras_vit.text.TextEncoder(TEXT)
+    ),
 }
 
 
@@ -99,7 +110,7 @@ def test_each_family_is_loaded_with_its_own_options(family, tmp_path):
     for name in names:
         path = tmp_path / name
         keras_vit.save(model, path)
-        assert open_checkpoint(path, decoder=True).family == family
+        assert open_checkpoint(path, decoder=True, text=True).family == family
         assert_same_weights(keras_vit.load(path), model)
         for option in {"classes", "masked", "pooling", "mask_ratio"} - {*options}:
             with pytest.raises(ValueError, match=f"{name}' holds.*{option}|as it was"):

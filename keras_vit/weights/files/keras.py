@@ -119,11 +119,10 @@ def read_keras(path: StrPath, finite: bool = True) -> KerasFile:
             except (KeyError, TypeError, AttributeError) as error:
                 reason = "its config.json is not that of a model"
                 raise ValueError(reason) from error
-        # What is used after DINO's training is the teacher.
-        is_dino = config.get("class_name") == "DINO"
+        kind = config.get("class_name")
         arrays, problems, metadata = read_tree(
             content,
-            functools.partial(_model_datasets, is_dino=is_dino),
+            functools.partial(_model_datasets, kind=kind),
             METADATA_ATTRIBUTE,
         )
         metadata = json.loads("{}" if metadata is None else str(metadata))
@@ -258,21 +257,26 @@ def _check_config(content: object, is_registered: Callable[[str], object]) -> No
         _check_config(value, is_registered)
 
 
-def _model_datasets(root: Any, is_dino: bool) -> Iterator[tuple[str, Any]]:
-    """Yields the path and the dataset of all weights of a model."""
+def _model_datasets(root: Any, kind: object) -> Iterator[tuple[str, Any]]:
+    """Yields the path and the dataset of all weights of a model of a class."""
     import h5py
 
     if not isinstance(root.get("layers"), h5py.Group) and "encoder" not in root:
         raise ValueError("it has no layers")
     # A pre-training model has separate trees for its encoder and decoder.
     trees = [("decoder/layers", "decoder/"), ("layers", "")]
+    # What is used after DINO's training is the teacher.
+    is_dino = kind == "DINO"
     for place, prefix in trees + [("encoder/layers", "")] * (not is_dino):
         group = root.get(place)
         for layer in group.values() if isinstance(group, h5py.Group) else ():
             if not isinstance(layer, h5py.Group):
                 raise ValueError(f"an array of no layer: {layer.name}")
             name = _name_of(layer)
-            if name != "teacher" or "layers" not in layer:
+            if kind == "DualEncoder" and "layers" in layer:
+                for inner in layer["layers"].values():
+                    yield from layer_datasets(inner, f"text/{_name_of(inner)}/")
+            elif name != "teacher" or "layers" not in layer:
                 yield from layer_datasets(layer, f"{prefix}{name}/")
             elif is_dino:
                 for inner in layer["layers"].values():

@@ -222,6 +222,11 @@ class Format:
         and leaves out, or raises a `ValueError` if a file cannot hold them."""
         return arrays
 
+    @staticmethod
+    def with_text(arrays: dict[str, Array]) -> dict[str, Array]:
+        """Returns the arrays of an image tower as a file of both towers has them."""
+        return arrays
+
     def folder_configs(
         self,
         arguments: Config,

@@ -364,6 +364,7 @@ class HuggingFace(Format):
 
     left_out = staticmethod(siglip_clip.left_out)
     to_file = staticmethod(siglip_clip.to_file)
+    with_text = staticmethod(siglip_clip.with_text)
     read_config = staticmethod(read_arguments)
     check_config = staticmethod(check_config)
 

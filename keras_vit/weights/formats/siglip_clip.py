@@ -140,6 +140,12 @@ def to_file(arrays: dict[str, Array]) -> dict[str, Array]:
     return {k: a for k, a in arrays.items() if k != f"{_PROJECTION}.bias"}
 
 
+def with_text(arrays: dict[str, Array]) -> dict[str, Array]:
+    """Returns the arrays of an image tower as a file of both towers has them."""
+    own = (_PREFIX, _PROJECTION)
+    return {k if k.startswith(own) else _PREFIX + k: a for k, a in arrays.items()}
+
+
 def implied(variant: str, paths: Collection[str]) -> Config:
     """Returns the arguments of SigLIP's towers or of CLIP's, by their paths."""
     if "pre_norm/gamma" in paths:
