@@ -144,9 +144,9 @@ def parse_args(
     is_long = len(fields) > _SHORT
     is_whole = "--help-all" in (sys.argv[1:] if argv is None else argv)
     parser.flags = [_flag_of(field.name) for field in fields]
-    if is_long:
-        text = f"show all {len(fields)} flags, in groups, and exit"
-        parser.add_argument("--help-all", action="help", help=text)
+    text = f"show all {len(fields)} flags, in groups, and exit"
+    text = text if is_long else argparse.SUPPRESS
+    parser.add_argument("--help-all", action="help", help=text)
     titles: dict[str, Any] = {}
     for field in sorted(fields, key=lambda f: order.index(f.name)):
         kind = _plain(hints[field.name])
