@@ -84,6 +84,16 @@ def test_flags_of_a_training(tmp_path):
         said_and_error(content, model, tmp_path)
 
 
+def test_a_norm_that_is_given_has_its_own_epsilon(tmp_path):
+    name, norm = "vit_base_patch16_clip_224", {"norm_layer": "layernorm"}
+    model = built(name, **norm)
+    content = of_timm(name, model, model_kwargs={**SIZES, **norm})
+    assert said_and_error(content, model, tmp_path)[1] < 1e-5
+    content["args"].model_kwargs["norm_layer"] = "groupnorm1"
+    with pytest.raises(ValueError, match="'norm_layer'.*must be None"):
+        said_and_error(content, model, tmp_path)
+
+
 def test_the_name_of_another_model_is_refused(tmp_path):
     name = "vit_base_patch16_rpn_224"
     model = built(name)

@@ -181,6 +181,7 @@ _ONLY = {
     "ref_feat_shape": (None,),
     "scale_attn_inner": (False,),
     "gated_attn": (False,),
+    "norm_layer": (None, "layernorm", "layernormfp32"),
 }
 
 
@@ -427,7 +428,7 @@ class Timm(Format):
             activation = activation or "gelu_tanh"
         if isinstance(activation, str):
             arguments["activation"] = activation
-        if "_clip_" in name:
+        if "_clip_" in name and not stored.get("norm_layer"):  # else 1e-6
             arguments["norm_epsilon"] = 1e-5
         # `no_embed_class`, if `model_args` do not have it
         if "position_prefix" in arguments:
