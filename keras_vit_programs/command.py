@@ -4,8 +4,8 @@
   keras-vit predict runs/photos new/     # class names with probabilities
   keras-vit export runs/photos photos.onnx
 
-COMMAND --help lists its flags, and --version the version. The commands, and what
-may stand in front of their flags:
+`keras-vit COMMAND --help` lists the flags of a command, and `keras-vit --version`
+prints the version. The values named here may stand in front of the flags:
 """
 
 import contextlib
@@ -91,7 +91,7 @@ def main(argv: list[str] | None = None) -> int:
         print(__doc__)
         for command, (_, flags, text) in COMMANDS.items():
             print(f"  {command:11}{text:48}{_values(flags)}".rstrip())
-        print("  new        copies a recipe into this folder, to be changed  RECIPE")
+        print("  new        copies a recipe into this folder, to be changed   RECIPE")
         return 0
     if name == "--version":
         print(f"keras-vit {importlib.metadata.version('keras-vit-models')}")

@@ -9,8 +9,8 @@
 
 Folders are searched for image files and arrays of NumPy. The output folder
 contains predictions.csv, predictions.json and predictions.png, the images with
-bar charts of their top classes; of a detector of recipes/detect.py, the boxes
-of a score of --least-score or more, in pixels. Probabilities are those of a
+bar charts of their top classes; for a detector, the boxes with a score of at
+least --least-score, in pixels. Probabilities are those of a
 softmax, or after training with `--loss sigmoid` those of a sigmoid for each
 class. The image size, the preprocessing and the class names are read from the
 config.json of the run, if there is one. The environment variable KERAS_BACKEND

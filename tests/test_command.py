@@ -57,6 +57,29 @@ def test_help_does_not_wait_for_keras(name, folder, capsys):
     assert capsys.readouterr().out == found.stdout
 
 
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ("--version", "keras-vit "),
+        ("new --help", "usage: keras-vit new RECIPE"),
+        ("serve-page --help", "usage: keras-vit serve-page"),
+    ],
+)
+def test_what_is_asked_first_is_answered(given, words, capsys):
+    assert command.main(given.split()) == 0
+    assert words in capsys.readouterr().out
+
+
+def test_help_of_a_recipe_names_the_command(capsys):
+    """A wheel has no file of a recipe."""
+    with pytest.raises(SystemExit):
+        command.main(["predict", "--help"])
+    text = capsys.readouterr().out
+    assert text.startswith("usage: keras-vit predict [WEIGHTS] [IMAGES] [FLAGS]")
+    assert "keras-vit predict --weights runs/photos" in text
+    assert "recipes/" not in text
+
+
 # One process runs all commands, as its imports take most of the time.
 COMMANDS = """
 import os, sys, tempfile

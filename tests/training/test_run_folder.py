@@ -32,6 +32,19 @@ def test_check_output_refuses_a_folder_that_is_not_empty(tmp_path):
             run_folder.check_output(path, overwrite=overwrite)
 
 
+def test_results_go_to_the_next_folder_that_is_free(tmp_path):
+    """A second `keras-vit predict` does not fail."""
+    default = tmp_path / "predict"
+    for name in ("predict", "predict-2", "predict-3"):
+        folder = run_folder.results_folder(None, str(default), overwrite=False)
+        assert folder == tmp_path / name
+        folder.mkdir()
+        (folder / "predictions.csv").touch()
+    assert run_folder.results_folder(None, str(default), overwrite=True) == default
+    with pytest.raises(ValueError, match="is not empty"):
+        run_folder.results_folder(str(default), "other", overwrite=False)
+
+
 def test_check_output_accepts_an_interrupted_run(tmp_path):
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
