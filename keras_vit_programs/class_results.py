@@ -57,7 +57,7 @@ def write_class_results(run: Run, model: keras.Model, summary: dict[str, Any]) -
     wrong = np.flatnonzero(predicted != labels)
     # Only mistakes are shown: all probabilities of ImageNet take 0.4 GB.
     likely = sigmoid if run.settings.get("loss") == "sigmoid" else softmax
-    sure = likely(logits[wrong]).max(axis=1)
+    sure = likely(logits[wrong]).max(axis=1) if wrong.size else np.zeros(0)
     order = np.argsort(-sure, kind="stable")[:_MISTAKES]
     sure = dict(zip(wrong[order], sure[order], strict=True))
     worst = np.array(sorted(sure), int)

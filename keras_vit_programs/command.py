@@ -4,8 +4,8 @@
   keras-vit predict runs/photos new/     # class names with probabilities
   keras-vit export runs/photos photos.onnx
 
-`keras-vit COMMAND --help` lists the flags of a command, and `keras-vit --version`
-prints the version. The values named here may stand in front of the flags:
+`keras-vit COMMAND --help` lists the flags of a command, and --version prints the
+version. The values named here may stand in front of the flags:
 """
 
 import contextlib
@@ -13,7 +13,6 @@ import difflib
 import importlib
 import importlib.abc
 import importlib.machinery
-import importlib.metadata
 import importlib.util
 import logging
 import os
@@ -94,7 +93,9 @@ def main(argv: list[str] | None = None) -> int:
         print("  new        copies a recipe into this folder, to be changed   RECIPE")
         return 0
     if name == "--version":
-        print(f"keras-vit {importlib.metadata.version('keras-vit-models')}")
+        # Without the package, whose import takes seconds.
+        version = pathlib.Path(__file__).parents[1] / "keras_vit" / "_version.py"
+        print("keras-vit", version.read_text().split('"')[1])
         return 0
     if name == "new":
         return new(*values)

@@ -271,10 +271,14 @@ class Run:
             return batches
         return self.strategy.distribute(batches)
 
-    def train_batches(self, **options: Any) -> Callable[[int], Any]:
+    def train_batches(
+        self, data: ImageDataset | None = None, **options: Any
+    ) -> Callable[[int], Any]:
         """Returns a function of a step that returns the endless batches from
-        there; `options` are further arguments of `data.train`."""
-        return lambda start: self.data.train(
+        there, of the run's data or of their features; `options` are further
+        arguments of `data.train`."""
+        source = data or self.data
+        return lambda start: source.train(
             batch_size=self.batch_size,
             micro_batches=self.accumulate,
             seed=self.seed,
@@ -283,10 +287,10 @@ class Run:
             **(self.reading | self.augmentation | options),
         )
 
-    def evaluation_batches(self) -> Any:
-        """Returns the batches to evaluate on, for `model.fit`. Images that only
-        fill up a batch have the weight 0."""
-        return self.data.evaluation(
+    def evaluation_batches(self, data: ImageDataset | None = None) -> Any:
+        """Returns the batches to evaluate on, for `model.fit`, of the run's data or
+        of their features. Images that only fill up a batch have the weight 0."""
+        return (data or self.data).evaluation(
             batch_size=self.micro_batch_size,
             shard=self.strategy.process,
             pad=True,
@@ -299,6 +303,7 @@ class Run:
         schedule: Callable[[int], Any],
         train_batches: Callable[[int], Any],
         validation_data: Any,
+        saved: keras.Model | None = None,
     ) -> dict[str, Any]:
         """Restores the newest checkpoint, if there is one, in this order:
 
@@ -325,6 +330,8 @@ class Run:
             train_batches: Function of a step that returns the endless batches
                 from there.
             validation_data: Batches to evaluate on, of this process.
+            saved: The model that `save` is given, if the compiled one is only its
+                head.
 
         Returns:
             Dict. The arguments of `model.fit`, of which an epoch ends with an
@@ -342,7 +349,7 @@ class Run:
             digest = model.teacher_digest()
             self.checkpoints.fingerprint["teacher_digest"] = digest
         done = self._restore(model)
-        logger.info(describe_run(self, one_size(_trained(model)), done))
+        logger.info(describe_run(self, one_size(_trained(saved or model)), done))
         self.checkpoints.learning_rate = schedule
         self._add_callbacks(model)
         self._training = True
@@ -431,7 +438,8 @@ class Run:
         row = self.checkpoints.rows[-1]
         if self.keep == "best":
             strategy.gather(0)  # waits until the first process has saved it
-            row = self.checkpoints.restore_best(model)
+            # The compiled model, which shares the weights of `model`.
+            row = self.checkpoints.restore_best(self.checkpoints.model)
         model = _trained(model)
         summary = run_summary(self, model, row)
         if strategy.is_main and keep:

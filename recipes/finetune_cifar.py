@@ -90,6 +90,23 @@ def image_size(s, data):
     return defaults.first(size, data.image_size, 64)
 
 
+# Flags by which images are changed at random, or the whole model is needed.
+EACH_STEP = (
+    *("preset", "protocol", "augment", "mixup", "cutmix", "erase"),
+    *("dropout", "drop_path", "teacher", "max_tokens"),
+)
+
+
+def features(s, data):
+    """Returns "once" where the features of two views of each image take less time
+    than those of all steps, and no flag changes images in another way."""
+    if s.train != "head":
+        return None
+    has_flag = any(getattr(s.given, name) for name in EACH_STEP)
+    costs_more = 2 * data.num_train > s.steps * s.batch_size
+    return "each-step" if has_flag or costs_more else "once"
+
+
 def steps(s, data):
     epoch = math.ceil(data.num_train / s.batch_size)
     if s.weights:
@@ -181,6 +198,12 @@ DEFAULTS = (
     ),
     defaults.MODE,
     flags.Rule(
+        "features",
+        "with --train head once, but each-step with a flag that changes images or "
+        "the encoder, such as --protocol, or for fewer steps than 2 epochs",
+        features,
+    ),
+    flags.Rule(
         "keep",
         "best with a validation split (--holdout, or that of a CSV file), but "
         "last with --preset or --sweep and where test images are evaluated, "
@@ -234,6 +257,12 @@ class Config(
         "all",
         choices=tuple(LEARNING_RATES),
     )
+    features: str | None = flags.flag(
+        "with --train head, when features are computed: once, those of each whole "
+        "image and of the same mirrored, before training; or each-step, those of "
+        "randomly changed images",
+        choices=("once", "each-step"),
+    )
     lora_rank: int = flags.flag("rank of --train lora", 8, minimum=1)
     pooling: str | None = flags.flag(
         "gap: the head reads the mean of the patches, after a new layer norm, "
@@ -260,7 +289,7 @@ class Config(
                 ": leave out --optimizer or --preset. Received: --optimizer "
                 f"{self.optimizer}"
             )
-        for name in ("preset", "keep_head", "pooling", "train"):
+        for name in ("preset", "keep_head", "pooling", "train", "features"):
             value = getattr(self, name)
             if self.weights is None and value not in (None, False, "all"):
                 raise ValueError(
@@ -280,6 +309,8 @@ class Config(
 def main(config):
     with flags.user_errors():
         strategy, data, output = setup.begin(config)
+        if strategy.num_devices > 1 and config.train == "head" and not config.features:
+            config = dataclasses.replace(config, features="each-step")
     if config.sweep and not config.show_settings:
         functions = train, resolve_config, setup.load_run_data
         config, data = studies.sweep(*functions, config, data, strategy, output)
@@ -294,17 +325,28 @@ def train(config, data, strategy, output, keep=True):
     """Trains with the settings of `resolve_config`, and saves the results."""
     summary = "fine-tuning" if config.weights else "from scratch"
     with setup.open_run(config, data, strategy, output, summary) as run:
-        # 1. Data: a function of the step to resume from, which returns endless
-        # batches of (images, labels), and the batches of an evaluation.
-        train_batches = run.train_batches(**training_options(config, data))
-        test = run.evaluation_batches()
-
-        # 2. Model: the given weights, with a new head of zeros unless
+        # 1. Model: the given weights, with a new head of zeros unless
         # --keep-head is given, or a new model; with --teacher, a model that
         # trains it. What is trained are the same layers, of which the last block
         # computes only the tokens that the head reads: 7 to 9 % less to compute.
         model = build_model(config, data)
         trained = keras_vit.models.inference_model(model)
+
+        # 2. Data: a function of the step to resume from, which returns endless
+        # batches of (images, labels), and the batches of an evaluation. With
+        # --features once, of features, on which the head alone is trained.
+        source = data
+        if config.features == "once":
+            encoder, trained = keras_vit.evaluation.split_at_head(model)
+            source = keras_vit.evaluation.feature_dataset(
+                encoder,
+                data,
+                batch_size=run.micro_batch_size,
+                flip=run.augmentation["flip"],
+                **run.reading,
+            )
+        train_batches = run.train_batches(source, **training_options(config, data))
+        test = run.evaluation_batches(source)
 
         # 3. Optimizer, loss and metrics.
         schedule = learning_rate_schedule(config)
@@ -325,7 +367,7 @@ def train(config, data, strategy, output, keep=True):
         # functions: `watchers` of each step, `sinks` of the row of each evaluation,
         # such as {"step": 100, "test_accuracy": 0.9}, and `stops` of all rows so far,
         # which return why training ends, or None (CONTRIBUTING.md shows a flag).
-        trained.fit(**run.resume(trained, schedule, train_batches, test))
+        trained.fit(**run.resume(trained, schedule, train_batches, test, model))
 
         # 5. Results: the model, metrics, plots and settings.
         return run.save(model, keep=keep, more=class_results.write_class_results)
@@ -371,6 +413,13 @@ def resolve_config(given, data):
         building.check_classes(given.weights, data)
     config = flags.fill(given, data)
     spec = sizes.resolve_model_spec(config.model, config.weights)
+    unfit = [name for name in EACH_STEP if getattr(given, name)]
+    if config.features == "once" and (unfit or config.train != "head"):
+        raise ValueError(
+            "--features once is for --train head on images that no flag changes: "
+            "give --train head, or leave --features out. Received: --train "
+            f"{config.train}; {', '.join(unfit)}"
+        )
     if config.max_tokens and spec["stride"] != 1:
         raise ValueError(
             "--max-tokens is for Vision Transformers, whose patches are cut from "

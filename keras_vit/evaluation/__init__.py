@@ -14,6 +14,8 @@ from keras_vit.evaluation.coco import evaluate_boxes as evaluate_boxes
 from keras_vit.evaluation.coco import find_boxes as find_boxes
 from keras_vit.evaluation.coco import plot_boxes as plot_boxes
 from keras_vit.evaluation.coco import targets_by_image as targets_by_image
+from keras_vit.evaluation.frozen import feature_dataset as feature_dataset
+from keras_vit.evaluation.frozen import split_at_head as split_at_head
 from keras_vit.evaluation.predict import predict_dataset as predict_dataset
 from keras_vit.evaluation.predict import predict_splits as predict_splits
 from keras_vit.evaluation.probes import Linear as Linear

@@ -86,3 +86,9 @@ def test_mistakes_have_the_probabilities_of_the_loss(loss, tmp_path, monkeypatch
     assert titles == [
         f"{chances[i].argmax()} {chances[i].max():.0%}, not {labels[i]}" for i in most
     ]
+    # A classifier without a mistake has none to draw.
+    (tmp_path / "mistakes.png").unlink()
+    right = np.eye(10, dtype="float32")[labels]
+    monkeypatch.setattr(class_results, "predict_dataset", lambda *_: (right, labels))
+    class_results.write_class_results(run, model, summary)
+    assert not (tmp_path / "mistakes.png").exists()

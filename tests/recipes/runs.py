@@ -11,6 +11,7 @@ import keras_vit
 from keras_vit_programs import class_results, presets, runs
 from tests import harness
 from tests.recipes import programs
+from tests.small import vit
 from tests.training.pictures import noise, write_folder
 
 _DENSE = {
@@ -61,6 +62,22 @@ RUNS = {
             "checkpoint_every": 1,
         },
     ),
+    # The head alone, on features that are computed once.
+    "head": (
+        "finetune_cifar",
+        {
+            "dataset": "sizes",
+            "weights": "encoder.keras",
+            "train": "head",
+            "batch_size": 4,
+            "steps": 6,
+            "evaluate_every": 2,
+            "checkpoint_every": 1,
+            # Too high for the last evaluation to be the best.
+            "learning_rate": 1.0,
+            "keep": "best",
+        },
+    ),
     # The paper's ImageNet-21k settings, on digits, with every random operation
     # and a momentum in bfloat16.
     "pretrain": (
@@ -98,7 +115,8 @@ RUNS = {
 def folders(root):
     """Writes two datasets: `squares`, images of a bright or a dark square each,
     with masks of what is bright and with boxes; and `sizes`, images of several
-    sizes in two classes."""
+    sizes in two classes. It also writes `encoder.keras`, a small classifier."""
+    keras_vit.save(vit(input_shape=(16, 16, 3)), root / "encoder.keras")
     rng = np.random.default_rng(0)
     for part, count in (("train", 12), ("test", 3)):
         rows = [("path", "class", "x_min", "y_min", "x_max", "y_max")]
@@ -150,8 +168,8 @@ def train(name, data, output, **changes):
     recipe, settings = RUNS[name]
     recipe = programs.load(recipe)
     settings = {**settings, **changes}
-    if "dataset" in settings:
-        settings["dataset"] = str(data / settings["dataset"])
+    for key in settings.keys() & {"dataset", "weights"}:
+        settings[key] = str(data / settings[key])
     config = recipe.Config(output=str(output), **settings)
     if "output_dim" in settings:
         # The graph of the jitter is traced in seconds; tests/training/

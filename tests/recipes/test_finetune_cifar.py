@@ -374,6 +374,39 @@ def test_bit_hyperrule_depends_on_the_data(data, settings, expected, monkeypatch
     assert type(rate) is keras_vit.schedules.BiTHyperRule
 
 
+@pytest.mark.backends("torch")
+def test_features_are_computed_once_unless_flags_change_images(finished, data_folders):
+    """What is saved is the whole classifier, with the weights of its best row."""
+    run_of, source = finished("head"), data_folders / "encoder.keras"
+    rows, summary = rows_of(run_of), read_metadata(run_of)
+    assert [row["step"] for row in rows] == ["2", "4", "6"]
+    assert summary["config"]["features"] == "once"
+    best = max(float(x["test_accuracy"]) for x in rows)
+    assert summary["test_accuracy"] == pytest.approx(best, abs=1e-5)
+    old, new = map(keras_vit.load, (source, run_of / "model.keras"))
+    heads = {"head/kernel", "head/bias"}
+    for before, after in zip(old.variables, new.variables, strict=True):
+        same = np.array_equal(np.shape(before), np.shape(after))
+        same = same and np.array_equal(before, after)
+        assert same != (after.path.removeprefix(f"{new.name}/") in heads), after.path
+    trained = keras_vit.evaluation.load_classifier(str(run_of))
+    data = keras_vit.data.load_dataset(summary["config"]["dataset"])
+    batches = data.test(**trained.reading(data, 6))
+    logits, labels = keras_vit.evaluation.predict_dataset(trained.model, batches, 6)
+    found = np.mean(logits.argmax(1) == labels)
+    assert found == pytest.approx(summary["test_accuracy"], abs=1e-6)
+
+    def features(**settings):
+        settings = {"weights": str(source), "steps": 50, "train": "head"} | settings
+        return recipe.resolve_config(recipe.Config(**settings), data).features
+
+    assert features() == "once" and features(train="lora") is None
+    for flag in ({"protocol": "simple"}, {"erase": 0.1}, {"steps": 1}):
+        assert features(**flag) == "each-step", flag
+    with pytest.raises(ValueError, match="--features once is for --train head"):
+        features(features="once", augment="light1")
+
+
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_train_flag_selects_the_trained_weights(digits, tmp_path):
