@@ -4,8 +4,8 @@
   keras-vit predict runs/photos new/     # class names with probabilities
   keras-vit export runs/photos photos.onnx
 
-`keras-vit COMMAND --help` lists the flags of a command, and --version prints the
-version. The values named here may stand in front of the flags:
+`keras-vit COMMAND --help` lists the flags of a command, and --version prints
+the version. The values named here may stand in front of the flags:
 """
 
 import contextlib

@@ -116,6 +116,7 @@ def folders(root):
     """Writes two datasets: `squares`, images of a bright or a dark square each,
     with masks of what is bright and with boxes; and `sizes`, images of several
     sizes in two classes. It also writes `encoder.keras`, a small classifier."""
+    root.mkdir(parents=True, exist_ok=True)
     keras_vit.save(vit(input_shape=(16, 16, 3)), root / "encoder.keras")
     rng = np.random.default_rng(0)
     for part, count in (("train", 12), ("test", 3)):

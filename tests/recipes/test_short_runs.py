@@ -28,7 +28,7 @@ ON_TORCH = pytest.mark.suite("torch")
     [
         # With micro-batches and averaged weights.
         ("finetune", 2, {"batch_size": 32}, "batch_size was 64 and is 32"),
-        ("head", 3, {"features": "each-step"}, "features was once"),
+        ("head", 3, {"features": "each-step"}, "features was 'once'"),
         *(
             pytest.param(*case, marks=ON_TORCH)
             for case in (
