@@ -14,6 +14,7 @@ import keras
 import numpy as np
 
 from keras_vit import web
+from keras_vit.config import TextConfig
 from keras_vit.families import build
 from keras_vit.inspection import tokens
 from keras_vit.models import Model, inference_model
@@ -31,8 +32,9 @@ from keras_vit.weights.files import check_new, locate
 __all__ = ["export"]
 
 Outputs: TypeAlias = Array | dict[str, Array]
-# Batch, height, width and channels of images; None where dynamic.
-Shape: TypeAlias = tuple[int | None, int | None, int | None, int]
+# Batch, height, width and channels of images, or batch and length of texts; None
+# where dynamic.
+Shape: TypeAlias = tuple[int | None, ...]
 # A function that applies an exported model to images.
 Run: TypeAlias = Callable[[Array], Outputs]
 
@@ -65,8 +67,9 @@ def export(
     Args:
         model: A `keras.Model` of one input, `(batch, height, width,
             channels)`, and one output or a dict of outputs, whose names are
-            kept; or the path or URL of a checkpoint, of a `.keras` file, or of
-            the folder of a recipe's run. If a checkpoint does not imply all
+            kept; or a `keras_vit.text.TextEncoder`, of texts of its
+            `context_length`; or the path or URL of a checkpoint, of a `.keras` file,
+            or of the folder of a recipe's run. If a checkpoint does not imply all
             arguments, pass the model that `converters.load` builds with them.
         path: String or path-like. File to write: `.onnx`, `.xml` (OpenVINO,
             with a second file `.bin`), `.tflite` or `.pt2`; without a suffix,
@@ -112,7 +115,7 @@ def export(
     if softmax:
         loaded = _with_softmax(loaded)
     logger.info(
-        f"writing  {form.name} with {keras.config.backend()}, images "
+        f"writing  {form.name} with {keras.config.backend()}, inputs "
         + " x ".join("any" if n is None else str(n) for n in shape)
     )
     if form.name == "web":
@@ -126,7 +129,7 @@ def export(
     if names:
         source.class_names = tuple(names)
     precision = "int8" if int8_weights else "float"
-    samples = list(_random_images(loaded, shape)) if check else []
+    samples = list(_random_inputs(loaded, shape)) if check else []
     with _replacing(path, form) as temporary:
         with _explained(form):
             form.write(source, temporary, shape, int8_weights)
@@ -211,14 +214,17 @@ def _check_model(
     """Returns the shape of images, None where it is dynamic, of a model that
     the backend can export in a format."""
     inputs = getattr(model, "inputs", None) or []  # a subclass may have none
+    config = getattr(model, "config", None)
+    if isinstance(config, TextConfig) and form.name != "web":
+        return batch_size, config.context_length
     if [len(x.shape) for x in inputs] != [4] or not (
         len(model.outputs) == 1 or isinstance(model.output, dict)
     ):
         raise ValueError(
             "Only models of one input, (batch, height, width, channels), and "
             "one output, or a dict of outputs, can be exported, and "
-            f"{model.name!r} is not one. Of a model of keras_vit.pretraining, "
-            "export its `encoder`."
+            f"{model.name!r} is not one. Of a model of keras_vit.pretraining or a "
+            "`DualEncoder`, export its `encoder`."
         )
     _, height, width, channels = inputs[0].shape
     if size and None not in (height, width) and size != (height, width):
@@ -311,9 +317,15 @@ def _explained(form: "Format") -> Iterator[None]:
         raise ValueError(message) from error
 
 
-def _random_images(model: keras.Model, shape: Shape) -> Iterator[Array]:
+def _random_inputs(model: Any, shape: Any) -> Iterator[Array]:
     """Yields images in [-1, 1], of two batch sizes if that is dynamic, and of
-    two widths if the width is."""
+    two widths if the width is, or ids of texts."""
+    if isinstance(getattr(model, "config", None), TextConfig):
+        rng, (batch, length) = np.random.default_rng(0), shape
+        for count in (1, 3) if batch is None else (batch,):
+            ids = rng.integers(0, model.config.vocabulary_size, (count, length))
+            yield ids.astype("int32")
+        return
     batch, height, width, channels = shape
     size = tokens.image_size(model) or _DEFAULT_SIZE
     sides = height or size[0], width or size[1]
@@ -413,12 +425,16 @@ class Format:
         return [target, *second]
 
 
+def _input_name(shape: Shape) -> str:
+    return "ids" if len(shape) == 2 else "images"
+
+
 def _write(
     model: keras.Model, path: Path, shape: Shape, format: str, **options: Any
 ) -> None:
     """Writes a format with `keras.Model.export`."""
     dtype = model.inputs[0].dtype
-    spec = keras.InputSpec(shape=shape, dtype=dtype, name="images")
+    spec = keras.InputSpec(shape=shape, dtype=dtype, name=_input_name(shape))
     options |= {"format": format, "input_signature": [spec]}
     with quiet():
         # For ONNX, Keras requires a previous call; a symbolic one is cheap.
@@ -451,7 +467,7 @@ def write_onnx(
     if backend == "torch":
         call, images = _traced(model, shape)
         axes = {0: "batch"} if shape[0] is None else None
-        onnx.trace(call, {"images": images}, (axes,)).save(path)
+        onnx.trace(call, {_input_name(shape): images}, (axes,)).save(path)
     else:
         if backend == "tensorflow":
             _register_erfc()

@@ -228,6 +228,7 @@ RESIZED = (
 )
 # Cases of a part of a model.
 NO_MODEL = (
+    "clip_tokens",
     "posemb_resample",
     "timm_posemb_resample",
     "torchvision_posemb_resample",

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.models import Model, weights_by_path
+from keras_vit.text.losses import contrastive_loss, sigmoid_loss
 from keras_vit.text.tokenizer import Tokenizer
 from keras_vit.utils.types import Config, Tensor
 
@@ -21,6 +22,11 @@ class DualEncoder(keras.Model):
     (https://arxiv.org/abs/2103.00020) and "Sigmoid Loss for Language Image
     Pre-Training" (https://arxiv.org/abs/2303.15343). `keras_vit.load` makes one of
     the files of transformers, open_clip and OpenAI.
+
+    `fit` takes such dicts, of as many texts as images, the text of each image at its
+    place. The loss is `keras_vit.text.sigmoid_loss` with a bias, else
+    `contrastive_loss`. With `encoder.trainable = False` it is that of "LiT"
+    (https://arxiv.org/abs/2111.07991).
 
     Args:
         encoder: A model that maps images to embeddings, such as a
@@ -143,6 +149,17 @@ class DualEncoder(keras.Model):
         images, texts = (ops.cast(x, "float32") for x in (images, texts))
         logits = ops.matmul(images, ops.transpose(texts)) * ops.exp(self.logit_scale)
         return logits if self.logit_bias is None else logits + self.logit_bias
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Tensor:
+        loss = contrastive_loss if self.logit_bias is None else sigmoid_loss
+        return loss(y_pred) + sum(ops.sum(extra) for extra in self.losses)
 
     def variables_by_path(self) -> dict[str, keras.Variable]:
         """Returns `{path: variable}`, with the paths of `converters`; those of the

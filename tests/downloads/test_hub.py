@@ -108,7 +108,7 @@ def test_repository_of_keras_hub(hub):
         "task.json": b"{}",
         "task.weights.h5": b"x",
     }
-    publish(hub, "o/n", {**wanted, "tokenizer.json": b"{}"})
+    publish(hub, "o/n", {**wanted, "optimizer.json": b"{}"})
     assert names(downloads.fetch_if_remote("hf://o/n")) == sorted(wanted)
 
 

@@ -11,6 +11,7 @@ import pathlib
 
 import numpy as np
 import torch
+from open_clip.loss import ClipLoss, SigLipLoss
 from open_clip.model import CLIP, resize_pos_embed
 from safetensors.torch import save_file
 
@@ -75,6 +76,13 @@ def make(case, options):
     ids = torch.from_numpy(found["ids"])
     found["texts"] = model.encode_text(ids, normalize=True).numpy()
     found["logits_per_image"] = model.get_logits(batch_of(image), ids)[0].numpy()
+    pair = (
+        model.encode_image(batch_of(image), normalize=True),
+        model.encode_text(ids[:2], normalize=True),
+    )
+    scale, bias = model.logit_scale.exp(), torch.tensor(-1.0)
+    losses = ClipLoss()(*pair, scale), SigLipLoss()(*pair, scale, bias)
+    found["losses"] = np.array([loss.item() for loss in losses], "float32")
     folder = FOLDER / case
     folder.mkdir(exist_ok=True)
     save_file(model.state_dict(), folder / "open_clip_model.safetensors")

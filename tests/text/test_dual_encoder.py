@@ -137,6 +137,35 @@ def test_outputs_match_open_clip(case, record_error):
         record_error(case, name, error, golden_data.TOLERANCE)
 
 
+@pytest.mark.parametrize("case", golden_data.OPEN_CLIP)
+def test_losses_match_open_clip(case):
+    golden = golden_data.io(case)
+    logits = golden["logits_per_image"][:, :2]
+    losses = keras_vit.text.contrastive_loss, keras_vit.text.sigmoid_loss
+    found = [numpy(f(logits - i)) for i, f in enumerate(losses)]
+    np.testing.assert_allclose(found, golden["losses"], rtol=0, atol=3e-5)
+    # Large logits do not overflow.
+    large = np.eye(2, dtype="float32") * 1e4
+    found = [float(f(large)) for f in losses]
+    np.testing.assert_allclose(found, [0, np.log(2)], atol=1e-6)
+
+
+@pytest.mark.parametrize("bias", [None, -10.0])
+def test_fit_learns_pairs_with_a_frozen_image_tower(bias):
+    model = small(logit_bias=bias)
+    model.encoder.get_layer("head").kernel.assign(np.eye(16, 8))
+    model.encoder.trainable = False
+    before = [numpy(x).copy() for x in model.encoder.weights]
+    images, ids = inputs()
+    data = {"images": images, "texts": ids[:3]}
+    model.compile(keras.optimizers.Adam(0.01))
+    losses = model.fit(data, batch_size=3, epochs=12, verbose=0).history["loss"]
+    assert losses[-1] < 0.7 * losses[0]
+    assert model.evaluate(data, verbose=0) < losses[0]
+    for weight, old in zip(model.encoder.weights, before, strict=True):
+        np.testing.assert_array_equal(numpy(weight), old)
+
+
 @pytest.mark.backends("torch")
 @pytest.mark.filterwarnings("ignore:.*heads", "ignore:.*does not store")
 @pytest.mark.parametrize("case", golden_data.OPEN_CLIP)

@@ -11,6 +11,7 @@ from tests.harness import numpy
 from tests.small import randomize, tiny
 
 NAMES = ("cat", "dog", "owl")
+SCALE = 20.0
 PROMPTS = [f"a photo of a {name}." for name in NAMES]
 
 
@@ -42,7 +43,7 @@ def dual(kind):
     model = keras_vit.DualEncoder(
         tiny(**tower),
         keras_vit.text.TextEncoder(text),
-        logit_scale=np.log(20.0),
+        logit_scale=np.log(SCALE),
         logit_bias=None if clip else -10.0,
     )
     randomize(model.encoder)
@@ -57,9 +58,8 @@ def photos(size=(8, 12)):
 
 
 def assert_close(found, expected):
-    """To 1e-6 of the largest, the precision of float32."""
-    limit = 1e-6 * np.abs(expected).max()
-    np.testing.assert_allclose(found, expected, rtol=0, atol=limit)
+    """Cosines, which are times a scale, to 1e-6, the precision of float32."""
+    np.testing.assert_allclose(found / SCALE, expected / SCALE, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
@@ -105,7 +105,24 @@ def test_export_has_the_same_logits(tmp_path):
     path = keras_vit.export(keras_vit.zero_shot(model, NAMES), tmp_path / "z.onnx")
     session = runtime.InferenceSession(str(path))
     found = session.run(None, {session.get_inputs()[0].name: photos()})[0]
-    np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max() * 5)
+    assert_close(found, expected)
+
+
+@pytest.mark.backends("torch", "tensorflow")
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_each_tower_is_exported(kind, tmp_path):
+    """Each export compares the outputs of what it writes."""
+    model = dual(kind)
+    path = keras_vit.export(model.text_encoder, tmp_path / "text.onnx")
+    session = pytest.importorskip("onnxruntime").InferenceSession(str(path))
+    assert [x.name for x in session.get_inputs()] == ["ids"]
+    found = session.run(None, {"ids": words(PROMPTS)})[0]
+    expected = numpy(model.encode_texts(PROMPTS, normalize=False))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    keras_vit.export(model.encoder, tmp_path / "images.onnx")
+    model.tokenizer = None  # a function, which has no config
+    with pytest.raises(ValueError, match="`DualEncoder`, export its `encoder`"):
+        keras_vit.export(model, tmp_path / "both.onnx")
 
 
 @pytest.mark.backends("torch")

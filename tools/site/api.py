@@ -26,11 +26,13 @@ def pages() -> dict[str, str]:
     functions = [
         f"keras_vit.{name}"
         for name in public_names(keras_vit)
-        if inspect.isfunction(getattr(keras_vit, name)) and name not in named
+        if callable(getattr(keras_vit, name)) and name not in named
     ]
     found = {
         "api/models.md": _models(),
-        "api/functions.md": _page("Functions", "Functions of `keras_vit`.", functions),
+        "api/functions.md": _page(
+            "Functions", "Functions and classes of `keras_vit`.", functions
+        ),
     }
     source = inspect.getsource(keras_vit)
     for name in re.findall(r"^from keras_vit import (\w+) as \1$", source, re.M):
