@@ -60,6 +60,7 @@ from keras_vit.models import ViTTi16 as ViTTi16
 from keras_vit.models import config_of as config_of
 from keras_vit.models import dense_features as dense_features
 from keras_vit.models import feature_extractor as feature_extractor
+from keras_vit.models import list_models as list_models
 from keras_vit.models import mixed_sizes as mixed_sizes
 from keras_vit.preprocessing import decode_predictions as decode_predictions
 from keras_vit.preprocessing import preprocess_input as preprocess_input
@@ -67,12 +68,32 @@ from keras_vit.text import DualEncoder as DualEncoder
 from keras_vit.text import zero_shot as zero_shot
 from keras_vit.weights import list_weights as list_weights
 
+# What people of keras-hub, keras.applications, timm and transformers look for.
+_ELSEWHERE = {
+    "applications": "ViTB16",
+    "automodel": "load",
+    "createmodel": "VisionTransformer",
+    "frompreset": "load",
+    "frompretrained": "load",
+    "listpretrained": "list_weights",
+    "loadmodel": "load",
+    "savemodel": "save",
+    "vitbackbone": "VisionTransformer",
+    "vitforimageclassification": "VisionTransformer",
+    "vitimageclassifier": "VisionTransformer",
+}
+_SIZES = {"tiny": "ti", "small": "s", "base": "b", "large": "l", "huge": "h"}
+
 
 def __getattr__(name: str) -> _NoReturn:
     import difflib
 
     names = {n.lower(): n for n in globals() if not n.startswith("_")}
     key = "".join(filter(str.isalnum, name.lower()))
+    if key.startswith("vit"):  # vit_base_patch16_224, ViTBase16
+        for word, letter in {**_SIZES, "patch": ""}.items():
+            key = key.replace(word, letter)
     close = [] if name[0] == "_" else difflib.get_close_matches(key, names, 1)
-    hint = f" Did you mean {names[close[0]]!r}?" if close else ""
+    found = _ELSEWHERE.get(key) or (names[close[0]] if close else "")
+    hint = f" Did you mean {found!r}?" if found else ""
     raise AttributeError(f"keras_vit has no attribute {name!r}.{hint}")

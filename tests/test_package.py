@@ -19,8 +19,8 @@ HybridVisionTransformer R26ViTB32 R26ViTS32 R50ViTB16 R50ViTL32 R_ViTTi16 ViTB14
 ViTB16 ViTB32 ViTB8 ViTG14 ViTH14 ViTL14 ViTL16 ViTL32 ViTS14 ViTS16 ViTS32
 ViTTi16 ViTg14 VisionTransformer config config_of converters cost costs data
 decode_predictions dense_features detection distillation distribution evaluation
-export feature_extractor hub inspection layers list_weights load losses metrics
-optimizers preprocess_input pretraining save schedules segmentation training
+export feature_extractor hub inspection layers list_models list_weights load losses
+metrics optimizers preprocess_input pretraining save schedules segmentation training
 """.split()
 
 
@@ -48,6 +48,29 @@ def test_float64_under_jax():
         dtypes = {w.dtype for w in model.weights if "seed" not in w.path}
         found = model(np.zeros((1, 16, 24, 3))).dtype
     assert dtypes == {keras.backend.standardize_dtype(found)} == {"float64"}
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "guess, name",
+    [
+        ("from_preset", "load"),
+        ("load_model", "load"),
+        ("ViTBase16", "ViTB16"),
+        ("vit_small_patch16_224", "ViTS16"),
+        ("ViTImageClassifier", "VisionTransformer"),
+        ("applications", "ViTB16"),
+    ],
+)
+def test_names_of_other_packages_are_answered_with_ours(guess, name):
+    with pytest.raises(AttributeError, match=f"Did you mean '{name}'"):
+        getattr(keras_vit, guess)
+
+
+@pytest.mark.backends("torch")
+def test_list_models():
+    assert {"ViTB16", "R50ViTL32", "BiT_R50x1"} < set(keras_vit.list_models())
+    assert all(callable(getattr(keras_vit, name)) for name in keras_vit.list_models())
 
 
 CODE = """

@@ -35,7 +35,8 @@ def steps(workflow):
 def test_the_changelog_has_this_version():
     text = (ROOT / "CHANGELOG.md").read_text()
     headings = re.findall(r"^## \[(.*)\]", text, re.MULTILINE)
-    assert headings[:2] == ["Unreleased", keras_vit.__version__]
+    assert headings[0] in ("Unreleased", keras_vit.__version__)
+    assert keras_vit.__version__ in headings
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["version"] == keras_vit.__version__
     kinds = set(re.findall(r"^### (.*)", text, re.MULTILINE))

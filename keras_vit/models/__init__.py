@@ -43,6 +43,7 @@ from keras_vit.models.variants import ViTS14 as ViTS14
 from keras_vit.models.variants import ViTS16 as ViTS16
 from keras_vit.models.variants import ViTS32 as ViTS32
 from keras_vit.models.variants import ViTTi16 as ViTTi16
+from keras_vit.models.variants import list_models as list_models
 from keras_vit.models.vit import (
     HybridVisionTransformer as HybridVisionTransformer,
 )

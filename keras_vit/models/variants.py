@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Unpack
 
-from keras_vit.config import BIT_VARIANTS, VariantArguments, variant_sizes
+from keras_vit.config import BIT_VARIANTS, VARIANTS, VariantArguments, variant_sizes
 from keras_vit.models.arguments import check_arguments
 from keras_vit.models.model import Model, unique_name
 from keras_vit.models.resnet import BiT
@@ -62,6 +62,17 @@ _BIT = """a BiT ResNet for images.
 
 
 # Type checkers infer the arguments of `model`, which no annotation could hold.
+def list_models() -> list[str]:
+    """Returns the names of the functions that build a model, such as "ViTB16".
+
+    Example:
+
+    >>> [name for name in keras_vit.list_models() if name.startswith("ViTS")]
+    ['ViTS16', 'ViTS32', 'ViTS14']
+    """
+    return [*VARIANTS, *BIT_VARIANTS]
+
+
 def variant_builder(variant: str):  # noqa: ANN201
     """Returns the function that builds a model of `VARIANTS` or
     `BIT_VARIANTS`."""
