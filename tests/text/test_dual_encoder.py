@@ -21,7 +21,7 @@ SIZES = {
     "num_hidden_layers": 2,
     "num_attention_heads": 3,
 }
-TEXT = {**SIZES, "vocab_size": 60, "max_position_embeddings": 12}
+TEXT = {**SIZES, "vocab_size": 62, "max_position_embeddings": 12}
 TEXT |= {"bos_token_id": 58, "pad_token_id": 1}
 VISION = {**SIZES, "hidden_size": 32, "num_attention_heads": 4, "patch_size": 4}
 SQUARE, FLAT = {**VISION, "image_size": 16}, {**VISION, "num_patches": 16}
@@ -54,13 +54,14 @@ def original(name):
 
 def inputs():
     """Images, and texts that end at different places; in the first, the end is
-    twice, and in the second a padding of the highest id follows it."""
+    twice, in the second padding of its id follows it, and the last has a higher id."""
     rng = np.random.default_rng(0)
     images = rng.uniform(-1, 1, (3, 16, 16, 3)).astype("float32")
     ids = rng.integers(3, END, (4, 9)).astype("int32")
     for row, end in zip(ids, (3, 5, 8, 6), strict=True):
         row[end] = END
     ids[0, 6] = ids[1, 6:] = END
+    ids[3, 1] = END + 2
     return images, ids
 
 
@@ -203,7 +204,7 @@ def test_text_tower_of_its_own_module(tmp_path):
 
 
 def small(**options):
-    text = {"vocabulary_size": 60, "context_length": 12, "hidden_size": 24}
+    text = {"vocabulary_size": 62, "context_length": 12, "hidden_size": 24}
     text |= {"num_layers": 1, "num_heads": 3, "projection_size": 8}
     return keras_vit.DualEncoder(
         vit(input_shape=(16, 16, 3), classes=8),
