@@ -90,7 +90,9 @@ def image_size(s, data):
     return defaults.first(size, data.image_size, 64)
 
 
-# Flags by which images are changed at random, or the whole model is needed.
+# How often each image is changed at random, and its features computed.
+EPOCHS_OF_FEATURES = 4
+# Flags by which images are changed in another way, or the whole model is needed.
 EACH_STEP = (
     *("preset", "protocol", "augment", "mixup", "cutmix", "erase"),
     *("dropout", "drop_path", "teacher", "max_tokens"),
@@ -98,12 +100,12 @@ EACH_STEP = (
 
 
 def features(s, data):
-    """Returns "once" where the features of two views of each image take less time
-    than those of all steps, and no flag changes images in another way."""
+    """Returns "once" where the features of four epochs take less time than those of
+    all steps, and no flag changes images in another way."""
     if s.train != "head":
         return None
     has_flag = any(getattr(s.given, name) for name in EACH_STEP)
-    costs_more = 2 * data.num_train > s.steps * s.batch_size
+    costs_more = EPOCHS_OF_FEATURES * data.num_train > s.steps * s.batch_size
     return "each-step" if has_flag or costs_more else "once"
 
 
@@ -200,7 +202,7 @@ DEFAULTS = (
     flags.Rule(
         "features",
         "with --train head once, but each-step with a flag that changes images or "
-        "the encoder, such as --protocol, or for fewer steps than 2 epochs",
+        "the encoder, such as --protocol, or for fewer steps than 4 epochs",
         features,
     ),
     flags.Rule(
@@ -258,9 +260,8 @@ class Config(
         choices=tuple(LEARNING_RATES),
     )
     features: str | None = flags.flag(
-        "with --train head, when features are computed: once, those of each whole "
-        "image and of the same mirrored, before training; or each-step, those of "
-        "randomly changed images",
+        "with --train head, when features are computed: once, before training, those "
+        "of randomly changed images of four epochs; or each-step",
         choices=("once", "each-step"),
     )
     lora_rank: int = flags.flag("rank of --train lora", 8, minimum=1)
@@ -342,8 +343,9 @@ def train(config, data, strategy, output, keep=True):
                 encoder,
                 data,
                 batch_size=run.micro_batch_size,
-                flip=run.augmentation["flip"],
-                **run.reading,
+                epochs=EPOCHS_OF_FEATURES,
+                seed=config.seed,
+                **(run.reading | run.augmentation),
             )
         train_batches = run.train_batches(source, **training_options(config, data))
         test = run.evaluation_batches(source)

@@ -1,7 +1,6 @@
 """The head of a classifier alone, and the features of images that it is trained on."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -10,7 +9,6 @@ import numpy as np
 from keras_vit.data import ImageDataset
 from keras_vit.data.array_source import ArraySource
 from keras_vit.data.short_way import Lists, labels_of
-from keras_vit.data.steps.base import Example, Seed, step
 from keras_vit.evaluation.predict import predict_dataset
 from keras_vit.models import Model, inference_model
 from keras_vit.models.graph import Graph
@@ -48,37 +46,43 @@ def feature_dataset(
     data: ImageDataset,
     *,
     batch_size: int,
-    flip: bool = True,
-    **reading: Any,
+    epochs: int = 4,
+    **options: Any,
 ) -> ImageDataset:
-    """Returns a dataset with the features of images in the place of the images.
+    """Returns a dataset with features in the place of images.
 
-    Each image is read and given to the encoder once, whole and resized as in an
-    evaluation. The features are held in memory.
+    Those of the training images are of the first epochs of `data.train`, whose images
+    are changed at random. The features are held in memory.
 
     Args:
         encoder: Model of images, such as `split_at_head` returns.
         data: `ImageDataset`.
         batch_size: Integer. Number of images of a batch of the encoder.
-        flip: Boolean. Whether half of the training images are mirrored, at random:
-            the encoder is then given each of them twice.
-        **reading: `image_size`, `mode` and `protocol` of `ImageDataset.batches`.
+        epochs: Integer. How many times each training image is read, and changed.
+        **options: Arguments of `ImageDataset.train`, such as `image_size`, `mode` and
+            `seed`.
 
     Returns:
-        An `ImageDataset` of the training images and the images of
-        `data.evaluation_split`.
+        An `ImageDataset` with `epochs` times as many training images, and the images
+        of `data.evaluation_split`.
     """
-    views = 2 if flip else 1
-    found: dict[str, tuple[Array, Array]] = {}
-    for split, count in (("train", views), (data.evaluation_split, 1)):
-        images = max(1, batch_size // views) * (views // count)  # one compiled size
-        options = reading | {"batch_size": images, "pad": True, "one_hot": False}
-        batches = data.batches(split, **options)
-        batches = _with_mirrored(batches) if count == 2 else batches
-        total = count * getattr(data, f"num_{split}")
-        features, labels = predict_dataset(encoder, batches, total)
-        features = features.reshape(-1, count, *features.shape[1:])
-        found[split] = features, labels[::count]
+    training = data.train(batch_size=batch_size, **options)
+    reading = {
+        k: v for k, v in options.items() if k in ("image_size", "mode", "protocol")
+    }
+    split = data.evaluation_split
+    found = {
+        "train": predict_dataset(
+            encoder,
+            ((x, y, np.ones(len(y))) for x, y, *_ in training),
+            epochs * data.num_train,
+        ),
+        split: predict_dataset(
+            encoder,
+            data.batches(split, batch_size=batch_size, pad=True, **reading),
+            getattr(data, f"num_{split}"),
+        ),
+    }
 
     def example(split: str, index: int) -> tuple[Array, Array]:
         features, labels = found[split]
@@ -88,23 +92,6 @@ def feature_dataset(
     # Images without a label are left out.
     counts = {f"num_{split}": len(labels) for split, (_, labels) in found.items()}
     return dataclasses.replace(data, source=source, **counts)
-
-
-def _with_mirrored(batches: Iterable[tuple]) -> Iterator[tuple[Array, ...]]:
-    """Yields batches in which each image is followed by the same mirrored."""
-    for images, labels, weights in batches:
-        images = np.asarray(images)
-        both = np.stack([images, images[:, :, ::-1]], axis=1)
-        doubled = (np.repeat(np.asarray(x), 2, axis=0) for x in (labels, weights))
-        yield both.reshape(-1, *images.shape[1:]), *doubled
-
-
-@step
-def _choose(example: Example, seed: Seed, training: bool) -> Example:
-    """The features of an image, or with equal chance of the same mirrored."""
-    views = example["image"]
-    index = seed.integers(len(views)) if training else 0
-    return example | {"image": views[index]}
 
 
 def _steps(
@@ -121,4 +108,4 @@ def _steps(
     """Features instead of images, which have been read: the last four are accepted,
     as those of images are, and change nothing."""
     labels, _ = labels_of(data, 0, 0, one_hot, class_weights)
-    return [_choose(training), *labels], []
+    return labels, []
