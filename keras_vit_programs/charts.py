@@ -144,6 +144,19 @@ def plot_top_predictions(
     return figure
 
 
+def plot_found(images: Sequence[Array], names: Sequence[str], title: str) -> "Figure":
+    """Plots images of values in [0, 1], four in a row, with their names."""
+    rows = -(-len(images) // 4) or 1
+    figure = new_figure(8.8, 1.9 * rows + 0.4, title)
+    grid = figure.subplots(rows, 4, squeeze=False).ravel()
+    for axes in grid:
+        axes.axis("off")
+    for axes, image, name in zip(grid, images, names, strict=False):
+        axes.imshow(image, cmap="gray", vmin=0, vmax=1)
+        axes.set_title(plot_label(name, 26), fontsize=8)
+    return figure
+
+
 def plot_segmentation(
     images: Array,
     masks: Array,

@@ -55,6 +55,16 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...], str]] = {
         ("--weights", "--images"),
         "also draws what a predicted class depends on",
     ),
+    "classify": (
+        "predict.py",
+        ("--weights", "--images"),
+        "predicts classes of --names by a text tower",
+    ),
+    "search": (
+        "keras_vit_programs.search",
+        ("--images", "--text"),
+        "finds the images of a text, or like another",
+    ),
     "evaluate": (
         "evaluate.py",
         ("--weights", "--dataset"),
@@ -112,7 +122,7 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.argv = [f"keras-vit {name}", *given, *values]
     is_help = bool({"-h", "--help", "--help-all"} & {*values})
-    if is_help and target.endswith(".py"):
+    if is_help and flags:
         sys.argv[0] += f" {_values(flags)}"
     if target == "http.server":
         if is_help:
@@ -127,7 +137,7 @@ def main(argv: list[str] | None = None) -> int:
     else:
         import_tensorflow()
     if not target.endswith(".py"):
-        return importlib.import_module(target).main(values)
+        return importlib.import_module(target).main([*given, *values])
     # runpy.run_path would replace the name of the command in sys.argv.
     spec: Any = importlib.util.spec_from_file_location("__main__", recipes() / target)
     recipe = importlib.util.module_from_spec(spec)

@@ -6,6 +6,8 @@
       uses released weights and ImageNet's class names; both are downloaded
   python recipes/predict.py --weights mine.npz --labels names.txt --images a.png
       uses other weights, with class names from a file
+  python recipes/predict.py --weights clip/ --images a.png --names "cat,dog"
+      uses CLIP or SigLIP with both towers, without training (docs/text.md)
 
 Folders are searched for image files and arrays of NumPy. The output folder
 contains predictions.csv, predictions.json and predictions.png, the images with
@@ -61,6 +63,16 @@ class Config(flags.Trained):
         "ImageNet's for 1000 or 21843 classes",
         metavar="FILE",
     )
+    names: str | None = flags.flag(
+        "names of classes for CLIP or SigLIP, whose text tower makes the classifier",
+        metavar="NAME,NAME",
+    )
+    templates: str = flags.flag(
+        "texts for each of --names: photo ('a photo of a {}.'), imagenet-7, "
+        "imagenet-80, or one with {}",
+        "photo",
+        metavar="NAME|TEXT",
+    )
     top: int | None = flags.flag(
         "number of classes per image; default: 5, or for a model of several "
         "classes per image all that are more probable than 0.5",
@@ -88,6 +100,8 @@ def main(config):
         flags.require("matplotlib")
         config = flags.fill(config)
         trained = classifiers.load_trained(config)
+        if config.names:
+            trained = classifier_of_words(config, trained)
         data, files = keras_vit.data.load_files(config.images, config.skip_bad_images)
         data = keras_vit.evaluation.fitted(data, trained)
         if config.explain:
@@ -165,6 +179,21 @@ def main(config):
         print(f"  {pathlib.Path(output) / name}")
 
 
+def classifier_of_words(config, trained):
+    """Returns a classifier of --names, with the image tower of a dual encoder."""
+    whole = None if config.model else keras_vit.load(config.weights)
+    if not isinstance(whole, keras_vit.DualEncoder):
+        raise ValueError(
+            f"{config.weights!r} has no text tower, which --names takes. Leave it "
+            "out, or give the files of CLIP or SigLIP."
+        )
+    names = [name.strip() for name in config.names.split(",") if name.strip()]
+    templates = [config.templates] if "{}" in config.templates else config.templates
+    whole.encoder = trained.model  # for images of the program's size
+    model = keras_vit.zero_shot(whole, names, templates)
+    return dataclasses.replace(trained, model=model, class_names=tuple(names))
+
+
 def class_names(config, trained):
     """Returns the names of the classes, or None for ImageNet's; wrong ones
     raise an error, before the model runs."""
@@ -173,7 +202,7 @@ def class_names(config, trained):
     if names is None and classes not in (1000, 21843):
         raise ValueError(
             f"The names of the model's {classes} classes are unknown: give "
-            "--labels, a file with one name a line."
+            "--labels, a file with one name a line, or, for CLIP and SigLIP, --names."
         )
     decoded(np.zeros((1, classes)), config.top, names, trained.multi_label)
     return names

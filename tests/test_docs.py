@@ -12,7 +12,7 @@ import pytest
 
 import keras_vit
 from keras_vit.weights.released import ALIASES, RELEASED
-from keras_vit_programs import command
+from keras_vit_programs import command, search
 from tests.recipes import programs
 
 pytestmark = pytest.mark.backends("torch")
@@ -27,6 +27,7 @@ SOURCES = {
     "report": ("keras_vit_programs/report.py",),
     "export": ("keras_vit_programs/export.py",),
     "benchmark": (),
+    "search": (),
 }
 BLOCKS = {
     name: re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -116,8 +117,9 @@ def benchmark():
 
 
 def options_of(program):
-    if program in RECIPES:
-        fields = dataclasses.fields(programs.load(program).Config)
+    if program in (*RECIPES, "search"):
+        module = search if program == "search" else programs.load(program)
+        fields = dataclasses.fields(module.Config)
         return {"--" + field.name.replace("_", "-") for field in fields}
     if program == "benchmark":  # parameters are options, and flags a recipe's
         names = {
