@@ -7,7 +7,7 @@ import tempfile
 from typing import Any
 
 BATCH, SIZE = 8, 224
-# The packages, and the backends beside whose commands they are measured.
+# The packages, and the backends with whose commands they are compared.
 BACKENDS = {
     "keras-hub": ("jax", "tensorflow", "torch"),
     "timm": ("torch",),
