@@ -32,6 +32,7 @@ def test_a_thousand_texts_match_open_clip(clip):
     assert found.dtype == "int32"
 
 
+@pytest.mark.nightly
 def test_real_vocabulary_matches_open_clip():
     """Where open_clip is installed, which is no dependency of the tests."""
     module = pytest.importorskip("open_clip.tokenizer", exc_type=ImportError)

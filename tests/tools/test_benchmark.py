@@ -1,9 +1,11 @@
 """tools/benchmark.py: its tables."""
 
+import cProfile
 import importlib
 import itertools
 import json
 import pathlib
+import re
 import types
 
 import numpy as np
@@ -216,15 +218,27 @@ def test_waits_lists_the_best_first_and_second_time(tool, monkeypatch, capsys):
     times = itertools.cycle([(4.0, 9.0), (3.0, 2.5), (5.0, 8.0), (3.5, 2.0)])
     calls = []
 
-    def command(words, folder, backend):
-        calls.append(words[0])
+    def run(words, folder, backend):
+        calls.append(words[2])
         return next(times) if len(calls) > 2 else (1.0, 1.0)
 
-    monkeypatch.setattr(tool.waits, "_command", command)
+    monkeypatch.setattr(tool.waits, "_run", run)
     monkeypatch.setattr(tool.waits, "PHOTOS", 12)
-    tool.main(["waits", "--backend", "torch", "--rounds", "2"])
+    only = ["explain", "evaluate", "timm"]
+    tool.main(["waits", "--backend", "torch", "--rounds", "2", "--names", *only])
     rows = capsys.readouterr().out.splitlines()[1:]
-    names = ["train", "predict", "explain", "evaluate", "convert"]
-    assert [row.split()[0] for row in rows] == names
-    assert [row.split()[-4:] for row in rows] == [["4.0", "8.0", "3.0", "2.0"]] * 5
-    assert calls == ["train", "convert", *(x for x in names for _ in range(4))]
+    assert [row.split()[0] for row in rows] == ["explain", "evaluate", "timm", "timm,"]
+    assert [row.split()[-4:] for row in rows] == [["4.0", "8.0", "3.0", "2.0"]] * 4
+    done = ["explain", "evaluate", "benchmarks.peers", "benchmarks.peers"]
+    assert calls == ["train", "convert", *(x for x in done for _ in range(4))]
+
+
+def test_waits_say_in_which_part_the_seconds_go(tool, tmp_path):
+    code = "import time\ndef load_dataset(): time.sleep(0.1)"
+    names = {}
+    exec(compile(code, "keras_vit/data/sources.py", "exec"), names)
+    profile = cProfile.Profile()
+    profile.runcall(names["load_dataset"])
+    profile.dump_stats(tmp_path / "profile")
+    text = tool.waits._parts(tmp_path / "profile")
+    assert re.fullmatch(r"all 0\.\d, data 0\.\d", text), text

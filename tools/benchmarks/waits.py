@@ -23,7 +23,7 @@ PEERS = ("keras_vit", "keras", "timm", "grain")
 def waits(
     backend: str = "jax",
     rounds: int = 3,
-    only: tuple[str, ...] = (),
+    names: tuple[str, ...] = (),
     parts: bool = False,
 ) -> None:
     """Seconds of commands, from Enter to answer.
@@ -34,7 +34,7 @@ def waits(
     packages train it on the same photographs for as many steps, evaluate and save it;
     Ultralytics has no Vision Transformer and trains its YOLO11n.
 
-    `--only train predict` measures the commands and the packages whose names begin
+    `--names train predict` measures the commands and the packages whose names begin
     so. `--parts` prints instead where the wall seconds of one run of each command go,
     by Python's profiler, which slows it down.
     """
@@ -77,7 +77,7 @@ def waits(
                         found[kind] = [*given, "train", text]
             print(f"{backend:34} wall    CPU  again: wall    CPU")
         for key, words in found.items():
-            if only and not key.startswith(only):
+            if names and not key.startswith(tuple(names)):
                 continue
             if parts:
                 shutil.rmtree(folder / "home", ignore_errors=True)
