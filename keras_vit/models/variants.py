@@ -67,8 +67,7 @@ def list_models() -> list[str]:
 
     Example:
 
-    >>> [name for name in keras_vit.list_models() if name.startswith("ViTS")]
-    ['ViTS16', 'ViTS32', 'ViTS14']
+    >>> model = getattr(keras_vit, keras_vit.list_models()[0])(classes=10)
     """
     return [*VARIANTS, *BIT_VARIANTS]
 
