@@ -6,6 +6,7 @@ from typing import Any, Self
 import keras
 from keras import ops
 
+from keras_vit.layers import initializers
 from keras_vit.models import Model, weights_by_path
 from keras_vit.text.losses import contrastive_loss, sigmoid_loss
 from keras_vit.text.tokenizer import Tokenizer
@@ -30,8 +31,9 @@ class DualEncoder(keras.Model):
 
     Args:
         encoder: A model that maps images to embeddings, such as a
-            `keras_vit.VisionTransformer` whose head is the projection. It is
-            `model.encoder`, an ordinary model to save, export and explain.
+            `keras_vit.VisionTransformer` whose head is the projection. A head of
+            zeros is sampled, as that of CLIP. It is `model.encoder`, an ordinary
+            model to save, export and explain.
         text_encoder: A `keras_vit.text.TextEncoder` with embeddings of as many
             channels, `model.text_encoder`.
         logit_scale: Float. Initial logarithm of the scale: that of 1 / 0.07 in
@@ -75,6 +77,10 @@ class DualEncoder(keras.Model):
                 "Both towers must return embeddings of as many channels. Received: "
                 f"images {encoder.output_shape}, texts {text_encoder.output_shape}"
             )
+        # A new head is zero, and embeddings of length 0 have no gradient.
+        head = weights_by_path(encoder).get("head/kernel")
+        if head is not None and not ops.any(head):
+            head.assign(initializers.Normal(head.shape[0] ** -0.5)(head.shape))
         self.encoder = encoder
         self.text_encoder = text_encoder
         self.tokenizer = tokenizer
