@@ -79,7 +79,7 @@ class DualEncoder(keras.Model):
             )
         # A new head is zero, and embeddings of length 0 have no gradient.
         head = weights_by_path(encoder).get("head/kernel")
-        if head is not None and not ops.any(head):
+        if head is not None and not ops.convert_to_numpy(head).any():
             head.assign(initializers.Normal(head.shape[0] ** -0.5)(head.shape))
         self.encoder = encoder
         self.text_encoder = text_encoder
