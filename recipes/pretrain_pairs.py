@@ -1,10 +1,7 @@
 """Trains an image tower and a text tower on images and their texts.
 
-"Learning Transferable Visual Models From Natural Language Supervision" (CLIP,
-https://arxiv.org/abs/2103.00020), "Sigmoid Loss for Language Image Pre-Training"
-(SigLIP, https://arxiv.org/abs/2303.15343) and "LiT: Zero-Shot Transfer with
-Locked-image text Tuning" (https://arxiv.org/abs/2111.07991); docs/text.md has what
-was measured.
+CLIP (https://arxiv.org/abs/2103.00020), SigLIP (https://arxiv.org/abs/2303.15343) and
+LiT (https://arxiv.org/abs/2111.07991); docs/text.md has what was measured.
 
   python recipes/pretrain_pairs.py --output runs/pairs
       trains on handwritten digits and "a photo of the digit seven", in minutes
@@ -13,8 +10,6 @@ was measured.
       trains on a CSV file with the columns image, a path, and text
   python recipes/pretrain_pairs.py --weights runs/digits --train text
       trains the text tower, with the image tower of a trained model (LiT)
-  python recipes/pretrain_pairs.py --dataset photos --template "a photo of a {}."
-      trains on photos/CLASS/*, with the names of the classes as texts
 
 The accuracy is that of the evaluated images whose own text is the nearest of all
 different texts. A small text tower is trained from scratch, on words of the texts.
@@ -35,7 +30,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit.config import TextConfig
-from keras_vit_programs import building, defaults, flags, setup, sizes
+from keras_vit_programs import building, defaults, flags, setup
 
 DIGITS = "zero one two three four five six seven eight nine".split()
 
@@ -94,38 +89,28 @@ class Config(
     )
     template: str | None = flags.flag("text of an image, with {} for its own")
     text_layers: int = flags.flag("layers of the text tower", 2, minimum=1)
-    text_width: int = flags.flag(
-        "width of the text tower, a multiple of 16", 64, minimum=16
-    )
+    text_width: int = flags.flag("its width, a multiple of 16", 64, minimum=16)
     embedding_size: int = flags.flag("channels of the embeddings", 64, minimum=1)
 
     defaults = DEFAULTS
-    others = {
-        "--accumulate": "splits a batch, on all of which the loss here depends, and "
-        "--remat saves memory too",
-    }
+    others = {"--accumulate": "splits a batch, on all of which the loss depends"}
 
     def __post_init__(self):
         super().__post_init__()
         if self.train == "text" and self.weights is None:
             raise ValueError("--train text needs an image tower: give --weights.")
-        if self.text_width % 16:
-            raise ValueError(
-                "--text-width must be a multiple of 16, the width of a head. "
-                f"Received: {self.text_width}"
-            )
 
 
 def main(config):
-    setup.launch(config, resolve_config, train, load)
+    setup.launch(config, flags.fill, train, load)
 
 
 def load(config):
     """Returns the images, whose classes are their different texts."""
     if not config.dataset.endswith(".csv"):
         data = setup.load_run_data(config)
-        is_digits = config.dataset == "digits"
-        return dataclasses.replace(data, class_names=DIGITS) if is_digits else data
+        names = DIGITS if config.dataset == "digits" else data.class_names
+        return dataclasses.replace(data, class_names=names)
     return keras_vit.data.from_csv(
         config.dataset,
         label_column="text",
@@ -135,14 +120,8 @@ def load(config):
     )
 
 
-def resolve_config(given, data):
-    """Returns the settings with their defaults, for a dataset."""
-    sizes.check_is_vit(given.model)
-    return flags.fill(given, data)
-
-
 def train(config, data, strategy, output):
-    """Trains with settings that `resolve_config` has filled in."""
+    """Trains with settings that `flags.fill` has filled in."""
     with setup.open_run(config, data, strategy, output, config.method) as run:
         # 1. Data: batches of images and the numbers of their texts.
         train_batches = run.train_batches()
@@ -150,10 +129,8 @@ def train(config, data, strategy, output):
         reading = {**config.batches(), "batch_size": config.batch_size}
         test = data.evaluation(**reading, shard=strategy.process, pad=several)
 
-        # 2. Model: two towers, with their own loss.
+        # 2. Model, with its own loss, and optimizer.
         model = build_model(config, data)
-
-        # 3. Optimizer.
         schedule = keras_vit.schedules.warmup_cosine(
             config.learning_rate, config.steps, config.warmup
         )
@@ -162,13 +139,13 @@ def train(config, data, strategy, output):
             jit_compile=keras_vit.training.jit_compile(strategy),
         )
 
-        # 4. Training, from the last checkpoint if there is one.
+        # 3. Training, from the last checkpoint if there is one.
         if strategy.is_main and not several:
             # A sharded model computes only if all processes call it.
             run.callbacks.append(ZeroShot(data, reading))
         model.fit(**run.resume(model, schedule, train_batches, test))
 
-        # 5. Results: both towers, metrics, plots and settings.
+        # 4. Results: both towers, metrics, plots and settings.
         def write(model, output):
             model.dual.encoder.preprocess_mode = config.mode
             keras_vit.save(model.dual, output / "model.keras", overwrite=True)
@@ -177,17 +154,14 @@ def train(config, data, strategy, output):
 
 
 class Pairs(keras.Model):
-    """A dual encoder that takes images and the numbers of their texts, of which it
-    knows the ids of tokens."""
+    """A dual encoder that takes images and the numbers of their texts."""
 
     def __init__(self, dual, ids):
         super().__init__(name="dual_encoder")
         self.dual, self.ids = dual, ids
         self.built = True
 
-    @property
-    def encoder(self):
-        return self.dual.encoder
+    encoder = property(lambda self: self.dual.encoder)
 
     def call(self, images, training=False):
         return self.dual.encoder(images, training=training)
@@ -218,7 +192,7 @@ class ZeroShot(keras.callbacks.Callback):
         for images, labels, _ in self.data.evaluation(**self.reading):
             found = dual.encoder.predict_on_batch(np.asarray(images)) @ texts.T
             right.extend(found.argmax(-1) == np.asarray(labels))
-        logs["val_accuracy"] = float(np.mean(right))
+        logs["val_zero_shot_accuracy"] = float(np.mean(right))
 
 
 def build_model(config, data):
@@ -235,9 +209,9 @@ def build_model(config, data):
         encoder, "all" if config.train == "all" else "head"
     )
     texts = [config.template.format(name) for name in data.class_names]
-    tokenizer = tokenizer_of(texts)
+    tokenizer, vocabulary_size = tokenizer_of(texts)
     text = TextConfig(
-        vocabulary_size=tokenizer.size,
+        vocabulary_size=vocabulary_size,
         context_length=tokenizer.length,
         hidden_size=config.text_width,
         num_layers=config.text_layers,
@@ -256,25 +230,21 @@ def build_model(config, data):
 
 
 def tokenizer_of(texts):
-    """Returns a tokenizer of the words of texts. The end has the highest id, which
-    the text tower takes."""
+    """Returns a tokenizer of words and its number of ids, the end of a text last."""
     tokenizers = flags.require("tokenizers")
     split = tokenizers.pre_tokenizers.Whitespace()
     lists = [[x for x, _ in split.pre_tokenize_str(text.lower())] for text in texts]
     words = sorted({word for each in lists for word in each})
     tokens = ["[PAD]", "[UNK]", *words, "[END]"]
     ids = {token: i for i, token in enumerate(tokens)}
-    model = tokenizers.models.WordLevel(ids, unk_token="[UNK]")
-    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, "[UNK]"))
     tokenizer.pre_tokenizer = split
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="$A [END]", special_tokens=[("[END]", ids["[END]"])]
+        single="$A [END]", special_tokens=[("[END]", len(words) + 2)]
     )
     tokenizer.add_special_tokens(["[END]"])
     length = max(16, 1 + max(map(len, lists)))
-    found = keras_vit.text.Tokenizer(tokenizer.to_str(), length, 0, "lower")
-    found.size = len(tokens)
-    return found
+    return keras_vit.text.Tokenizer(tokenizer.to_str(), length, 0, "lower"), len(tokens)
 
 
 if __name__ == "__main__":
