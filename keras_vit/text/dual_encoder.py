@@ -10,6 +10,7 @@ from keras_vit.layers import initializers
 from keras_vit.models import Model, weights_by_path
 from keras_vit.text.losses import contrastive_loss, sigmoid_loss
 from keras_vit.text.tokenizer import Tokenizer
+from keras_vit.utils import replicas
 from keras_vit.utils.types import Config, Tensor
 
 
@@ -25,8 +26,8 @@ class DualEncoder(keras.Model):
     the files of transformers, open_clip and OpenAI.
 
     `fit` takes such dicts, of as many texts as images, the text of each image at its
-    place. The loss is `keras_vit.text.sigmoid_loss` with a bias, else
-    `contrastive_loss`. With `encoder.trainable = False` it is that of "LiT"
+    place. The loss, of the images and texts of all devices, is
+    `keras_vit.text.sigmoid_loss` with a bias, else `contrastive_loss`. With `encoder.trainable = False` it is that of "LiT"
     (https://arxiv.org/abs/2111.07991).
 
     Args:
@@ -140,7 +141,7 @@ class DualEncoder(keras.Model):
     def call(self, inputs: dict[str, Tensor], training: bool = False) -> Tensor:
         images = _unit(self.encoder(inputs["images"], training=training))
         texts = _unit(self.text_encoder(inputs["texts"], training=training))
-        return self.logits(images, texts)
+        return self.logits(replicas.gather(images)[0], replicas.gather(texts)[0])
 
     def logits(self, images: Tensor, texts: Tensor) -> Tensor:
         """Computes the logits of embeddings of length 1.
@@ -165,7 +166,8 @@ class DualEncoder(keras.Model):
         training: bool = True,
     ) -> Tensor:
         loss = contrastive_loss if self.logit_bias is None else sigmoid_loss
-        return loss(y_pred) + sum(ops.sum(extra) for extra in self.losses)
+        total = loss(y_pred) + sum(ops.sum(extra) for extra in self.losses)
+        return total / replicas.count()  # which TensorFlow sums
 
     def variables_by_path(self) -> dict[str, keras.Variable]:
         """Returns `{path: variable}`, with the paths of `converters`; those of the
