@@ -27,7 +27,8 @@ class DualEncoder(keras.Model):
 
     `fit` takes such dicts, of as many texts as images, the text of each image at its
     place. The loss, of the images and texts of all devices, is
-    `keras_vit.text.sigmoid_loss` with a bias, else `contrastive_loss`. With `encoder.trainable = False` it is that of "LiT"
+    `keras_vit.text.sigmoid_loss` with a bias, else `contrastive_loss`. With
+    `encoder.trainable = False` it is that of "LiT"
     (https://arxiv.org/abs/2111.07991).
 
     Args:
