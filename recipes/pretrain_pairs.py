@@ -164,7 +164,7 @@ class Pairs(keras.Model):
     encoder = property(lambda self: self.dual.encoder)
 
     def call(self, images, training=False):
-        return images  # the loss computes the rest
+        return images  # the loss computes all
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True

@@ -231,6 +231,28 @@ def test_keras_file_keeps_all(tmp_path):
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")
+@pytest.mark.parametrize("change", ["int8", "lora"])
+def test_int8_and_low_rank_updates_are_saved(change, tmp_path):
+    model, (images, ids) = small(), inputs()
+    before = numpy(model({"images": images, "texts": ids}))
+    if change == "int8":
+        model.quantize("int8")
+        found = numpy(model({"images": images, "texts": ids}))
+        assert 0 < np.abs(found - before).max() < 0.05 * np.ptp(before)
+    else:
+        for tower in (model.encoder, model.text_encoder):
+            keras_vit.training.set_trainable(tower, "lora", 2)
+        model.compile(keras.optimizers.Adam(0.01))
+        data = {"images": images, "texts": ids[:3]}
+        losses = model.fit(data, epochs=3, verbose=0).history["loss"]
+        assert losses[-1] < losses[0]
+    model.save(tmp_path / "model.keras")
+    again = keras_vit.load(tmp_path / "model.keras")
+    assert_equal(outputs(again, images, ids), outputs(model, images, ids), 0)
+
+
+@pytest.mark.backends("torch")
 def test_what_files_cannot_hold_is_refused(tmp_path):
     model = small()
     with pytest.raises(ValueError, match="timm.* has no text tower.*model.encoder"):
