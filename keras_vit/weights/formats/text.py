@@ -240,6 +240,13 @@ def whole_config(vision: Config, text: Config) -> Config:
     kinds = {"clip_vision_model": ("clip", "CLIPModel")}
     kinds["siglip_vision_model"] = ("siglip", "SiglipModel")
     kinds[SIGLIP2] = ("siglip2", "Siglip2Model")
+    if vision["model_type"] not in kinds:
+        raise ValueError(
+            "transformers has dual encoders with the image towers of CLIP "
+            '(`pre_norm=True`, `pooling="token"`) and of SigLIP (`pooling="map"`). '
+            f"Received: an image tower of the type {vision['model_type']!r}. Write a "
+            ".keras file."
+        )
     kind, architecture = kinds[vision["model_type"]]
     size, end = text["projection_size"], text["end_id"]
     end = _OLD_END if end is None else end
