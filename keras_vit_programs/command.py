@@ -8,7 +8,6 @@
 the version. The values named here may stand in front of the flags:
 """
 
-import contextlib
 import difflib
 import importlib
 import importlib.abc
@@ -21,7 +20,7 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # This module does not import keras_vit, which takes seconds, so that the help
@@ -130,12 +129,11 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         runpy.run_module(target, run_name="__main__", alter_sys=True)
         return 0
+    sys.meta_path.insert(0, _QuietTensorFlow())
     if is_help:  # the program ends when it has parsed them
         sys.meta_path.insert(0, _LazyImports())
     elif name == "convert":  # which copies arrays, mostly without any of Keras
         importlib.import_module(target).skip_package_init()
-    else:
-        import_tensorflow()
     if not target.endswith(".py"):
         return importlib.import_module(target).main([*given, *values])
     # runpy.run_path would replace the name of the command in sys.argv.
@@ -177,35 +175,40 @@ class _LazyImports(importlib.abc.MetaPathFinder):
         return spec
 
 
-def import_tensorflow() -> None:
-    """Imports TensorFlow, if it is installed, without the lines of its C++ code
-    on stderr, which TF_CPP_MIN_LOG_LEVEL=3 does not hide
+class _QuietTensorFlow(importlib.abc.MetaPathFinder):
+    """Hides what the C++ code of TensorFlow prints on stderr while it is imported,
+    which TF_CPP_MIN_LOG_LEVEL=3 does not
     (https://github.com/tensorflow/tensorflow/issues/100442), unless the import
-    fails.
+    fails. Keras and the datasets import it, under every backend."""
 
-    It precedes Keras. With every backend, TensorFlow reads images, and Keras
-    imports it to save a model.
-    """
-    quiet = os.environ["TF_CPP_MIN_LOG_LEVEL"] == "3"
-    # Without file 2, there is nothing to hide.
-    if not quiet or "tensorflow" in sys.modules or sys.stderr is None:
-        return
-    # Another process has them, and prints them if no zero byte follows, since on
-    # a machine that does not suit TensorFlow, its import ends this process.
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "tensorflow":
+            return None
+        others = [x for x in sys.meta_path if x is not self]
+        spec: Any = next(filter(None, (x.find_spec(name, path) for x in others)), None)
+        # Without file 2, there is nothing to hide.
+        if spec and sys.stderr and os.environ["TF_CPP_MIN_LOG_LEVEL"] == "3":
+            execute = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: _quietly(execute, module)
+        return spec
+
+
+def _quietly(execute: Callable[[Any], None], tensorflow: Any) -> None:
+    # Another process has the lines, and prints them if no zero byte follows, since
+    # on a machine that does not suit TensorFlow, its import ends this process.
     code = "import sys; text = sys.stdin.buffer.read(); "
     code += r"b'\0' in text or sys.stderr.buffer.write(text)"
-    with (
-        contextlib.suppress(ImportError),
-        subprocess.Popen(
-            [sys.executable, "-S", "-c", code],
-            stdin=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is not for it
-        ) as printer,
-    ):
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", code],
+        stdin=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is not for it
+    ) as printer:
         stderr = os.dup(2)
         os.dup2(printer.stdin.fileno(), 2)  # type: ignore
         try:
-            importlib.import_module("tensorflow")
+            execute(tensorflow)
             os.write(2, b"\0")
         finally:
             os.dup2(stderr, 2)

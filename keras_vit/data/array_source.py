@@ -1,4 +1,5 @@
-"""Batches that NumPy makes, without TensorFlow: of digits, and of masks and boxes."""
+"""Batches that NumPy makes, without TensorFlow: of digits, of masks and boxes, and of
+files without labels."""
 
 import concurrent.futures
 import dataclasses
@@ -28,19 +29,19 @@ class ArraySource:
     steps: short_way.Builder
     # "label", "mask" or "boxes": the key in an example of what belongs to an image.
     kind: str = "label"
-    # The classes of the training images; None for masks.
+    # The classes of the training images; None for masks, boxes and files.
     labels: Array | None = None
-    # Returns the source that random crops are taken of, by TensorFlow.
-    crops: Callable[[], Any] | None = None
+    # Returns the source of the images that TensorFlow makes for options, or None.
+    by_tensorflow: Callable[[dict[str, Any]], Any] = lambda options: None
 
     def of(self, options: dict[str, Any]) -> Any:
         """Returns the source of the images that options are for."""
-        return self.crops() if self.crops and "crops" in options else self
+        return self.by_tensorflow(options) or self
 
     def builder(self, options: dict[str, Any]) -> short_way.Builder:
         """Returns the function that makes the steps of these images."""
-        is_cropped = self.crops and "crops" in options
-        return short_way.crops_of_images if is_cropped else self.steps
+        other = self.by_tensorflow(options)
+        return other.builder(options) if other else self.steps
 
     def train(
         self,
@@ -80,7 +81,7 @@ class ArraySource:
             example = {"image": image, self.kind: label, **fixed}
             return run_on_arrays(steps, example, key)
 
-        if self.kind == "label":  # of digits, which take less time than a thread
+        if self.labels is not None:  # arrays, which take less time than a thread
             examples = list(map(one, indices, keys))
         else:
             with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
@@ -109,10 +110,16 @@ class ArraySource:
         def example(name: str, index: int) -> tuple[Array, Array]:
             return self.example(name, int(chosen[index]) if name == split else index)
 
+        def by_tensorflow(options: dict[str, Any]) -> Any:
+            other = self.by_tensorflow(options)
+            return other and other.sample(split, total, chosen)
+
         labels = self.labels
         if split == "train" and labels is not None:
             labels = labels[chosen]
-        return dataclasses.replace(self, example=example, labels=labels)
+        return dataclasses.replace(
+            self, example=example, labels=labels, by_tensorflow=by_tensorflow
+        )
 
 
 def scaled_dataset(

@@ -2,11 +2,13 @@
 
 import dataclasses
 import inspect
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from keras_vit.data.decoding import read_pixels
 from keras_vit.data.short_way import Lists, build, given
 from keras_vit.data.steps.base import StepFunction, checked
 from keras_vit.data.steps.erasing import RandomErasing
@@ -157,7 +159,10 @@ class ImageDataset:
             Array of shape `(height, width, channels)`, and the class, a row of
             zeros and ones, or an integer mask of shape `(height, width)`.
         """
-        return self.source.example(split, index)
+        image, label = self.source.example(split, index)
+        if isinstance(image, pathlib.Path):
+            image = read_pixels(image, self.channels)
+        return image, label
 
     def train(
         self,
@@ -436,9 +441,10 @@ class ImageDataset:
             "one_hot": one_hot,
         }
         options = given(options, ImageDataset.batches)
+        source = self.source.of(options)
         steps, _ = self._steps(steps, False, options)
         batching = Batching(batch_size, shard=shard, pad=pad)
-        return self.source.evaluation_batches(self, split, total, steps, batching)
+        return source.evaluation_batches(self, split, total, steps, batching)
 
     def sample(self, split: str, count: int) -> "ImageDataset":
         """Returns the dataset with a random sample of the images of a split.
@@ -466,9 +472,10 @@ class ImageDataset:
 
     def image_names(self, split: str) -> list[str]:
         """Returns the names of the images of `batches(split)`, in order."""
-        if not hasattr(self.source, "image_names"):
+        source = self.source.of({})
+        if not hasattr(source, "image_names"):
             raise ValueError(f"The images of {self.name!r} have no names.")
-        return self.source.image_names(split, getattr(self, f"num_{split}"))
+        return source.image_names(split, getattr(self, f"num_{split}"))
 
     def metadata(self) -> dict[str, Any]:
         """Returns a dict of the fields that can be written as JSON."""

@@ -38,7 +38,9 @@ def digits(holdout: float = 0.0) -> ImageDataset:
     train, validation = train[kept], train[held_out]
     splits = {"train": train, "validation": validation, "test": test}
 
-    def crops() -> Any:
+    def crops(options: dict[str, Any]) -> Any:
+        if "crops" not in options:
+            return None
         # A crop begins and ends with whole pixels: of 8 x 8 there are few.
         # From [-1, 1] to [0, 255]; the pipeline scales them back.
         pixels = ((resize(images, ENLARGED) + 1) * 127.5).astype("float32")
@@ -62,7 +64,7 @@ def digits(holdout: float = 0.0) -> ImageDataset:
             ),
             steps=_steps,
             labels=labels[train],
-            crops=crops,
+            by_tensorflow=crops,
         ),
     )
 

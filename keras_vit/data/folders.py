@@ -1,15 +1,19 @@
 """Datasets that are folders of image files, with a sub-folder per class."""
 
 import collections
+import dataclasses
 import hashlib
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from keras_vit.data import short_way
+from keras_vit.data.array_source import ArraySource
 from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.decoding import decode, tf
+from keras_vit.data.decoding import read_pixels, tf
 from keras_vit.data.image_files import (
     HIDDEN,
     image_files,
@@ -18,6 +22,7 @@ from keras_vit.data.image_files import (
 )
 from keras_vit.data.labels import summarize
 from keras_vit.data.pipeline import listed_dataset
+from keras_vit.data.protocols import PLAIN
 from keras_vit.data.splits import TEST_SPLITS, make_splits
 from keras_vit.utils.array_files import open_array
 from keras_vit.utils.images import EXTENSIONS
@@ -35,7 +40,7 @@ def load_thumbnail(path: pathlib.Path) -> Array:
     if array := open_array(path):
         pixels = array.read().mean(-1)  # in gray
     else:
-        pixels = decode(tf.io.read_file(os.fsencode(path)), 3).numpy()
+        pixels = read_pixels(path, 3)
     step = -(-max(pixels.shape) // _THUMBNAIL_SIDE)
     return pixels[::step, ::step] / 255
 
@@ -194,6 +199,9 @@ def load_files(
 ) -> tuple[ImageDataset, list[pathlib.Path]]:
     """Returns an `ImageDataset` of image files without labels, and their paths.
 
+    They are read without TensorFlow, but for a `TokenBudget`, a list of `steps` and
+    protocols that crop.
+
     Args:
         paths: Paths of files, and of folders that are searched for images.
         skip_bad_images: As in `load_dataset`.
@@ -220,7 +228,19 @@ def load_files(
     splits = {"train": none, "validation": none, "test": every}
     labels = np.zeros(len(files), "int32")
     data = files_dataset("files", (), files, labels, splits, bad, True)
-    return data, files
+    is_array = open_array(files[0]) is not None
+
+    def example(split: str, index: int) -> tuple[Any, Array]:
+        path = files[index]
+        return _read_values(os.fsencode(path)) if is_array else path, labels[index]
+
+    def by_tensorflow(options: dict[str, Any]) -> Any:
+        plain = isinstance(options.get("image_size"), int | tuple | list)
+        plain = plain and options.get("protocol", "simple") in PLAIN
+        return None if plain else data.source
+
+    source = ArraySource(example, short_way.images, by_tensorflow=by_tensorflow)
+    return dataclasses.replace(data, source=source), files
 
 
 def _parts(root: pathlib.Path) -> list[pathlib.Path]:

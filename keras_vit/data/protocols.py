@@ -122,3 +122,5 @@ PROTOCOLS = {
     # microsoft/SimMIM, data/data_simmim.py, and its data_finetune.py
     "simmim": _masked((0.67, 1.0), "bilinear"),
 }
+# Those that only resize an image to test, which NumPy does without TensorFlow.
+PLAIN = ("simple", "whole", "vit_jax", "bit-hyperrule")

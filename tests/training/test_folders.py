@@ -1,8 +1,11 @@
 """Folders of images: their layouts, splits, and unusual files and names."""
 
+import dataclasses
 import os
 import pathlib
 import shutil
+import subprocess
+import sys
 import types
 import warnings
 
@@ -325,3 +328,38 @@ def test_thumbnails_of_large_images_are_subsampled(tmp_path):
     put(tmp_path / "x.png", encode(pixels))
     found = folders.load_thumbnail(tmp_path / "x.png")
     np.testing.assert_array_equal(found, pixels[::3, ::3] / 255)
+
+
+@pytest.mark.parametrize("protocol", ["simple", "vit_jax"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_files_are_read_without_tensorflow(tmp_path, protocol, channels):
+    """The pixels are those that TensorFlow reads and resizes."""
+    rng = np.random.default_rng(0)
+    for index, (height, width) in enumerate([(40, 31), (9, 70), (32, 32)]):
+        pixels = rng.integers(0, 256, (height, width, 3), dtype="uint8")
+        ending = ("jpg", "png", "jpg")[index]
+        Image.fromarray(pixels).save(tmp_path / f"{index}.{ending}")
+    data, _ = keras_vit.data.load_files([tmp_path])
+    data = dataclasses.replace(data, channels=channels)
+    options = {"batch_size": 2, "image_size": (24, 32), "protocol": protocol}
+    expected = dataclasses.replace(data, source=data.source.by_tensorflow({}))
+    for ours, theirs in zip(
+        data.test(**options), expected.test(**options), strict=True
+    ):
+        for x, y in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(x, y, atol=2e-6)
+    image, label = data.read("test", 0)
+    assert image.shape == (40, 31, channels) and label == 0
+    assert data.image_names("test")[0] == str(tmp_path / "0.jpg")
+    assert data.sample("test", 2).num_test == 2
+
+
+def test_files_do_not_import_tensorflow(tmp_path):
+    Image.new("RGB", (9, 9)).save(tmp_path / "a.jpg")
+    code = "import sys, keras_vit; data, _ = keras_vit.data.load_files(['a.jpg']); "
+    code += "list(data.test(batch_size=1, image_size=8)); "
+    code += "sys.exit('tensorflow' in sys.modules)"
+    environment = {**os.environ, "KERAS_BACKEND": "torch"}
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True
+    )

@@ -204,13 +204,21 @@ def formats():
     yield "BMP of 32 bits", encode(Image.fromarray(alpha), "BMP"), rgb
     few = Image.fromarray(rgb).quantize(16)
     yield "palette", encode(few), np.asarray(few.convert("RGB"))
+    clear = np.asarray(few.convert("RGB")) * (np.asarray(few) != 3)[..., None]
+    yield "transparent GIF", encode(few, "GIF", transparency=3), clear
     moving = encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
     first = np.asarray(frames[0].quantize(256).convert("RGB"))
     yield "animated GIF", moving, first
 
 
+def assert_equal_without_tensorflow(encoded, expected, folder):
+    (folder / "image").write_bytes(encoded)
+    found = decoding.read_pixels(folder / "image", expected.shape[-1])
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("kind, encoded, expected", list(formats()))
-def test_image_formats_are_decoded(kind, encoded, expected):
+def test_image_formats_are_decoded(kind, encoded, expected, tmp_path):
     found = decoding.decode(encoded, 3).numpy()
     assert found.shape == expected.shape and found.dtype == np.uint8
     error = np.abs(found.astype(int) - expected)
@@ -218,6 +226,8 @@ def test_image_formats_are_decoded(kind, encoded, expected):
     assert error.max() == 0 if exact else error.mean() < 6
     grey = np.asarray(Image.fromarray(found).convert("L")).astype(int)
     found_grey = decoding.decode(encoded, 1).numpy()
+    for pixels in (found, found_grey):
+        assert_equal_without_tensorflow(encoded, pixels, tmp_path)
     assert np.abs(found_grey[..., 0] - grey).max() <= (1 if exact else 4)
     part = random_area(encoded, 1, SEED)
     assert part.shape[-1] == 1
@@ -251,7 +261,7 @@ def turned(kind, how):
 @pytest.mark.parametrize(
     "kind", ["JPEG", "PNG", "PNG at its end", "WEBP", "TIFF", "XMP"]
 )
-def test_orientation_is_that_of_pillow(kind):
+def test_orientation_is_that_of_pillow(kind, tmp_path):
     for how in range(10):  # of which 0 and 9 are nothing
         encoded = turned(kind, how)
         with Image.open(io.BytesIO(encoded)) as image:
@@ -261,6 +271,7 @@ def test_orientation_is_that_of_pillow(kind):
         assert found.shape == expected.shape
         limit = 8 if kind in ("JPEG", "XMP") else 1
         assert np.abs(found - expected).max() < limit, how
+        assert_equal_without_tensorflow(encoded, found, tmp_path)
         part = random_area(encoded, 3, SEED).numpy()
         # A crop is taken before the image is turned, where the file allows it.
         shape = expected.shape if kind in ("WEBP", "TIFF") else (24, 40, 3)

@@ -13,18 +13,19 @@ drops the fraction; vit_jax and BiT do not. Functions that both use take
 """
 
 import functools
+import pathlib
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from keras_vit.data.decoding import (
     decode,
+    read_pixels,
     sample_crop_window,
     sample_resized_crop_window,
     tf,
 )
 from keras_vit.data.steps.base import Example, Seed, check_alone, step
-from keras_vit.layers.resampling import resampling_matrix
 from keras_vit.utils import checks
 from keras_vit.utils.types import Array, Tensor
 
@@ -103,18 +104,40 @@ def resize_shorter_side(pixels: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 @functools.lru_cache(256)
-def _matrix(old: int, new: int, antialias: bool) -> Array:
-    method = "bilinear_antialias" if antialias else "bilinear"
-    return np.asarray(resampling_matrix(old, new, method), "float32")
+def _matrix(old: int, new: int, antialias: bool) -> tuple[Array, Array]:
+    """Returns the matrix that resamples an axis bilinearly, and what of the axis it
+    uses. It is made as TensorFlow makes it, with the rounding of float32."""
+    rows, taps = np.arange(new), np.arange(old, dtype="float32")
+    centers = (rows + np.float32(0.5)).astype("float32")
+    if antialias:
+        step = 1 / (np.float32(new) / np.float32(old))
+        distance = taps + np.float32(0.5) - (centers * step)[:, None]
+        matrix = np.maximum(1 - np.abs(distance * (1 / np.maximum(step, 1))), 0)
+        matrix /= matrix.sum(1, keepdims=True)
+    else:
+        at = centers * (np.float32(old) / np.float32(new)) - np.float32(0.5)
+        low, part = np.floor(at).astype(int), at - np.floor(at)
+        matrix = np.zeros((new, old), "float32")
+        matrix[rows, np.maximum(low, 0)] = 1 - part
+        matrix[rows, np.minimum(low + 1, old - 1)] += part
+    used = np.flatnonzero(matrix.any(0))
+    return matrix[:, used].astype("float32"), used
 
 
 def _resized(example: Example, size: tuple[int, int], antialias: bool) -> Array:
-    """Returns an array after what `tf.image.resize` does, in NumPy."""
+    """Returns an array, or the pixels of a file, after what `tf.image.resize` does,
+    in NumPy."""
     check_alone(example)
-    rows, columns, channels = example["image"].shape
-    image = example["image"].astype("float32").reshape(rows, -1)
-    image = (_matrix(rows, size[0], antialias) @ image).reshape(-1, columns, channels)
-    return _matrix(columns, size[1], antialias) @ image
+    image = example["image"]
+    if isinstance(image, pathlib.Path):
+        image = read_pixels(image, example["channels"])
+    rows, columns, channels = image.shape
+    vertical, used = _matrix(rows, size[0], antialias)
+    # Without antialiasing, most rows of a photograph are not used.
+    image = image[used].astype("float32").reshape(-1, columns * channels)
+    image = (vertical @ image).reshape(-1, columns, channels)
+    horizontal, used = _matrix(columns, size[1], antialias)
+    return horizontal @ image[:, used]
 
 
 @step
@@ -122,7 +145,7 @@ def resize(
     example: Example, seed: Seed, size: Size, *, antialias: bool = False
 ) -> Example:
     """The whole image, without keeping its aspect ratio."""
-    if isinstance(example["image"], np.ndarray):
+    if isinstance(example["image"], np.ndarray | pathlib.Path):
         return example | {"image": _resized(example, _size(size), antialias)}
     pixels = tf.image.resize(_decoded(example), _size(size), antialias=antialias)
     return _cropped(example, pixels, size)
