@@ -308,12 +308,13 @@ class Run:
         """Restores the newest checkpoint, if there is one, in this order:
 
         1. Wrong options raise an error before the folder is changed.
-        2. `ResumableCheckpoint.restore` takes the newest checkpoint that can be read
-           and compares its `fingerprint` with that of this run, which is all settings
-           but `_MAY_CHANGE`, the numbers of images, the class names and the backend.
-           If another value differs, an error names it; a setting that is new and off
-           does not count. Then it assigns weights, optimizer, random states and, within
-           an interval, metrics, and takes the rows of all evaluations.
+        2. `ResumableCheckpoint.restore` takes the newest checkpoint that can be read,
+           or, if none can, begins at step 0, and compares its `fingerprint` with that
+           of this run: all settings but `_MAY_CHANGE`, the numbers of images to train
+           and to evaluate on, the class names, the backend and the teacher's file. If a
+           value differs, an error names it; a setting that is new and off does not
+           count. Then it assigns weights, optimizer, random states and, within an
+           interval, metrics, and takes the rows of all evaluations.
         3. `metrics.csv` is written again from these rows, and plots and results of the
            interrupted run are removed.
         4. Batches begin at the step of the checkpoint: batch k follows from the seed
@@ -322,7 +323,8 @@ class Run:
         5. If one of `checkpoints.stops` has ended the run, no step is trained.
 
         The result equals that of an uninterrupted run bit for bit. The folder of a run
-        that has ended is refused, unless `overwrite` begins a new one there.
+        that has ended, which has a config.json, is refused before by `check_output`,
+        unless `overwrite` begins a new one there.
 
         Args:
             model: Compiled model.
