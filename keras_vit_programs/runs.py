@@ -25,7 +25,7 @@ from keras_vit.utils import checks
 from keras_vit.utils.files import atomic_write
 from keras_vit.utils.logging import logger
 from keras_vit.utils.types import Array, StrPath
-from keras_vit_programs.building import lossless_layout
+from keras_vit_programs.building import lossless_format
 from keras_vit_programs.console import UserError
 from keras_vit_programs.curves import (
     plot_learning_curves,
@@ -55,13 +55,13 @@ from keras_vit_programs.run_report import describe_run, plot_title, run_summary
 
 def save_model(model: keras.Model, output: pathlib.Path) -> None:
     """Writes `model.keras`, and its weights as `model.npz`, or as
-    `model.weights.h5` if Google's layouts cannot represent the model;
+    `model.weights.h5` if Google's formats cannot represent the model;
     `--weights` of the recipes takes both."""
     write_model(model, output / "model.keras")
-    # Google's layouts do not store every option, such as another GELU.
-    layout = lossless_layout(model)
-    weights = output / ("model.npz" if layout else "model.weights.h5")
-    converters.save(model, weights, layout, overwrite=True)
+    # Google's formats do not store every option, such as another GELU.
+    format = lossless_format(model)
+    weights = output / ("model.npz" if format else "model.weights.h5")
+    converters.save(model, weights, format, overwrite=True)
 
 
 def write_model(model: keras.Model, path: StrPath) -> None:
