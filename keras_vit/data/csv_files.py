@@ -102,7 +102,7 @@ def from_csv(
         raise ValueError(
             f"{str(path)!r} names {len(missing)} files that do not exist: "
             f"{summarize(missing)}. Paths are relative to the folder of the "
-            "CSV file."
+            "CSV file, with '/' between folders."
         )
     files = list(dict.fromkeys(line.file for line in lines))
     good, bad = validate_images(files, skip_bad_images)
@@ -174,17 +174,22 @@ def _read(path: pathlib.Path, *given: str | None) -> tuple[list[_Line], dict[str
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             delimiter = delimiter_of(file)
-            reader = csv.DictReader(file, delimiter=delimiter, strict=True)
-            found = reader.fieldnames or []
-            rows = [(reader.line_num, row) for row in reader]
+            reader = csv.DictReader(
+                file, delimiter=delimiter, strict=True, skipinitialspace=True
+            )
+            found = [name.strip() for name in reader.fieldnames or ()]
+            reader.fieldnames = found
+            # Spreadsheets write rows of empty cells.
+            rows = [(reader.line_num, row) for row in reader if any(row.values())]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(
             f"{str(path)!r} is no CSV file in UTF-8: {error}. Save it as 'CSV UTF-8'."
         ) from error
+    names = {name.lower(): name for name in found} | {name: name for name in found}
     chosen = {}
     for kind, column in zip(COLUMNS, given, strict=True):
         wanted = COLUMNS[kind] if column is None else (column,)
-        chosen[kind] = next((name for name in wanted if name in found), None)
+        chosen[kind] = next((names[name] for name in wanted if name in names), None)
         if chosen[kind] is None and (kind != "split" or column is not None):
             raise ValueError(
                 f"{str(path)!r} must have a column "

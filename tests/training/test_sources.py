@@ -580,3 +580,24 @@ def test_unusable_csv_files_raise(images, tmp_path):
     with pytest.warns(UserWarning, match="1 of 9 .*3.png"):
         data = keras_vit.data.load_dataset(str(path), skip_bad_images=True)
     assert data.num_train + data.num_test == 8 and data.num_skipped == 1
+
+
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize(
+    ("header", "row", "end"),
+    [
+        (" Image , LABEL ", "{} , {}", ""),
+        ("image, label", '"{}", "{}"', ""),
+        ("Label,image,label", "0,{},{}", ",,"),
+    ],
+    ids=["spaces and case", "space before a quotation mark", "row of empty cells"],
+)
+def test_csv_as_people_write_it(tmp_path, header, row, end):
+    rows = []
+    for i in range(6):
+        pixels = np.zeros((8, 8, 3))
+        keras.utils.save_img(tmp_path / f"x{i}.png", pixels, scale=False)
+        rows.append(row.format(f"x{i}.png", ("cat", "dog")[i % 2]))
+    (tmp_path / "x.csv").write_text("\n".join([header, *rows, end]))
+    data = keras_vit.data.from_csv(tmp_path / "x.csv")
+    assert data.class_names == ("cat", "dog")
