@@ -41,7 +41,7 @@ _OF_BLOCKS = (
 )
 _DERIVED: Any = None  # the default of a field that follows from others
 
-# A field that no other code base has, so that all layouts refuse other values.
+# A field that no other code base has, so that all formats refuse other values.
 _own = functools.partial(dataclasses.field, metadata={"own": True})
 
 _ModelConfig = TypeVar("_ModelConfig", bound="ViTConfig | ResNetConfig")
@@ -528,7 +528,7 @@ class ModelArguments(_FunctionArguments, total=False):
 
 
 def own_values() -> dict[str, tuple[Any]]:
-    """Returns the values that layouts of other code bases can hold of the fields
+    """Returns the values that formats of other code bases can hold of the fields
     that only this package has, by their names."""
     own = (x for x in dataclasses.fields(ViTConfig) if x.metadata.get("own"))
     return {field.name: (field.default,) for field in own}

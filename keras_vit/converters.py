@@ -38,7 +38,7 @@ from keras_vit.weights.writing import write_checkpoint
 
 def load(
     path: StrPath | Checkpoint,
-    layout: str | None = None,
+    format: str | None = None,
     num_heads: int | None = None,
     base: StrPath | None = None,
     **overrides: Unpack[ModelArguments],
@@ -47,7 +47,7 @@ def load(
 
     The architecture is inferred from the arrays, and from a config.json in
     the folder or next to the file. Options that neither contains (epsilons, the
-    variant of GELU, the resampling of positions) follow from the layout.
+    variant of GELU, the resampling of positions) follow from the format.
 
     Args:
         path: String or path: an .npz, .safetensors or PyTorch file of any ending
@@ -57,12 +57,12 @@ def load(
             file of a model of this package. A .keras file without overrides is
             loaded by Keras, as it was saved. Also a URL (https://, hf://), or a
             `Checkpoint` from `open_checkpoint`.
-        layout: String. Layout of the checkpoint, which is the way in which a
+        format: String. Format of the checkpoint, which is the way in which a
             code base names its arrays: `"vit_jax"`, `"big_vision"`, `"timm"`,
             `"huggingface"`, `"torchvision"`, `"dinov2"`, `"dinov3"`, `"mae"`,
             `"dino"`, `"mocov3"`, `"bit"`, `"keras_hub"` or `"open_clip"`. `None`
-            infers it from the keys, if only one layout fits. For a .weights.h5
-            file that was not written by `converters.save`, the layout of the
+            infers it from the keys, if only one format fits. For a .weights.h5
+            file that was not written by `converters.save`, the format of the
             code base from which the weights originally are, which the file does
             not store.
         num_heads: Integer. Number of attention heads. Required if the file does
@@ -82,7 +82,7 @@ def load(
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the file cannot be read, fits no layout or several, or
+        ValueError: if the file cannot be read, fits no format or several, or
             does not fit the overrides.
 
     Example:
@@ -93,7 +93,7 @@ def load(
         # Its decoder, or what else only pre-training uses, may have been read.
         checkpoint = replace(path, weights=drop_pretraining(path.weights))
     else:
-        checkpoint = open_checkpoint(path, layout, num_heads, base=base)
+        checkpoint = open_checkpoint(path, format, num_heads, base=base)
     if checkpoint.is_fixed:
         if overrides:
             checkpoint.raise_if_fixed()
@@ -130,7 +130,7 @@ def _build(checkpoint: Checkpoint, given: Config) -> keras.Model:
 def save(
     model: keras.Model,
     path: StrPath,
-    layout: str | None = None,
+    format: str | None = None,
     overwrite: bool = False,
 ) -> None:
     """Writes the weights of a model to a checkpoint file.
@@ -141,34 +141,34 @@ def save(
             .safetensors, .pth, .pt, .bin, or no suffix for a Hugging Face
             folder. A .keras file contains the whole model, a .weights.h5 file
             its weights and the metadata that `load` needs to build it again.
-        layout: String. Name of the layout to write; `None` for `"vit_jax"`, or
+        format: String. Name of the format to write; `None` for `"vit_jax"`, or
             `"huggingface"` in a folder, which may also be a preset of
-            `"keras_hub"`. A variant of a layout follows a colon:
+            `"keras_hub"`. A variant of a format follows a colon:
             `"vit_jax:current"`, `"big_vision:scan"`. Keras's own files have no
-            layout.
+            format.
         overwrite: Boolean. Whether an existing file may be replaced.
 
     Raises:
         FileExistsError: if the file exists and `overwrite` is False.
-        ValueError: if the layout cannot store one of the weights. Nothing is
+        ValueError: if the format cannot store one of the weights. Nothing is
             written then.
     """
-    write_model(model, path, layout, overwrite, {})
+    write_model(model, path, format, overwrite, {})
 
 
 def write_model(
     model: keras.Model,
     path: StrPath,
-    layout: str | None,
+    format: str | None,
     overwrite: bool,
     head: Config,
 ) -> None:
     """Does what `save` does, for a model whose head has the arguments `head`."""
     path = pathlib.Path(path).expanduser()
     if is_keras(path):
-        if layout is not None:
+        if format is not None:
             raise ValueError(
-                f"{path.suffix} files have no layout. Received: layout={layout!r}"
+                f"{path.suffix} files have no format. Received: format={format!r}"
             )
         encoder = getattr(model, "encoder", model)
         metadata: tuple[Config, ...] = ()
@@ -192,10 +192,10 @@ def write_model(
                 if metadata:
                     write_metadata(temporary, *metadata)
         return
-    layout = layout or ("vit_jax" if path.suffix else "huggingface")
-    if layout.partition(":")[0] in DENSE and not head:
+    format = format or ("vit_jax" if path.suffix else "huggingface")
+    if format.partition(":")[0] in DENSE and not head:
         raise ValueError(
-            f"The layout {layout!r} is that of a detector or a segmenter, which "
+            f"The format {format!r} is that of a detector or a segmenter, which "
             f"`keras_vit.save` writes. Received: the model {model.name!r}"
         )
     weights, arguments, built = describe(model)
@@ -218,14 +218,14 @@ def write_model(
             weights,
             arguments,
             path,
-            layout,
+            format,
             overwrite=overwrite,
             preprocess_mode=mode or getattr(model, "preprocess_mode", None),
         )
     except ValueError as error:
         raise ValueError(
-            f"The model {model.name!r} cannot be written in the layout "
-            f"{layout!r}. {error}\nA .keras file can hold it."
+            f"The model {model.name!r} cannot be written in the format "
+            f"{format!r}. {error}\nA .keras file can hold it."
         ) from error
 
 

@@ -145,7 +145,7 @@ def export(
 
 def read_model(
     path: StrPath,
-    layout: str | None,
+    format: str | None,
     settings: Config,
     size: tuple[int, int] | None,
     form: "Format",
@@ -154,12 +154,12 @@ def read_model(
     size if it is one of this package."""
     local = locate(path)
     if form.name == "web":
-        return web.model_of_pixels(local, layout, settings, size)
+        return web.model_of_pixels(local, format, settings, size)
     try:
-        checkpoint = open_checkpoint(local, layout, settings.get("num_heads"))
+        checkpoint = open_checkpoint(local, format, settings.get("num_heads"))
         model = build(checkpoint, **settings)
     except ValueError:
-        if layout or settings or not str(local).endswith(".keras"):
+        if format or settings or not str(local).endswith(".keras"):
             raise
         return load_keras_file(local)  # of another package
     *sides, channels = model.inputs[0].shape[1:]

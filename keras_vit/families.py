@@ -22,7 +22,7 @@ class Family(NamedTuple):
         load: Function that builds the model of a `Checkpoint` and loads its
             weights; None if only Keras loads it, as it was saved.
         options: Names of the arguments of `keras_vit.load` that `load` takes.
-        layout: String. The layout of the folder that `keras_vit.save` writes;
+        format: String. The format of the folder that `keras_vit.save` writes;
             None if only Keras's own files can hold the model.
         describe: Function of a model that returns the arguments of its head, which
             a folder stores.
@@ -30,7 +30,7 @@ class Family(NamedTuple):
 
     load: Callable[..., keras.Model] | None
     options: tuple[str, ...] = ()
-    layout: str | None = "huggingface"
+    format: str | None = "huggingface"
     describe: Callable[[keras.Model], Config] = lambda model: {}
 
 
@@ -40,7 +40,7 @@ _CLASSIFIER = Family(
 )
 _MASKED = Family(pretraining.load, (*_SIZES, "mask_ratio"))
 _MOMENTUM = Family(pretraining.load, _SIZES)
-_SAVED = Family(None, layout=None)
+_SAVED = Family(None, format=None)
 FAMILIES = {
     "vit": _CLASSIFIER,
     "hybrid": _CLASSIFIER,

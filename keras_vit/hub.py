@@ -37,7 +37,7 @@ _INDEX, _CARD = "model.safetensors.index.json", "README.md"
 def save(
     source: StrPath,
     folder: StrPath,
-    layout: str | None = None,
+    format: str | None = None,
     license: str | None = None,
     overwrite: bool = False,
     num_heads: int | None = None,
@@ -59,7 +59,7 @@ def save(
         source: String or path of a checkpoint, as in `converters.load`, such as
             the folder of a recipe's run.
         folder: String or path of the folder to write.
-        layout: String. Layout of the checkpoint; None infers it.
+        format: String. Format of the checkpoint; None infers it.
         license: String. Identifier of the weights' license for the card, such
             as "apache-2.0"; None if it is unknown.
         overwrite: Boolean. Whether existing files of these names may be
@@ -83,7 +83,7 @@ def save(
     folder = pathlib.Path(folder).expanduser()
     names = [*WEIGHTS.values(), _INDEX, _CARD, *huggingface.JSON_FILES]
     check_new_files(folder, names, overwrite)
-    checkpoint = open_checkpoint(source, layout, num_heads)
+    checkpoint = open_checkpoint(source, format, num_heads)
     checkpoint.raise_if_fixed()
     model = converters.load_for_images(checkpoint, **settings)
     folder.parent.mkdir(parents=True, exist_ok=True)

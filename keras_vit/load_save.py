@@ -16,7 +16,7 @@ from keras_vit.weights.released import ALIASES, RELEASED
 
 def load(
     name_or_path: StrPath | Checkpoint,
-    layout: str | None = None,
+    format: str | None = None,
     num_heads: int | None = None,
     decoder_num_heads: int | None = None,
     *,
@@ -56,7 +56,7 @@ def load(
             (whose decoder is part of the model); or a folder of transformers'
             `EomtForUniversalSegmentation` or `YolosForObjectDetection`; or a
             `Checkpoint` of them.
-        layout: As in `keras_vit.converters.load`.
+        format: As in `keras_vit.converters.load`.
         num_heads: As in `keras_vit.converters.load`.
         decoder_num_heads: As in `keras_vit.pretraining.load`.
         base: As in `keras_vit.converters.load`.
@@ -90,7 +90,7 @@ def load(
 
     >>> model = keras_vit.load("runs/digits")
     """
-    opening: Config = {"layout": layout, "num_heads": num_heads, "base": base}
+    opening: Config = {"format": format, "num_heads": num_heads, "base": base}
     opening["decoder_num_heads"] = decoder_num_heads
     options = known(
         {
@@ -142,7 +142,7 @@ def save(
             transformers reads; the one of an EoMT or a YOLOS also has the weights
             of its loss, the names of the classes and the scaling of pixels, that of
             a `DualEncoder` its tokenizer.
-        format: String. The code base that reads the file, the `layout` of
+        format: String. The code base that reads the file, as in
             `keras_vit.converters.save`; None for its default.
         overwrite: Boolean. Whether existing files may be replaced.
 
@@ -155,10 +155,9 @@ def save(
     >>> keras_vit.save(model, "vit_b16.keras")
     """
     family = FAMILIES[family_of(model)]
-    layout = format
     if pathlib.Path(path).suffix == "" and format in (None, "huggingface"):
-        layout = family.layout
-    converters.write_model(model, path, layout, overwrite, family.describe(model))
+        format = family.format
+    converters.write_model(model, path, format, overwrite, family.describe(model))
     tokenizer = getattr(model, "tokenizer", None)
     if tokenizer is not None and pathlib.Path(path).suffix == "":
         tokenizer.save(pathlib.Path(path).expanduser(), overwrite)

@@ -208,25 +208,25 @@ def init_head_bias(model: keras.Model, bias: float) -> None:
     head.bias.assign(keras.ops.full(head.bias.shape, bias))
 
 
-def lossless_layout(model: keras.Model) -> str | None:
-    """Returns the Google layout, "vit_jax" or "bit", that stores a model
+def lossless_format(model: keras.Model) -> str | None:
+    """Returns the Google format, "vit_jax" or "bit", that stores a model
     without loss; None if neither can, for example for DeiT, or for position
     embeddings of a grid that is not square."""
     if getattr(model, "config", None) is None:
-        return None  # layers that a program assembled, of which no layout knows
+        return None  # layers that a program assembled, of which no format knows
     weights, arguments, _ = describe(model)
     rows, columns = arguments.get("grid_size") or (1, 1)
     if rows != columns:
         return None
-    for layout in ("vit_jax", "bit"):
-        weight_map = get_weight_map(layout, weights)
+    for format in ("vit_jax", "bit"):
+        weight_map = get_weight_map(format, weights)
         if weight_map.unmapped_paths(weights):
             continue
         try:
-            check_representable(arguments, layout)
+            check_representable(arguments, format)
         except ValueError:
             continue
-        implied = implied_arguments(layout, weight_map, weights)
+        implied = implied_arguments(format, weight_map, weights)
         if all(arguments.get(k) == value for k, value in implied.items()):
-            return layout
+            return format
     return None

@@ -102,7 +102,7 @@ class Parser(argparse.ArgumentParser):
 
 
 # Arguments whose flags have other names.
-_OTHER_NAMES = {"layout": "from", "ignore": "ignore_value"}
+_OTHER_NAMES = {"format": "from_", "ignore": "ignore_value"}
 # An argument that a message of the library names, with or without a value.
 _ARGUMENT = re.compile(r"`(?P<name>[a-z_]+)(?:=(?P<value>[^`]*))?`")
 
@@ -118,8 +118,10 @@ def with_flags(message: object, names: Collection[str]) -> str:
     def flag(found: re.Match[str]) -> str:
         name, value = found["name"], found["value"]
         other = _OTHER_NAMES.get(name, name)
-        if name in names or other in names:
-            text = "--" + other.replace("_", "-")
+        if other not in names:
+            other = name
+        if other in names:
+            text = "--" + other.rstrip("_").replace("_", "-")
             if value == "False":
                 return f"--no-{text[2:]}"
             value = "" if value in (None, "True") else value.strip("'\"")
@@ -203,8 +205,8 @@ def add_model_arguments(parser: argparse.ArgumentParser, more: str = "") -> None
     )
     parser.add_argument(
         "--from",
-        dest="layout",
-        metavar="LAYOUT",
+        dest="from_",
+        metavar="FORMAT",
         help="format of MODEL, if it cannot be inferred",
     )
     parser.add_argument(

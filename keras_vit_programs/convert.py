@@ -3,7 +3,7 @@
   convert.py ViT-B_16.npz vit_b16.keras
       a Keras model from a checkpoint of Google's
   convert.py model.safetensors ViT-B_16.npz --to vit_jax
-      from timm's layout, which is inferred from the keys, to Google's
+      from timm's format, which is inferred from the keys, to Google's
   convert.py vit_b16.keras hub/ --to huggingface
       a folder that transformers loads
   convert.py runs/digits hub/digits --to hub --push OWNER/digits
@@ -18,15 +18,15 @@ SOURCE is an .npz, .safetensors, .pth, .pt, .bin, .keras or .weights.h5 file,
 the .index.json of a sharded one, a folder of Hugging Face's or a preset of
 keras-hub, or the URL of one: https://..., hf://owner/name,
 hf://owner/name/FILE. TARGET's suffix chooses the file type; without one it is a
-folder. A layout is the way in which a code base names its arrays: vit_jax,
+folder. A format is the way in which a code base names its arrays: vit_jax,
 big_vision, timm, huggingface, torchvision, dinov2, dinov3, mae, bit, keras_hub
-or open_clip; a variant of a layout follows a colon, such as vit_jax:current.
+or open_clip; a variant of a format follows a colon, such as vit_jax:current.
 --to huggingface and --to keras_hub choose the model class that fits: ViT, DeiT,
 DINOv2, DINOv3, or the image tower of SigLIP or CLIP. Converting between files
 does not import Keras; writing .keras or .weights.h5, and --verify, do, as do
 detectors and segmenters.
 
-Where an error asks for an argument, `layout` is given by --from, and any other
+Where an error asks for an argument, `format` is given by --from, and any other
 by --set, such as --set num_heads=6.
 
 Exit status: 0 success; 1 error, or --verify found a difference; 2 wrong usage;
@@ -79,7 +79,7 @@ def _run(arguments: argparse.Namespace) -> int:
     settings = dict(map(console.parse_setting, arguments.set))
     source = downloads.fetch_if_remote(arguments.source)
     if arguments.inspect:
-        print(report(source, arguments.layout, settings))
+        print(report(source, arguments.from_, settings))
         return 0
     if arguments.target is None:
         raise ValueError("TARGET is missing (or use --inspect).")
@@ -91,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if getattr(arguments, flag):
             raise ValueError(f"--{flag} needs --to hub.")
     options = {
-        "layout": arguments.layout,
+        "format": arguments.from_,
         "to": arguments.to,
         "settings": settings,
         "dtype": arguments.dtype,
@@ -132,7 +132,7 @@ def _to_hub(
     missing = hub.save(
         source,
         arguments.target,
-        arguments.layout,
+        arguments.from_,
         license=arguments.license,
         overwrite=arguments.overwrite,
         **settings,
@@ -157,7 +157,7 @@ def _to_hub(
 def convert(
     source: "StrPath",
     target: "StrPath",
-    layout: str | None = None,
+    format: str | None = None,
     to: str | None = None,
     settings: "Config | None" = None,
     dtype: str | None = None,
@@ -165,14 +165,14 @@ def convert(
     encoder: bool = False,
 ) -> list[str]:
     """Converts one checkpoint, and returns notes on what readers that know only
-    the target's layout would compute differently.
+    the target's format would compute differently.
 
     The target's suffix chooses the file type; a path without one is a Hugging
     Face folder. Unless it is a Keras file or `dtype` is given, the bits of
     every array are kept, including those of NaNs. With `encoder`, only the
     encoder of a pre-training model is written. `settings` are arguments of the
     model's function that take precedence over the source. Nothing is written if
-    the source cannot be read or the target's layout cannot store it.
+    the source cannot be read or the target's format cannot store it.
     """
     from keras_vit.utils.warnings import warn
     from keras_vit.weights import open_checkpoint
@@ -182,14 +182,14 @@ def convert(
 
     source = pathlib.Path(source).expanduser()
     target = pathlib.Path(target).expanduser()
-    for name in filter(None, (layout, to)):
+    for name in filter(None, (format, to)):
         split(name)
     settings = dict(settings or {})
     base = settings.pop("base", None)
     if is_keras(target):
         if to is not None or dtype is not None:
             raise ValueError(
-                f"{target.name!r} has no layout and holds weights in float32: "
+                f"{target.name!r} has no format and holds weights in float32: "
                 "leave out --to and --dtype. Choose a model's precision where "
                 "it is built, with keras.config.set_dtype_policy."
             )
@@ -200,7 +200,7 @@ def convert(
             )
     checkpoint = open_checkpoint(
         source,
-        layout,
+        format,
         settings.get("num_heads"),
         finite=is_keras(target),
         decoder=not encoder,
@@ -215,10 +215,10 @@ def convert(
     if is_keras(target) or checkpoint.is_dense:
         _write_model(checkpoint, target, to, settings, overwrite)
         return []
-    to = to or checkpoint.layout
+    to = to or checkpoint.format
     if to == "keras":
         raise ValueError(
-            f"{str(source)!r} is a file of Keras's, which has no layout. "
+            f"{str(source)!r} is a file of Keras's, which has no format. "
             "Choose one for the target with --to."
         )
     check_writable(target, to)
@@ -335,12 +335,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("target", metavar="TARGET", nargs="?")
     parser.add_argument(
         "--from",
-        dest="layout",
-        help="layout of SOURCE, if it cannot be inferred",
+        dest="from_",
+        help="format of SOURCE, if it cannot be inferred",
     )
     parser.add_argument(
         "--to",
-        help="layout of TARGET (default: SOURCE's); hub: a folder that timm, "
+        help="format of TARGET (default: SOURCE's); hub: a folder that timm, "
         "transformers, Keras and keras_vit open",
     )
     parser.add_argument(
@@ -378,13 +378,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--inspect",
         action="store_true",
-        help="print layout, architecture, size and keys of SOURCE",
+        help="print format, architecture, size and keys of SOURCE",
     )
     parser.add_argument(
         "--verify",
         action="store_true",
         help="then run SOURCE and TARGET on the same images, also in the "
-        "library of their layout (timm, transformers, torchvision) if it is "
+        "library of their format (timm, transformers, torchvision) if it is "
         "installed, and print the largest differences",
     )
     parser.add_argument(

@@ -57,7 +57,7 @@ def _run(a: argparse.Namespace) -> int:
     form = check_target(Path(a.target).expanduser(), a.format, a.overwrite)
     logger.info(f"reading  {a.model}")
     export(
-        read_model(a.model, a.layout, settings, size, form),
+        read_model(a.model, a.from_, settings, size, form),
         a.target,
         a.format,
         image_size=size,

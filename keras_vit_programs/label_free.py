@@ -16,7 +16,7 @@ from keras_vit.utils.files import atomic_write
 from keras_vit.utils.logging import logger
 from keras_vit.utils.scaling import Mode
 from keras_vit.utils.types import Array
-from keras_vit_programs.building import build_model, lossless_layout
+from keras_vit_programs.building import build_model, lossless_format
 from keras_vit_programs.curves import plot_grid, unit_range
 from keras_vit_programs.flags import LabelFree
 from keras_vit_programs.rows import Recorder
@@ -184,8 +184,8 @@ def save_momentum_model(
     MoCo v3, as published."""
     save_masked(model, output)
     encoder = model.pretrained_encoder
-    layout = lossless_layout(encoder) or "timm"
-    save(encoder, output / "encoder.npz", layout, overwrite=True)
+    format = lossless_format(encoder) or "timm"
+    save(encoder, output / "encoder.npz", format, overwrite=True)
 
 
 def collapse_step(rows: Sequence[Row], after: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Text report on a checkpoint: layout, architecture, size and keys."""
+"""Text report on a checkpoint: format, architecture, size and keys."""
 
 from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
@@ -9,7 +9,7 @@ from keras_vit.weights.formats import is_config_of
 
 
 def report(
-    path: StrPath, layout: str | None = None, arguments: Config | None = None
+    path: StrPath, format: str | None = None, arguments: Config | None = None
 ) -> str:
     """Returns a description of a checkpoint: `tools/convert.py --inspect`.
 
@@ -20,23 +20,23 @@ def report(
     path, name = locate(path), "none, a file of Keras's"
     if not is_keras(path):
         try:
-            match, _ = find_model(path, layout, finite=False)
+            match, _ = find_model(path, format, finite=False)
         except ValueError as error:
             arrays = read(path, finite=False)
-            if layout is not None:
+            if format is not None:
                 raise
             return "\n".join(
-                ["layout          unknown", str(error), *_key_table(arrays)]
+                ["format          unknown", str(error), *_key_table(arrays)]
             )
         name, (arrays, _) = match.name, read_all(path)
         arrays = {key: arrays[key] for key in match.own_keys.values()}
     num_heads = arguments.get("num_heads")
     try:
-        checkpoint = open_checkpoint(path, layout, num_heads, finite=False)
+        checkpoint = open_checkpoint(path, format, num_heads, finite=False)
     except ValueError as error:
         if num_heads is not None or is_keras(path):
             raise
-        checkpoint = open_checkpoint(path, layout, 1, finite=False)
+        checkpoint = open_checkpoint(path, format, 1, finite=False)
         arguments["num_heads"] = "?"
         reason = str(error).partition(". ")[2]
         ambiguities.append(f"num_heads: {reason}")
@@ -44,7 +44,7 @@ def report(
     if missing:
         ambiguities.append(
             f"{', '.join(missing)}: not stored in the file. Give them, or "
-            "`layout`, the code base that the weights are for"
+            "`format`, the code base that the weights are for"
         )
     if is_keras(path):
         arrays = checkpoint.weights
@@ -62,13 +62,13 @@ def report(
     count = sum(array.size for array in arrays.values())
     dtypes = sorted({str(array.dtype) for array in arrays.values()})
     lines = [
-        f"{'layout':20} {name}",
+        f"{'format':20} {name}",
         f"{'parameters':20} {count:,}",
         f"{'dtype':20} {', '.join(dtypes)}",
     ]
     config = read_config(path)
     if config and not is_keras(path):
-        used = "read" if is_config_of(config, checkpoint.layout) else "not read"
+        used = "read" if is_config_of(config, checkpoint.format) else "not read"
         lines.append(f"{'config.json':20} {used}")
     lines += [f"{key:20} {value}" for key, value in sorted(inferred.items())]
     if ambiguities:

@@ -388,8 +388,8 @@ def build_reference(
     """Returns the name and version of the original library of a checkpoint, and a
     function of a PyTorch batch `(batch, channels, height, width)` that returns the
     "logits", "pooled" or "tokens" of its model."""
-    build = REFERENCES.get(checkpoint.layout)
-    if build is None and checkpoint.layout in _NOT_ON_PYPI:
+    build = REFERENCES.get(checkpoint.format)
+    if build is None and checkpoint.format in _NOT_ON_PYPI:
         raise ReferenceUnavailable("the original code is not on PyPI")
     if build is None:
         raise ReferenceUnavailable("no library of its own")

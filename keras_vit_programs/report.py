@@ -67,9 +67,7 @@ def _run(a: argparse.Namespace) -> int:
     paths = image_files.image_paths(a.images)
     settings = dict(map(console.parse_setting, a.set))
     logger.info(f"reading  {a.model}")
-    checkpoint = converters.open_checkpoint(
-        a.model, a.layout, settings.get("num_heads")
-    )
+    checkpoint = converters.open_checkpoint(a.model, a.from_, settings.get("num_heads"))
     channels = checkpoint.channels
     images = image_files.read_images(paths, channels)
     if a.keep_aspect:

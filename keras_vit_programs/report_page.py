@@ -340,7 +340,7 @@ def _table(rows: Iterable[tuple[str, object]]) -> str:
 
 def format_name(checkpoint: Checkpoint) -> str:
     """Returns the name of a checkpoint's format."""
-    if checkpoint.layout == "keras":
+    if checkpoint.format == "keras":
         return "Keras"
     variant = checkpoint.weight_map.variant
-    return ":".join(filter(None, (checkpoint.layout, variant)))
+    return ":".join(filter(None, (checkpoint.format, variant)))

@@ -132,7 +132,11 @@ def print_results(summary: dict[str, Any], folder: pathlib.Path) -> None:
             "  boxes = keras_vit.detection.decode(model.predict(images), "
             f"{height}, {width})"
         )
-    elif kind not in ("loss", "knn_accuracy"):  # of models that compute no logits
+    elif kind not in (
+        "loss",
+        "knn_accuracy",
+        "zero_shot_accuracy",
+    ):  # of models that compute no logits
         lines.append("  logits = model.predict(images)")
     if kind == "accuracy" and config.get("loss") != "sigmoid":
         lines.append("  keras_vit.decode_predictions(logits, model=model)")

@@ -25,7 +25,7 @@ from keras_vit.utils import checks
 from keras_vit.utils.files import atomic_write
 from keras_vit.utils.logging import logger
 from keras_vit.utils.types import Array, StrPath
-from keras_vit_programs.building import lossless_layout
+from keras_vit_programs.building import lossless_format
 from keras_vit_programs.console import UserError
 from keras_vit_programs.curves import (
     plot_learning_curves,
@@ -55,13 +55,13 @@ from keras_vit_programs.run_report import describe_run, plot_title, run_summary
 
 def save_model(model: keras.Model, output: pathlib.Path) -> None:
     """Writes `model.keras`, and its weights as `model.npz`, or as
-    `model.weights.h5` if Google's layouts cannot represent the model;
+    `model.weights.h5` if Google's formats cannot represent the model;
     `--weights` of the recipes takes both."""
     write_model(model, output / "model.keras")
-    # Google's layouts do not store every option, such as another GELU.
-    layout = lossless_layout(model)
-    weights = output / ("model.npz" if layout else "model.weights.h5")
-    converters.save(model, weights, layout, overwrite=True)
+    # Google's formats do not store every option, such as another GELU.
+    format = lossless_format(model)
+    weights = output / ("model.npz" if format else "model.weights.h5")
+    converters.save(model, weights, format, overwrite=True)
 
 
 def write_model(model: keras.Model, path: StrPath) -> None:
@@ -308,12 +308,13 @@ class Run:
         """Restores the newest checkpoint, if there is one, in this order:
 
         1. Wrong options raise an error before the folder is changed.
-        2. `ResumableCheckpoint.restore` takes the newest checkpoint that can be read
-           and compares its `fingerprint` with that of this run, which is all settings
-           but `_MAY_CHANGE`, the numbers of images, the class names and the backend.
-           If another value differs, an error names it; a setting that is new and off
-           does not count. Then it assigns weights, optimizer, random states and, within
-           an interval, metrics, and takes the rows of all evaluations.
+        2. `ResumableCheckpoint.restore` takes the newest checkpoint that can be read,
+           or, if none can, begins at step 0, and compares its `fingerprint` with that
+           of this run: all settings but `_MAY_CHANGE`, the numbers of images to train
+           and to evaluate on, the class names, the backend and the teacher's file. If a
+           value differs, an error names it; a setting that is new and off does not
+           count. Then it assigns weights, optimizer, random states and, within an
+           interval, metrics, and takes the rows of all evaluations.
         3. `metrics.csv` is written again from these rows, and plots and results of the
            interrupted run are removed.
         4. Batches begin at the step of the checkpoint: batch k follows from the seed
@@ -322,7 +323,8 @@ class Run:
         5. If one of `checkpoints.stops` has ended the run, no step is trained.
 
         The result equals that of an uninterrupted run bit for bit. The folder of a run
-        that has ended is refused, unless `overwrite` begins a new one there.
+        that has ended, which has a config.json, is refused before by `check_output`,
+        unless `overwrite` begins a new one there.
 
         Args:
             model: Compiled model.

@@ -42,7 +42,7 @@ BATCH, SEED = 2, 0
 # some ten blocks differ by several times that.
 TOLERANCE = 3e-5
 HALF_TOLERANCES = {"bfloat16": 10 * 2**-8, "float16": 10 * 2**-11}
-# Passed explicitly to load the target, whose layout may have other defaults.
+# Passed explicitly to load the target, whose format may have other defaults.
 EXPLICIT_ARGUMENTS = (
     "num_heads",
     "grid_size",
@@ -59,7 +59,7 @@ EXPLICIT_ARGUMENTS = (
 def verify(
     source: StrPath,
     target: StrPath,
-    layout: str | None = None,
+    format: str | None = None,
     to: str | None = None,
     settings: Config | None = None,
     dtype: str | None = None,
@@ -69,13 +69,13 @@ def verify(
     whether every original library that can be installed was run.
 
     Each is run by this package and, if it is installed, by the original library
-    of its layout. The source's weights also run in every other original library
+    of its format. The source's weights also run in every other original library
     that is installed and has such a model.
     """
     settings = dict(settings or {})
     base = settings.pop("base", None)
     source, target = pathlib.Path(source), pathlib.Path(target)
-    old = open_checkpoint(source, layout, settings.get("num_heads"), base=base)
+    old = open_checkpoint(source, format, settings.get("num_heads"), base=base)
     arguments = {**old.arguments(settings), **settings}
     # Other code bases return logits.
     logits = {}
@@ -116,7 +116,7 @@ def verify(
     complete, unverified = True, []
     for checkpoint, found in ((old, before), (new, after)):
         # An adapter is in no file of its base's library.
-        if checkpoint.layout == "keras" or (base and checkpoint is old):
+        if checkpoint.format == "keras" or (base and checkpoint is old):
             continue
         name = pathlib.Path(checkpoint.path).name
         try:
@@ -125,16 +125,16 @@ def verify(
             complete &= not isinstance(error, ReferenceNotInstalled)
             unverified.append(
                 f"not verified in the original library: {name} "
-                f"({checkpoint.layout}): {error}"
+                f"({checkpoint.format}): {error}"
             )
-            row = f"{name} in {checkpoint.layout}", None, None, "not run"
+            row = f"{name} in {checkpoint.format}", None, None, "not run"
         rows.append(row)
-    # Layouts may share a library, and so the function that runs it.
-    tried = [REFERENCES.get(checkpoint.layout) for checkpoint in (old, new)]
-    for layout, reference in REFERENCES.items():
+    # Formats may share a library, and so the function that runs it.
+    tried = [REFERENCES.get(checkpoint.format) for checkpoint in (old, new)]
+    for format, reference in REFERENCES.items():
         if reference in tried:
             continue
-        row = _run_elsewhere(old, arguments, layout, output, images, before)
+        row = _run_elsewhere(old, arguments, format, output, images, before)
         if row:
             rows.append(row)
             tried.append(reference)
@@ -224,7 +224,7 @@ def _run_original(
             reason = explain_import_error(error)
         except RuntimeError as cause:  # of PyTorch: the weights do not fit
             reason = " ".join(str(cause).split())[:200]
-            name = f"{name} in {checkpoint.layout}: {reason}"
+            name = f"{name} in {checkpoint.format}: {reason}"
             return name, None, None, "DIFFERS"
         raise ReferenceNotInstalled(reason) from error
     with torch.no_grad():
@@ -236,7 +236,7 @@ def _run_original(
 def _run_elsewhere(
     checkpoint: Checkpoint,
     arguments: Config,
-    layout: str,
+    format: str,
     output: str,
     images: Array,
     found: Array,
@@ -247,19 +247,19 @@ def _run_elsewhere(
         return None  # a new head
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the temporary file
-        suffix = "" if FORMATS[layout].folder_files else ".safetensors"
-        target = pathlib.Path(folder) / f"{layout}{suffix}"
+        suffix = "" if FORMATS[format].folder_files else ".safetensors"
+        target = pathlib.Path(folder) / f"{format}{suffix}"
         try:
-            write_checkpoint(checkpoint.weights, arguments, target, layout)
+            write_checkpoint(checkpoint.weights, arguments, target, format)
         except ValueError:  # the code base has no such model
             return None
-        written = open_checkpoint(target, layout, arguments["num_heads"])
+        written = open_checkpoint(target, format, arguments["num_heads"])
         try:
             row = _run_original(written, arguments, output, images, found)
         except ReferenceUnavailable:
             return None
     library = row[0].partition(" in ")[2]
-    name = f"{pathlib.Path(checkpoint.path).name}, as {layout}, in {library}"
+    name = f"{pathlib.Path(checkpoint.path).name}, as {format}, in {library}"
     return (name, *row[1:])
 
 

@@ -185,8 +185,8 @@ DEFAULTS = (
     ),
     flags.Rule(
         "learning_rate",
-        "0.003 from scratch (0.001 with a ResNet), and with --weights 0.03 for "
-        "sgd and, for adamw, "
+        "0.003 from scratch (0.001 for compact-hybrid and others with a ResNet), and "
+        "with --weights 0.03 for sgd and, for adamw, "
         + ", ".join(f"{x} ({name})" for name, x in LEARNING_RATES.items())
         + f" by --train, or {LOW_LEARNING_RATE} with another layer decay, times "
         "the square root of the batch size / 32",
@@ -366,9 +366,15 @@ def train(config, data, strategy, output, keep=True):
 
         # 4. Training, from the last checkpoint if there is one.
         # `run.callbacks` takes Keras callbacks. Lists of `run.checkpoints` take
-        # functions: `watchers` of each step, `sinks` of the row of each evaluation,
-        # such as {"step": 100, "test_accuracy": 0.9}, and `stops` of all rows so far,
-        # which return why training ends, or None (CONTRIBUTING.md shows a flag).
+        # functions: `watchers` of each step; `sinks` of the recorder and the row of
+        # each evaluation, such as {"step": 100, "test_accuracy": 0.9}; and `stops` of
+        # all rows so far, which return why training ends, or None. For example:
+        # if config.stop_at:
+        #     run.checkpoints.stops.append(
+        #         lambda rows: "accurate" if rows[-1][name] >= config.stop_at else None
+        #     )
+        # with name = f"{data.evaluation_split}_{metric.name}" and, in `Config`,
+        # stop_at: float | None = flags.flag("end at this accuracy", above=0, maximum=1)
         trained.fit(**run.resume(trained, schedule, train_batches, test, model))
 
         # 5. Results: the model, metrics, plots and settings.

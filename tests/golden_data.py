@@ -12,7 +12,7 @@ import tempfile
 import numpy as np
 
 from keras_vit.converters import open_checkpoint
-from keras_vit.weights.detect import detect_layout
+from keras_vit.weights.detect import detect_format
 from keras_vit.weights.files import read
 from tests import containers
 
@@ -26,7 +26,7 @@ if not FOLDERS[0].is_dir():
 # The README of the golden data: float32 ports of models without a ResNet.
 TOLERANCE = 3e-5
 
-# Cases of which every named array is compared, by layout.
+# Cases of which every named array is compared, by format.
 _COMPARED = {
     "vit_jax": "token token_linen token_prelogits gap",
     "big_vision": "gap map tok siglip_img",
@@ -40,7 +40,7 @@ MODELS = {
     for name in names.split()
 }
 
-# Cases that `converters.load` must read alone, and the layout it must find.
+# Cases that `converters.load` must read alone, and the format it must find.
 LOADED = {
     "big_vision_bf16": "big_vision",
     "big_vision_gap_scan": "big_vision",
@@ -60,7 +60,7 @@ LOADED = {
 # vit_jax's current names with their class row are old big_vision names too.
 SAME = {"vit_jax", "big_vision"}
 
-# Those with a ResNet: (layout, variant, arguments that cannot be inferred).
+# Those with a ResNet: (format, variant, arguments that cannot be inferred).
 _NO_HEADS = {"num_heads": 3}
 RESNETS = {
     "vit_jax_hybrid_small": ("vit_jax", "", {}),
@@ -93,7 +93,7 @@ for _case in LARGE:
         del RESNETS[_case]
 
 
-# Pre-training models: (layout, variant, arguments that the file lacks).
+# Pre-training models: (format, variant, arguments that the file lacks).
 PRETRAINING = {
     "hf_vit_mim": ("huggingface", "mim", {}),
     "hf_vit_mae": ("huggingface", "mae", {}),
@@ -203,7 +203,7 @@ def config(case):
 
 
 def weights_path(case):
-    """The case's weights in the project's own layout."""
+    """The case's weights in the project's own format."""
     names = ("weights.*", "model.safetensors")
     return next(path for name in names for path in folder(case).glob(name))
 
@@ -247,13 +247,13 @@ def load_arguments(case):
 
 def normalized(case):
     """The case's arrays under the names that are written today."""
-    return detect_layout(arrays(case), open_layout(case).partition(":")[0]).arrays
+    return detect_format(arrays(case), open_format(case).partition(":")[0]).arrays
 
 
-def open_layout(case):
-    """`layout:variant` of the case's file, as `--to` takes it."""
+def open_format(case):
+    """`format:variant` of the case's file, as `--to` takes it."""
     checkpoint = open_checkpoint(load_path(case), num_heads=3)
-    return f"{checkpoint.layout}:{checkpoint.weight_map.variant}"
+    return f"{checkpoint.format}:{checkpoint.weight_map.variant}"
 
 
 def assert_same(found, expected):

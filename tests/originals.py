@@ -13,7 +13,7 @@ class Case:
     options: dict  # theirs
     # Arguments of `converters.load` that cannot be inferred from the file.
     given: dict
-    layout: str | None = None  # to which a model is written back
+    format: str | None = None  # to which a model is written back
     output: str = "logits"  # None: with the projection of CLIP
     left_out: int = 0  # arrays that are no part of our model
 
@@ -150,7 +150,7 @@ def build(case, **options):
     torch.manual_seed(0)
     make = {"timm": _build_timm, "torchvision": _build_torchvision}
     with torch.device("cpu"):  # Keras may have set another
-        make = make.get(case.layout, _build_huggingface)
+        make = make.get(case.format, _build_huggingface)
         model = make(case.kind, {**case.options, **options})
     shake(model)
     return model.cpu().eval()
@@ -232,7 +232,7 @@ def read(path):
 def save(case, model, folder):
     """What their own library writes; a path for `converters.load`, and the
     arguments that it needs."""
-    if case.layout is None:
+    if case.format is None:
         model.save_pretrained(folder)
         return folder, dict(case.given)
     import torch
@@ -271,7 +271,7 @@ def output(case, model, images):
     """The output that our model has, of images of any size."""
     import torch
 
-    if case.layout is not None:
+    if case.format is not None:
         if getattr(model, "num_classes", 5) == 0:
             model = model.forward_features
         return run(model, images)

@@ -52,33 +52,33 @@ def test_outputs_and_loss_match_the_original(case, record_error):
 def test_keras_file_round_trip(case, tmp_path):
     """Convert the whole model to .keras with convert.py, and back bit for
     bit."""
-    layout, variant, given = CASES[case]
+    format, variant, given = CASES[case]
     middle = tmp_path / "model.keras"
     _cli.convert(golden_data.load_path(case), middle, settings=given)
     kind = "simmim" if case == "hf_vit_mim" else "mae"
     checkpoint = open_checkpoint(middle, decoder=True)
     assert checkpoint.arguments()["family"] == kind
     target = tmp_path / ("back" + golden_data.weights_path(case).suffix)
-    _cli.convert(middle, target, to=f"{layout}:{variant}")
+    _cli.convert(middle, target, to=f"{format}:{variant}")
     golden_data.assert_same(read(target), golden_data.normalized(case))
 
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case,to", [("facebook_mae", "huggingface")])
-def test_layout_round_trip(case, to, tmp_path):
+def test_format_round_trip(case, to, tmp_path):
     """Convert to a folder of Hugging Face, which stores every option, and
     back."""
-    layout, _, given = CASES[case]
+    format, _, given = CASES[case]
     given = {**given, "grid_size": (4, 4)}
     there, back = tmp_path / "there", tmp_path / "back.pth"
     _cli.convert(golden_data.load_path(case), there, to=to, settings=given)
-    _cli.convert(there, back, to=layout)
+    _cli.convert(there, back, to=format)
     golden_data.assert_same(read(back), golden_data.normalized(case))
 
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", ["hf_vit_mae", "hf_vit_mim"])
-def test_decoder_is_refused_by_other_layouts(case, tmp_path):
+def test_decoder_is_refused_by_other_formats(case, tmp_path):
     target = tmp_path / "model.safetensors"
     source = golden_data.load_path(case)
     with pytest.raises(ValueError, match="decoder/p"):

@@ -11,7 +11,7 @@ from keras_vit_programs import convert as _cli
 from tests import golden_data
 from tests.golden_data import RESNET_TOLERANCE, RESNETS
 
-# The layouts that hold each case, but its own.
+# The formats that hold each case, but its own.
 HELD = {
     "bit_paper": "timm:bit bit:bit_paper",
     "timm_bit": "bit: bit:bit_paper",
@@ -26,24 +26,24 @@ HELD = {
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", RESNETS)
 def test_round_trips(case, tmp_path, record_error):
-    """To .keras, from there to all layouts that hold it, and back."""
-    layout, variant, settings = RESNETS[case]
+    """To .keras, from there to all formats that hold it, and back."""
+    format, variant, settings = RESNETS[case]
     golden = golden_data.io(case)
     path, middle = golden_data.weights_path(case), tmp_path / "model.keras"
     checkpoint = open_checkpoint(path, num_heads=3)
-    assert checkpoint.layout == layout
+    assert checkpoint.format == format
     assert checkpoint.weight_map.variant == variant
     settings = {**settings, "input_shape": golden["image"].shape[1:]}
     _cli.convert(path, middle, settings=settings)
     found = load(middle).predict(golden["image"], verbose=0)
     error = np.abs(found - golden["logits"]).max()
     record_error(case, "by .keras", error, RESNET_TOLERANCE)
-    arrays, own = read(path), f"{layout}:{variant}"
-    for number, to in enumerate((layout, *HELD.get(case, "").split(), own)):
+    arrays, own = read(path), f"{format}:{variant}"
+    for number, to in enumerate((format, *HELD.get(case, "").split(), own)):
         there = tmp_path / f"{number}{path.suffix}"
         _cli.convert(middle, there, to=to)
         checkpoint = open_checkpoint(there, num_heads=3)
-        found = f"{checkpoint.layout}:{checkpoint.weight_map.variant}"
+        found = f"{checkpoint.format}:{checkpoint.weight_map.variant}"
         assert found == (to if ":" in to else own)
         back = tmp_path / f"{number}-back{path.suffix}"
         _cli.convert(there, back, to=own, settings={"num_heads": 3})
@@ -80,7 +80,7 @@ def test_numbered_tensorflow_names_are_read(tmp_path):
     write(counted, tmp_path / "counted.npz")
     found = open_checkpoint(tmp_path / "counted.npz")
     expected = open_checkpoint(path)
-    assert (found.layout, found.weight_map.variant) == ("bit", "")
+    assert (found.format, found.weight_map.variant) == ("bit", "")
     golden_data.assert_same(found.weights, expected.weights)
 
 

@@ -29,10 +29,10 @@ def test_hint_at_the_flag_of_an_unknown_argument(given, hint):
 
 def test_messages_of_the_library_are_translated_to_flags():
     message = (
-        "Pass `layout`, `num_heads=3` or `base`, `overwrite=True`, `load_weights`."
+        "Pass `format`, `num_heads=3` or `base`, `overwrite=True`, `load_weights`."
     )
     convert = "Pass --from, --set num_heads=3 or --set base=..., --overwrite, "
-    assert with_flags(message, {"layout", "set", "overwrite"}) == (
+    assert with_flags(message, {"from_", "set", "overwrite"}) == (
         f"{convert}`load_weights`."
     )
     assert with_flags(message, {"erase"}) == message

@@ -128,20 +128,20 @@ def test_tokens_equal_those_of_the_onnx_file(encoder, onnx_file, photos):
     assert_same("onnxruntime, 20 photographs", tokens(ours, images), expected)
 
 
-@pytest.mark.parametrize("layout", ["timm", "dinov2", "keras_hub", "keras"])
-def test_converted_and_back_bit_for_bit(encoder, tmp_path, layout):
+@pytest.mark.parametrize("format", ["timm", "dinov2", "keras_hub", "keras"])
+def test_converted_and_back_bit_for_bit(encoder, tmp_path, format):
     """Outputs are compared in every original library that is installed."""
     from keras_vit.weights import open_checkpoint
     from keras_vit_programs import convert
     from keras_vit_programs.verification import verify
 
-    suffix = {"keras_hub": "", "keras": ".keras"}.get(layout, ".safetensors")
+    suffix = {"keras_hub": "", "keras": ".keras"}.get(format, ".safetensors")
     target = tmp_path / f"there{suffix}"
-    to = None if layout == "keras" else layout
+    to = None if format == "keras" else format
     convert.convert(encoder, target, to=to)
     convert.convert(target, tmp_path / "back", to="huggingface")
     before = dict(open_checkpoint(encoder).weights)
-    if layout == "timm":  # which has no masked images
+    if format == "timm":  # which has no masked images
         del before["mask_token/tokens"]
     after = open_checkpoint(tmp_path / "back").weights
     assert before.keys() == after.keys()

@@ -42,7 +42,7 @@ TRAIN = """
     model.fit(images, np.arange(8) % 3, epochs=1, verbose=0)
     model.save("model.keras")
     np.savez("io.npz", images=images, logits=model.predict(images, verbose=0))
-    keras_vit.converters.save(model, "model.safetensors", layout="timm")
+    keras_vit.converters.save(model, "model.safetensors", format="timm")
 """
 PHOTOS = """
     import pathlib

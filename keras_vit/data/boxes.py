@@ -152,8 +152,11 @@ def _from_folder(folder: pathlib.Path) -> tuple[dict[str, list], list[str]]:
             ValueError,
             csv.Error,
         ) as error:
+            reason = f"it has no key {error}" if isinstance(error, KeyError) else error
+            if isinstance(error, UnicodeDecodeError):
+                reason = f"{error}. Save it in UTF-8"
             raise ValueError(
-                f"{file} must hold annotations of boxes: {error!r}"
+                f"{file} must hold annotations of boxes: {reason}"
             ) from error
         names = names or found  # those of the training images
         place = folder / part if (folder / part).is_dir() else folder
@@ -244,10 +247,18 @@ def _csv(file: pathlib.Path) -> tuple[Boxes, list[str], Sizes]:
     boxes = {}
     with file.open(newline="", encoding="utf-8-sig") as opened:
         rows = csv.DictReader(opened, delimiter=delimiter_of(opened))
+        rows.fieldnames = names = [name.strip() for name in rows.fieldnames or ()]
+        if names and not {*_COLUMNS} <= {*names}:
+            raise ValueError(
+                f"its first line must name the columns {', '.join(_COLUMNS)}. "
+                f"Received: {', '.join(names)}"
+            )
         for line, row in enumerate(rows, start=2):
             path, name, *box = ((row[x] or "").strip() for x in _COLUMNS)
+            if not any((path, name, *box)):  # an empty row of a spreadsheet
+                continue
             found = boxes.setdefault(path, [])
             if name or any(box):
                 found.append((name, box, f"{file}, line {line}", False))
-    names = {name for rows in boxes.values() for name, *_ in rows if name}
-    return boxes, sorted(names), {}
+    classes = {name for rows in boxes.values() for name, *_ in rows if name}
+    return boxes, sorted(classes), {}

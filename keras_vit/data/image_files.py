@@ -143,7 +143,7 @@ def find_defect(path: StrPath, thorough: bool = True) -> str | None:
             decode(tf.io.read_file(os.fsencode(path)), 3)
     except ValueError as error:
         return f"cannot be used: {error}."
-    except tf.errors.OpError:
+    except (tf.errors.OpError, OSError):  # of TensorFlow, of Pillow
         return "cannot be decoded: its content is damaged or incomplete."
     return None
 

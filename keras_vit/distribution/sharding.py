@@ -137,15 +137,16 @@ def _from_py_dataset(batches: Any) -> Dataset:
     import tensorflow as tf
 
     length = batches.num_batches  # None if there is no end
-    columns = [np.asarray(column) for column in batches[0]]
+
+    def spec(column: Any) -> Any:
+        column = np.asarray(column)
+        return tf.TensorSpec((None, *column.shape[1:]), column.dtype)
 
     def generate() -> Iterator[tuple[Array, ...]]:
         indices = itertools.count() if length is None else range(length)
         return (tuple(batches[index]) for index in indices)
 
-    signature = tuple(
-        tf.TensorSpec((None, *column.shape[1:]), column.dtype) for column in columns
-    )
+    signature = keras.tree.map_structure(spec, tuple(batches[0]))
     dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
     cardinality = tf.data.INFINITE_CARDINALITY if length is None else length
     return dataset.apply(tf.data.experimental.assert_cardinality(cardinality))

@@ -15,7 +15,7 @@ from keras import ops
 from keras_vit.layers._utils import axis_sizes, is_static
 from keras_vit.utils.types import Array, Tensor
 
-# Each layout names its method in `checkpoints/formats`, in `arguments`.
+# Each format names its method in `checkpoints/formats`, in `arguments`.
 # name: (interpolation kernel, align_corners, antialias, offset, square), with
 # the code that uses it. If the grid changes, the scale is old / (new + offset);
 # with `square`, the new grid is the top left part of one of its longer side.

@@ -62,7 +62,7 @@ def load_weights(
     variables = weights_by_path(model)
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
     positions = {x.name: x for x in model.layers if is_position_layer(x.name)}
-    if checkpoint.layout == "keras":
+    if checkpoint.format == "keras":
         weights = _rename_numbered(checkpoint.weights, shapes)
         checkpoint = dataclasses.replace(checkpoint, weights=weights)
     weights, reinitialized, unresampled = adapt(

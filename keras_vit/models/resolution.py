@@ -397,6 +397,6 @@ def _keeps_head(
         )
     if pooling is None or checkpoint.outer_head:
         return True
-    if checkpoint.layout in ("timm", "mae", "open_clip"):
+    if checkpoint.format in ("timm", "mae", "open_clip"):
         return True
     return pooling == inferred["pooling"] or (is_ambiguous and pooling == "first_patch")

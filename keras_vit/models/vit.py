@@ -168,7 +168,7 @@ def HybridVisionTransformer(
     (https://arxiv.org/abs/2010.11929). The ResNet has group norms and weight
     standardization, like BiT, and the units of ResNet v1: convolution, norm,
     ReLU. The defaults of its arguments are those of
-    google-research/vision_transformer, or those that the layout of `weights`
+    google-research/vision_transformer, or those that the format of `weights`
     implies.
 
     The feature map is split into patches: `patch_size` is in its positions. It

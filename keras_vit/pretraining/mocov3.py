@@ -14,7 +14,7 @@ from keras_vit.pretraining.heads import MoCoHead
 from keras_vit.pretraining.losses import contrastive_losses
 from keras_vit.pretraining.mae import POSITIONS
 from keras_vit.pretraining.momentum import MomentumModel
-from keras_vit.utils import checks
+from keras_vit.utils import checks, replicas
 from keras_vit.utils.types import Array, Tensor
 
 
@@ -154,10 +154,10 @@ class MoCoV3(MomentumModel):
     ) -> Tensor:
         queries, keys = y_pred["student"], y_pred["teacher"]
         weights = momentum.weights_of(queries, sample_weight)
-        every_weight, _ = momentum.gather(weights)
+        every_weight, _ = replicas.gather(weights)
         losses = 0.0
         for query, other in ((0, 1), (1, 0)):
-            every, first = momentum.gather(keys[:, other])
+            every, first = replicas.gather(keys[:, other])
             labels = first + ops.arange(ops.shape(queries)[0])
             losses = losses + contrastive_losses(
                 queries[:, query], every, labels, self.temperature, every_weight

@@ -188,13 +188,3 @@ def mean_of_all(x: Tensor, axis: int) -> Tensor:
     Under JAX, a batch that is split over devices is one array.
     """
     return replicas.sum_of_all(ops.mean(x, axis=axis)) / replicas.count()
-
-
-def gather(x: Tensor) -> tuple[Tensor, Any]:
-    """Returns the rows of all TensorFlow replicas, each with as many, and the
-    index of the first of this one."""
-    context = replicas.context()
-    if context is None:
-        return x, 0
-    index = context.replica_id_in_sync_group
-    return context.all_gather(x, axis=0), index * ops.shape(x)[0]

@@ -68,7 +68,7 @@ class PretrainingArguments(EncoderArguments, total=False):
 
 def load(
     path: StrPath | converters.Checkpoint,
-    layout: str | None = None,
+    format: str | None = None,
     num_heads: int | None = None,
     decoder_num_heads: int | None = None,
     **overrides: Unpack[PretrainingArguments],
@@ -83,7 +83,7 @@ def load(
 
     Args:
         path: As in `converters.load`.
-        layout: "mae", "dino", "mocov3" or "huggingface"; None infers it from
+        format: "mae", "dino", "mocov3" or "huggingface"; None infers it from
             the keys.
         num_heads: Integer. Number of attention heads of the encoder, if it
             cannot be inferred.
@@ -112,7 +112,7 @@ def load(
     else:
         checkpoint = converters.open_checkpoint(
             path,
-            layout,
+            format,
             num_heads,
             decoder=True,
             decoder_num_heads=decoder_num_heads,

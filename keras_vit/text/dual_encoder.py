@@ -6,9 +6,11 @@ from typing import Any, Self
 import keras
 from keras import ops
 
+from keras_vit.layers import initializers
 from keras_vit.models import Model, weights_by_path
 from keras_vit.text.losses import contrastive_loss, sigmoid_loss
 from keras_vit.text.tokenizer import Tokenizer
+from keras_vit.utils import replicas
 from keras_vit.utils.types import Config, Tensor
 
 
@@ -24,14 +26,16 @@ class DualEncoder(keras.Model):
     the files of transformers, open_clip and OpenAI.
 
     `fit` takes such dicts, of as many texts as images, the text of each image at its
-    place. The loss is `keras_vit.text.sigmoid_loss` with a bias, else
-    `contrastive_loss`. With `encoder.trainable = False` it is that of "LiT"
+    place. The loss, of the images and texts of all devices, is
+    `keras_vit.text.sigmoid_loss` with a bias, else `contrastive_loss`. With
+    `encoder.trainable = False` it is that of "LiT"
     (https://arxiv.org/abs/2111.07991).
 
     Args:
         encoder: A model that maps images to embeddings, such as a
-            `keras_vit.VisionTransformer` whose head is the projection. It is
-            `model.encoder`, an ordinary model to save, export and explain.
+            `keras_vit.VisionTransformer` whose head is the projection. A head of
+            zeros is sampled, as that of CLIP. It is `model.encoder`, an ordinary
+            model to save, export and explain.
         text_encoder: A `keras_vit.text.TextEncoder` with embeddings of as many
             channels, `model.text_encoder`.
         logit_scale: Float. Initial logarithm of the scale: that of 1 / 0.07 in
@@ -75,6 +79,10 @@ class DualEncoder(keras.Model):
                 "Both towers must return embeddings of as many channels. Received: "
                 f"images {encoder.output_shape}, texts {text_encoder.output_shape}"
             )
+        # A new head is zero, and embeddings of length 0 have no gradient.
+        head = weights_by_path(encoder).get("head/kernel")
+        if head is not None and not ops.convert_to_numpy(head).any():
+            head.assign(initializers.Normal(head.shape[0] ** -0.5)(head.shape))
         self.encoder = encoder
         self.text_encoder = text_encoder
         self.tokenizer = tokenizer
@@ -134,7 +142,7 @@ class DualEncoder(keras.Model):
     def call(self, inputs: dict[str, Tensor], training: bool = False) -> Tensor:
         images = _unit(self.encoder(inputs["images"], training=training))
         texts = _unit(self.text_encoder(inputs["texts"], training=training))
-        return self.logits(images, texts)
+        return self.logits(replicas.gather(images)[0], replicas.gather(texts)[0])
 
     def logits(self, images: Tensor, texts: Tensor) -> Tensor:
         """Computes the logits of embeddings of length 1.
@@ -159,7 +167,8 @@ class DualEncoder(keras.Model):
         training: bool = True,
     ) -> Tensor:
         loss = contrastive_loss if self.logit_bias is None else sigmoid_loss
-        return loss(y_pred) + sum(ops.sum(extra) for extra in self.losses)
+        total = loss(y_pred) + sum(ops.sum(extra) for extra in self.losses)
+        return total / replicas.count()  # which TensorFlow sums
 
     def variables_by_path(self) -> dict[str, keras.Variable]:
         """Returns `{path: variable}`, with the paths of `converters`; those of the

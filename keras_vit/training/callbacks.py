@@ -21,6 +21,7 @@ SCORES = {
     "mean_iou": 1,
     "AP": 1,
     "knn_accuracy": 1,
+    "zero_shot_accuracy": 1,
     "loss": -1,
 }
 

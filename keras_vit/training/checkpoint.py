@@ -45,8 +45,9 @@ class ResumableCheckpoint(keras.callbacks.Callback):
       be read is passed over for the one before it.
     - Refused by `restore`: another `fingerprint`, but for a setting that is
       new and off (the file has none of its name, and it is None, False or 0),
-      and a model with other variables. Nothing is assigned then. Recipes put
-      their settings, the numbers of images and the class names into it.
+      and a model whose variables differ in number or shape. Nothing is assigned
+      then. Recipes put their settings, the numbers of images and the class names
+      into it.
     - Not noticed: what the `fingerprint` does not hold, such as another loss
       in the code. The state of other callbacks is not saved. With other
       metrics, those of earlier rows stay, and the interval begins again.

@@ -41,6 +41,16 @@ def count() -> int:
     return 1 if found is None else found.num_replicas_in_sync
 
 
+def gather(x: Any) -> tuple[Any, Any]:
+    """Returns the rows of all TensorFlow replicas, each with as many, and the
+    index of the first of this one."""
+    found = context()
+    if found is None:
+        return x, 0
+    index = found.replica_id_in_sync_group
+    return found.all_gather(x, axis=0), index * ops.shape(x)[0]
+
+
 def sum_of_all(x: Any) -> Any:
     """Returns the sum of a tensor, or of each of a list, over the replicas."""
     found = context()

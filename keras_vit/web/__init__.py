@@ -53,12 +53,12 @@ Size: TypeAlias = tuple[int, int] | None
 
 
 def model_of_pixels(
-    path: StrPath, layout: str | None, settings: Config, size: Size
+    path: StrPath, format: str | None, settings: Config, size: Size
 ) -> keras.Model:
     """Returns the model of a checkpoint from pixels to probabilities, of a size
     or of any, with the names of its classes."""
     heads = settings.get("num_heads")
-    checkpoint = converters.open_checkpoint(path, layout, heads)
+    checkpoint = converters.open_checkpoint(path, format, heads)
     shape = (*(size or (None, None)), checkpoint.channels)
     implied: Config = {"preprocessing": True, "input_shape": shape}
     if checkpoint.classes:

@@ -29,7 +29,7 @@ from keras_vit.weights.peft import read_merged
 from keras_vit.weights.weight_map import WeightMap, from_checkpoint
 
 # All models of these families were released with ImageNet's mean and standard
-# deviation; these are the names of their variants in several layouts.
+# deviation; these are the names of their variants in several formats.
 _NORMALIZED_FAMILIES = ("deit", "dinov2", "dinov3", "mae")
 # DINOv3 of satellite images, as the names of its files say.
 _SATELLITE = "sat493m"
@@ -42,7 +42,7 @@ class Checkpoint:
 
     Attributes:
         path: String. The file or folder.
-        layout: String. Name of its layout; `"keras"` for .keras and
+        format: String. Name of its format; `"keras"` for .keras and
             .weights.h5 files.
         weight_map: The `WeightMap` between its keys and keras_vit paths.
         weights: Dict of keras_vit paths to arrays.
@@ -65,7 +65,7 @@ class Checkpoint:
     """
 
     path: str
-    layout: str
+    format: str
     weight_map: WeightMap
     weights: dict[str, Array]
     stored: Config
@@ -135,7 +135,7 @@ class Checkpoint:
     def preprocess_mode(self) -> Mode | None:
         """The `mode` of `preprocess_input` that the weights require.
 
-        None if it is neither stored nor the same for all models of the layout,
+        None if it is neither stored nor the same for all models of the format,
         or of a family that has its own names in it, such as DINOv2; or if it is
         one of other channels than those of the weights.
         """
@@ -157,8 +157,8 @@ class Checkpoint:
 
     @property
     def code_base(self) -> formats.Format:
-        """The code base of its layout, without properties for Keras's."""
-        return formats.FORMATS.get(self.layout) or formats.Format()
+        """The code base of its format, without properties for Keras's."""
+        return formats.FORMATS.get(self.format) or formats.Format()
 
     @property
     def stride(self) -> int:
@@ -203,7 +203,7 @@ class Checkpoint:
         known = {name for name, x in explicit.items() if x is not None}
         known |= self.stored.keys()
         needed = infer.HYPERPARAMETERS_NOT_IN_SHAPES[self.encoder_family]
-        return [x for x in needed if self.layout == "keras" and x not in known]
+        return [x for x in needed if self.format == "keras" and x not in known]
 
     def assumed(self, explicit: Config) -> dict[str, str]:
         """Returns the `assumptions` that neither the file nor the caller decides."""
@@ -224,7 +224,7 @@ class Checkpoint:
         if missing := self.missing(explicit):
             raise ValueError(
                 f"{self.path!r} holds weights only and does not store "
-                f"{', '.join(missing)}. Pass them; or pass `layout`, the code base "
+                f"{', '.join(missing)}. Pass them; or pass `format`, the code base "
                 "that the weights were made for: 'vit_jax' for the defaults of this "
                 "package, 'timm', ...; or build the model that was saved and call "
                 "its `load_weights`."
@@ -266,7 +266,7 @@ class Checkpoint:
         patches may read the first: big_vision's `pool_type="0"` has the same
         arrays as `pool_type="gap"`."""
         return (
-            self.layout in ("big_vision", "keras")
+            self.format in ("big_vision", "keras")
             and "pooling" not in self.stored
             and arguments.get("pooling") == "gap"
             and arguments.get("classes") is not None
@@ -276,7 +276,7 @@ class Checkpoint:
         """Returns all that is known of the model, as arguments of its function.
 
         Values in `stored` take precedence over those inferred from shapes, and
-        these over those implied by the layout. The inference uses `grid_size`
+        these over those implied by the format. The inference uses `grid_size`
         and `position_prefix` of what is `given`, and `image_grid`, that of the
         model's input, for position embeddings that are no square grid. A
         `ValueError` is raised if the arrays are not those of a model, or fit
@@ -286,9 +286,9 @@ class Checkpoint:
         implied, prefix = {}, given.get("position_prefix")
         prefixes = (prefix,) if prefix else infer.POSITION_PREFIXES
         try:
-            if self.layout != "keras":
+            if self.format != "keras":
                 implied = formats.implied_arguments(
-                    self.layout, self.weight_map, shapes
+                    self.format, self.weight_map, shapes
                 )
                 if not prefix:
                     variant = self.weight_map.variant
@@ -302,7 +302,7 @@ class Checkpoint:
                 # Derived from the name of timm's architecture only, so it is
                 # checked against the shapes.
                 stored.pop("position_prefix", None)
-                if self.layout in ("timm", "keras")
+                if self.format in ("timm", "keras")
                 else None,
             )
             inferred |= infer.infer_family(shapes)
@@ -311,7 +311,7 @@ class Checkpoint:
             if not isinstance(error, ValueError):
                 reason = f"Arrays are missing or have no axes ({reason})."
             raise ValueError(f"{self.path!r} cannot be used. {reason}") from error
-        if self.layout == "big_vision" and (
+        if self.format == "big_vision" and (
             inferred.get("position_embedding") == "none"
         ):
             inferred["position_embedding"] = "sincos2d"  # it is never stored
@@ -320,7 +320,7 @@ class Checkpoint:
 
 def open_checkpoint(
     path: StrPath,
-    layout: str | None = None,
+    format: str | None = None,
     num_heads: int | None = None,
     finite: bool = True,
     decoder: bool = False,
@@ -334,10 +334,10 @@ def open_checkpoint(
         path: Path of a file or folder that `files.read` supports, of a .keras
             or .weights.h5 file, of a recipe's run folder or of an adapter of
             PEFT; or a URL (https://, http://, gs://, hf://).
-        layout: String. Name of the layout; None detects it from the keys. For
-            a .weights.h5 file, the layout of the code base that the weights
+        format: String. Name of the format; None detects it from the keys. For
+            a .weights.h5 file, the format of the code base that the weights
             were made for.
-        num_heads: Integer. Number of heads, for layouts that do not store it;
+        num_heads: Integer. Number of heads, for formats that do not store it;
             None takes it from config.json or infers it from the width.
         finite: Boolean. Whether every value must be finite, as in a model.
         decoder: Boolean. Whether to read the weights that a pre-training
@@ -353,7 +353,7 @@ def open_checkpoint(
     Raises:
         FileNotFoundError: if there is no such file.
         OSError: if it could not be downloaded.
-        ValueError: if it cannot be read, or does not have this layout.
+        ValueError: if it cannot be read, or does not have this format.
     """
     path = locate(path)
     is_adapter = not is_keras(path) and weights_file(path).name in ADAPTER_FILES
@@ -363,11 +363,11 @@ def open_checkpoint(
             "out, or give the folder with adapter_config.json."
         )
     if is_keras(path):
-        return _open_keras(path, layout, finite, decoder, text)
+        return _open_keras(path, format, finite, decoder, text)
     arrays = None
     if is_adapter:
-        path, arrays = read_merged(weights_file(path), base, layout)
-    match, left_out = find_model(path, layout, finite, arrays)
+        path, arrays = read_merged(weights_file(path), base, format)
+    match, left_out = find_model(path, format, finite, arrays)
     code_base, weight_map, normalized, keys, *_ = match
     try:
         config = formats.find_config(code_base, path)
@@ -395,7 +395,7 @@ def open_checkpoint(
         if config:
             code_base.check_config(config, weights)
     except ValueError as error:
-        wanted = f" the layout {layout!r}" if layout else " a known layout"
+        wanted = f" the format {format!r}" if format else " a known format"
         raise ValueError(f"{str(path)!r} cannot be read as{wanted}. {error}") from error
     if text:
         inside = {key.removeprefix(match.prefix): x for key, x in left_out.items()}
@@ -406,7 +406,7 @@ def open_checkpoint(
             stored = {**stored, "text": found[1]}
     _warn_of(match, [*left_out], weights, path)
     others = code_base.look_alikes(weight_map.variant, weights)
-    if others and not config and not (layout and formats.split(layout)[1]):
+    if others and not config and not (format and formats.split(format)[1]):
         warn(
             f"{str(path)!r} has arrays that {others} have, too, which this package "
             f"does not have. It is read as {match.name!r}: put its config.json next "
@@ -463,11 +463,11 @@ def _warn_of(
 
 
 def _open_keras(
-    path: StrPath, layout: str | None, finite: bool, decoder: bool, text: bool
+    path: StrPath, format: str | None, finite: bool, decoder: bool, text: bool
 ) -> Checkpoint:
-    """Reads a file of Keras's, whose arguments a layout may imply."""
-    if layout is not None:
-        formats.split(layout)  # raises an error before the file is read
+    """Reads a file of Keras's, whose arguments a format may imply."""
+    if format is not None:
+        formats.split(format)  # raises an error before the file is read
     file = read_keras(path, finite)
     try:
         stored, build_arguments = infer.arguments_of(file)
@@ -489,14 +489,14 @@ def _open_keras(
         saved=file.config,
         layers=file.layers,
     )
-    if layout is None:
+    if format is None:
         return checkpoint
     if not checkpoint.missing({}):
         raise ValueError(
-            f"{str(path)!r} has no layout and stores what a layout implies. "
-            f"Leave out layout={layout!r}."
+            f"{str(path)!r} has no format and stores what a format implies. "
+            f"Leave out format={format!r}."
         )
     weights = checkpoint.weights
-    weight_map = formats.get_weight_map(layout, weights)
-    stored.update(formats.implied_arguments(layout, weight_map, weights))
+    weight_map = formats.get_weight_map(format, weights)
+    stored.update(formats.implied_arguments(format, weight_map, weights))
     return checkpoint

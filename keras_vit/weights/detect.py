@@ -1,10 +1,10 @@
-"""Detection of the layout of a file, and of the part of it that is the model.
+"""Detection of the format of a file, and of the part of it that is the model.
 
 A training program wraps a model: its keys have a prefix (`state_dict.model.`),
 and the file has more than the model, such as a loss, a student or a projection
-head. Each layout names its patch embedding, so that what precedes this name in a
+head. Each format names its patch embedding, so that what precedes this name in a
 key of the file is the prefix of a model. What is inside of the model must fit the
-layout; what is outside is left out, but for a linear layer that is its head.
+format; what is outside is left out, but for a linear layer that is its head.
 """
 
 import os
@@ -30,18 +30,18 @@ _AVERAGE = re.compile(r"(?<![^._])(?<!gram_)(ema|teacher|averaged?|avg|swa)(?![^
 
 
 class _Several(ValueError):
-    """Raised if a file holds several models, which each fit a layout."""
+    """Raised if a file holds several models, which each fit a format."""
 
 
 class Match(NamedTuple):
-    """The model that a file holds, and what its layout has no place for.
+    """The model that a file holds, and what its format has no place for.
 
     `file_keys` has the file's keys by those of the map, for all arrays that
     `Format.normalize` did not merge, and `own_keys` by those that the code base
     gives them. `prefix` precedes the model's keys in the file. Of its other keys,
     `unknown` are in the model, and `left_out` are not; of these, the code base
     knows the first `dropped`, such as a text tower. `head` is the file's key of
-    the kernel of a head that has another name in the layout.
+    the kernel of a head that has another name in the format.
     """
 
     code_base: Format
@@ -57,7 +57,7 @@ class Match(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The layout and its variant, such as "timm:naflex"."""
+        """The format and its variant, such as "timm:naflex"."""
         names = (self.code_base.name, self.weight_map.variant)
         return ":".join(filter(None, names))
 
@@ -94,7 +94,7 @@ class Match(NamedTuple):
 
 def find_model(
     path: StrPath,
-    layout: str | None,
+    format: str | None,
     finite: bool = True,
     arrays: dict[str, Array] | None = None,
 ) -> tuple[Match, dict[str, Array]]:
@@ -103,13 +103,13 @@ def find_model(
     out, by the file's keys."""
     arrays, problems = (arrays, {}) if arrays else read_all(path)
     try:
-        match = detect_layout(arrays, layout)
+        match = detect_format(arrays, format)
     except ValueError as error:
         fits = isinstance(error, _Several)
         name = None if fits else family(arrays, read_config(path))
         if name is None and not fits:
             check_arrays(path, arrays, problems, finite)
-        wanted = f" the layout {layout!r}" if layout else " a known layout"
+        wanted = f" the format {format!r}" if format else " a known format"
         reason = refusal(name) if name else error
         raise ValueError(
             f"{str(path)!r} cannot be read as{wanted}. {reason}"
@@ -117,7 +117,7 @@ def find_model(
     patches = match.arrays.get(_patches(match.weight_map, match.arrays))
     if patches is not None and patches.ndim == 5:  # of several images
         reason = refusal("a model of videos")
-        raise ValueError(f"{str(path)!r} cannot be read as a known layout. {reason}")
+        raise ValueError(f"{str(path)!r} cannot be read as a known format. {reason}")
     left_out = {*match.left_out}
     inside = {key: array for key, array in arrays.items() if key not in left_out}
     problems = {k: x for k, x in problems.items() if _plain(k).startswith(match.prefix)}
@@ -127,13 +127,13 @@ def find_model(
     return match, {key: x for key, x in others.items() if x.dtype.kind in "fV"}
 
 
-def detect_layout(arrays: dict[str, Array], layout: str | None = None) -> Match:
-    """Returns the model in a file's arrays; a given layout is the only candidate.
+def detect_format(arrays: dict[str, Array], format: str | None = None) -> Match:
+    """Returns the model in a file's arrays; a given format is the only candidate.
 
     A `ValueError` is raised if there is none, or several of which none is the
     average of the others.
     """
-    code_base, variant = split(layout) if layout else (None, "")
+    code_base, variant = split(format) if format else (None, "")
     code_bases = [code_base] if code_base else list(FORMATS.values())
     keys = {_plain(key): key for key in arrays}
     if len(keys) < len(arrays):
@@ -141,7 +141,7 @@ def detect_layout(arrays: dict[str, Array], layout: str | None = None) -> Match:
     fitting, others = [], []
     for prefix in _prefixes(keys, code_bases):
         for code_base in code_bases:
-            for match in _matches(code_base, layout, arrays, keys, prefix):
+            for match in _matches(code_base, format, arrays, keys, prefix):
                 fits = not match.unknown and (variant or not match.missing)
                 (fitting if fits else others).append(match)
         if any(match.rank == (0, False, 0) for match in fitting):
@@ -149,18 +149,18 @@ def detect_layout(arrays: dict[str, Array], layout: str | None = None) -> Match:
     if fitting:
         return _only_model(fitting)
     match = min(others, key=lambda match: len(match.unknown))
-    if layout and match.unknown:
+    if format and match.unknown:
         return match  # the reader lists what does not fit
     if len(match.unknown) >= len(arrays):
         raise ValueError(
-            f"The keys fit no layout. {REMEDY} The first keys are: "
-            f"{', '.join(sorted(arrays)[:5])}. Known layouts: "
+            f"The keys fit no format. {REMEDY} The first keys are: "
+            f"{', '.join(sorted(arrays)[:5])}. Known formats: "
             f"{', '.join(FORMATS)}."
         )
     problem = "it has no place for" if match.unknown else "are missing"
     raise_problems(
         {f"Arrays that {problem}": match.unknown or match.missing},
-        f"The keys fit no layout. The nearest is {match.name!r}. {REMEDY}",
+        f"The keys fit no format. The nearest is {match.name!r}. {REMEDY}",
         MAX_REPORTED,
     )
     return match
@@ -191,7 +191,7 @@ def _patches(weight_map: WeightMap, keys: Collection[str] = ()) -> str:
 
 
 def _root(weight_map: WeightMap) -> str:
-    """Returns what all keys of the encoder begin with in a layout, as "vit."."""
+    """Returns what all keys of the encoder begin with in a format, as "vit."."""
     keys = [_patches(weight_map), weight_map.key("block_0/norm_1/gamma")]
     start = os.path.commonprefix(keys)
     return start[: start.rfind(".") + 1]
@@ -210,7 +210,7 @@ def _prefixes(keys: Collection[str], code_bases: Collection[Format]) -> list[str
 
 def _matches(
     code_base: Format,
-    layout: str | None,
+    format: str | None,
     arrays: dict[str, Array],
     keys: dict[str, str],
     prefix: str,
@@ -220,8 +220,8 @@ def _matches(
     own = {k.removeprefix(prefix): x for k, x in keys.items() if k.startswith(prefix)}
     outside = {k: x for k, x in keys.items() if not k.startswith(prefix)}
     plain, variant = _normalized(code_base, arrays, own), ""
-    if layout:
-        _, variant = split(layout)
+    if format:
+        _, variant = split(format)
     elif code_base.marker not in (None, *plain[0]):
         return
     for weight_map in [code_base.weight_map(variant)] if variant else code_base.maps:
@@ -291,7 +291,7 @@ def _fit(
 
 
 def _find_head(match: Match, arrays: dict[str, Array]) -> dict[str, str]:
-    """Returns the file's keys by the layout's of the only linear layer of a
+    """Returns the file's keys by the format's of the only linear layer of a
     file that may be the head of a model without one; {} if there is none.
 
     It may be in the model, or in a module that has the model as a part; then
@@ -339,7 +339,7 @@ def _only_model(matches: list[Match]) -> Match:
     for best in models.values():
         # The training of MoCo v3 has two models, which are one match.
         if all(best[0].patches in other.left_out for other in alone):
-            alone.append(_only_layout(best))
+            alone.append(_only_format(best))
     averages = [match for match in alone if _AVERAGE.search(match.prefix)]
     if all(_same(match, averages[0]) for match in averages[1:]):
         averages = averages[:1]  # DINOv3 saves its average under two names.
@@ -363,16 +363,16 @@ def _same(one: Match, other: Match) -> bool:
     )
 
 
-def _only_layout(matches: list[Match]) -> Match:
-    """Returns the first of matches, which must be those of one layout."""
-    layouts = {match.code_base.name: match for match in reversed(matches)}
-    if "bit" in layouts:
+def _only_format(matches: list[Match]) -> Match:
+    """Returns the first of matches, which must be those of one format."""
+    formats = {match.code_base.name: match for match in reversed(matches)}
+    if "bit" in formats:
         # Also fits "vit_jax", as a hybrid without a Vision Transformer.
-        layouts.pop("vit_jax", None)
-    # Keys that both of Google's layouts have mean the same in both.
-    if len(layouts) > 1 and layouts.keys() != {"vit_jax", "big_vision"}:
+        formats.pop("vit_jax", None)
+    # Keys that both of Google's formats have mean the same in both.
+    if len(formats) > 1 and formats.keys() != {"vit_jax", "big_vision"}:
         raise ValueError(
-            f"The keys fit several layouts: {', '.join(reversed(layouts))}. Give "
-            "one as `layout`."
+            f"The keys fit several formats: {', '.join(reversed(formats))}. Give "
+            "one as `format`."
         )
-    return [*layouts.values()][-1]
+    return [*formats.values()][-1]

@@ -71,7 +71,7 @@ def family(paths: Collection[str], layers: Collection[str] = ()) -> str:
     known, layers of these names."""
     names = {*paths, *layers, *(path.partition("/")[0] for path in paths)}
     marks = {**DENSE, **_PRETRAINING}
-    if not layers:  # a layout has all heads of MoCo v3, a .weights.h5 file not
+    if not layers:  # a format has all heads of MoCo v3, a .weights.h5 file not
         marks["mocov3"] = "prediction/dense_1/kernel"
     found = (family for family, mark in marks.items() if mark in names)
     return next(found, None) or encoder_family(paths)
@@ -359,11 +359,11 @@ def drop_pretraining(weights: dict[str, Array]) -> dict[str, Array]:
     }
 
 
-# The number of heads, which PyTorch's layouts do not store.
+# The number of heads, which PyTorch's formats do not store.
 # Published widths with heads that are not 64 channels wide: "Scaling Vision
 # Transformers", Table 2; SoViT, https://arxiv.org/abs/2305.13035
 _PUBLISHED_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
-# A quarter of a head's channels, in layouts that store it.
+# A quarter of a head's channels, in formats that store it.
 _PERIODS = "position_embedding_shared/periods"
 
 

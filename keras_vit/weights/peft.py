@@ -11,7 +11,7 @@ import re
 import numpy as np
 
 from keras_vit.utils.types import Array, Config, StrPath
-from keras_vit.weights.detect import detect_layout
+from keras_vit.weights.detect import detect_format
 from keras_vit.weights.files import locate, read, read_config
 from keras_vit.weights.weight_map import raise_problems
 
@@ -26,7 +26,7 @@ _INITIALIZERS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
 def read_merged(
-    adapter: pathlib.Path, base: StrPath | None, layout: str | None
+    adapter: pathlib.Path, base: StrPath | None, format: str | None
 ) -> tuple[pathlib.Path, dict[str, Array]]:
     """Returns the path of the weights that an adapter changes, and their arrays with
     the changes."""
@@ -45,7 +45,7 @@ def read_merged(
     try:
         changes = _changes(read(adapter), config)
         path = locate(base)
-        return path, _merge(read(path, finite=False), *changes, layout)
+        return path, _merge(read(path, finite=False), *changes, format)
     except ValueError as error:
         raise ValueError(
             f"The adapter {str(adapter)!r} cannot be merged with {str(base)!r}. {error}"
@@ -105,14 +105,14 @@ def _merge(
     arrays: dict[str, Array],
     added: dict[str, Array],
     replaced: dict[str, Array],
-    layout: str | None,
+    format: str | None,
 ) -> dict[str, Array]:
     """Returns arrays of a file with changes, under the keys that are written today.
 
     The projections of PyTorch's `MultiheadAttention` have no key that ends in
     "weight", and are refused: PEFT 0.21 adds the change of its output twice.
     """
-    match = detect_layout(arrays, layout)
+    match = detect_format(arrays, format)
     arrays = {key: arrays[name] for key, name in match.own_keys.items()}
     code_base = match.code_base
     merged = code_base.normalize(arrays)

@@ -26,7 +26,7 @@ class ReleasedWeights:
     """One set of weights and the files that contain it.
 
     Attributes:
-        files: Tuple of `(Source, layout)`, in the order in which they are
+        files: Tuple of `(Source, format)`, in the order in which they are
             tried.
         image_size: Integer. Side of the images in pixels.
         classes: Integer. Number of classes; None without a head.
@@ -86,7 +86,7 @@ def resolve_weights(
             "keras_vit.list_weights()."
         )
     released = RELEASED[variant, tag]
-    layouts = dict(released.files)
+    formats = dict(released.files)
     # MoCo v3's number of heads, for example, is not that of the variant.
     sizes = {
         name: released.arguments.get(name, size) for name, size in (sizes or {}).items()
@@ -94,13 +94,13 @@ def resolve_weights(
     checked = {}  # a file is read once: to check it, and for its weights
 
     def check(path: pathlib.Path, source: Source) -> None:
-        checkpoint = open_checkpoint(path, layouts[source], sizes.get("num_heads"))
+        checkpoint = open_checkpoint(path, formats[source], sizes.get("num_heads"))
         _check_complete(checkpoint, released, sizes)
         checked[source] = checkpoint
 
     path, source = downloads.fetch(
         _folder(variant, tag),
-        tuple(layouts),
+        tuple(formats),
         check,
         label=f"{variant}(weights={tag!r})",
     )
@@ -204,9 +204,9 @@ def _read_table() -> dict[tuple[str, str], ReleasedWeights]:
         for row in group["weights"]:
             files = []
             for file in row["files"]:
-                layout, _, address = file.partition(" ")
+                format, _, address = file.partition(" ")
                 address, _, digest = address.partition("#")
-                files.append((Source(address, digest), layout))
+                files.append((Source(address, digest), format))
             found[row["model"], row["name"]] = ReleasedWeights(
                 tuple(files),
                 row["pixels"],

@@ -115,7 +115,7 @@ class WeightMap:
     """The layers of a code base and how its framework stores them.
 
     Attributes:
-        variant: String. Name of this map among the maps of a layout; `""` for
+        variant: String. Name of this map among the maps of a format; `""` for
             the first.
         parameter_types: Dict. `FLAX`, `TENSORFLOW` or `TORCH`.
         layers: Tuple of `(keras_vit layer, checkpoint layer, parameter type)`.
@@ -240,7 +240,7 @@ def from_checkpoint(
         weights.update(zip(paths, found, strict=True))
     raise_problems(
         {
-            "Arrays that this layout has no place for": [
+            "Arrays that this format has no place for": [
                 file_keys.get(key, key) for key in weight_map.unmapped_keys(arrays)
             ],
             "Arrays that are missing": missing,
@@ -255,7 +255,7 @@ def to_checkpoint(
 ) -> dict[str, Array]:
     """Converts weights under keras_vit paths to a checkpoint's arrays."""
     unmapped = weight_map.unmapped_paths(weights)
-    raise_problems({"Weights that this layout has no place for": unmapped})
+    raise_problems({"Weights that this format has no place for": unmapped})
     arrays = {}
     for paths, keys, pattern in weight_map.transfers(weights):
         back = " -> ".join(reversed(pattern.split(" -> ")))

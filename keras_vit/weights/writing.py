@@ -1,4 +1,4 @@
-"""Writer of layouts, used by `converters.save` and `tools/convert.py`."""
+"""Writer of formats, used by `converters.save` and `tools/convert.py`."""
 
 import math
 import pathlib
@@ -26,21 +26,21 @@ def write_checkpoint(
     weights: dict[str, Array],
     arguments: Config,
     target: pathlib.Path,
-    layout: str,
+    format: str,
     dtype: str | None = None,
     overwrite: bool = False,
     source: Checkpoint | None = None,
     preprocess_mode: Mode | None = None,
 ) -> WeightMap:
-    """Writes weights in a layout to a file, or to a folder if the target has no
+    """Writes weights in a format to a file, or to a folder if the target has no
     suffix, and returns the map that was used.
 
     A folder keeps the labels and the preprocessing of `source`, or stores
-    `preprocess_mode`, "tf" by default. Nothing is written if the layout or the
+    `preprocess_mode`, "tf" by default. Nothing is written if the format or the
     file type cannot store the weights.
     """
-    check_writable(target, layout)
-    code_base, variant = split(layout)
+    check_writable(target, format)
+    code_base, variant = split(format)
     name, folder = code_base.name, target.suffix == ""
     texts = {path: x for path, x in weights.items() if path.startswith(text.PREFIX)}
     weights = {path: x for path, x in weights.items() if path not in texts}
@@ -105,8 +105,8 @@ def warn_of_activation(arguments: dict, target: str | pathlib.Path) -> None:
         )
 
 
-def check_writable(target: pathlib.Path, layout: str) -> None:
-    """Raises a `ValueError` if a target's suffix is not supported, or a layout
+def check_writable(target: pathlib.Path, format: str) -> None:
+    """Raises a `ValueError` if a target's suffix is not supported, or a format
     cannot be a folder."""
     if target.suffix not in ("", *SUFFIXES):
         raise ValueError(
@@ -114,9 +114,9 @@ def check_writable(target: pathlib.Path, layout: str) -> None:
             f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or be a folder's. "
             f"Received: {str(target)!r}"
         )
-    if target.suffix == "" and not split(layout)[0].folder_files:
+    if target.suffix == "" and not split(format)[0].folder_files:
         raise ValueError(
             f"{str(target)!r} has no suffix, so that it is a folder, which "
-            "only the layouts huggingface, keras_hub, eomt and yolos are. "
-            f"Received: layout={layout!r}"
+            "only the formats huggingface, keras_hub, eomt and yolos are. "
+            f"Received: format={format!r}"
         )

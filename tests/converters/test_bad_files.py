@@ -82,7 +82,7 @@ def test_nan_is_converted_bit_for_bit_with_a_warning(name, whole, tmp_path):
     path = put(name, arrays, whole, tmp_path)
     target = tmp_path / "target.npz"
     with pytest.warns(UserWarning, match="not finite, which are") as caught:
-        _cli.convert(path, target, to="vit_jax", layout=None)
+        _cli.convert(path, target, to="vit_jax", format=None)
     assert __file__ in {warning.filename for warning in caught}
     found = read(target, finite=False)[FLAX[0]]
     np.testing.assert_array_equal(found.view("uint32"), bits)

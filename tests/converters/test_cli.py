@@ -82,15 +82,15 @@ def test_inspect_and_wrong_arguments(capsys, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_head_count_that_a_layout_cannot_store_warns(tmp_path):
-    """timm's layout cannot store the number of heads: 4 heads of 16 channels
+def test_head_count_that_a_format_cannot_store_warns(tmp_path):
+    """timm's format cannot store the number of heads: 4 heads of 16 channels
     were loaded as one head of 64."""
     sizes = {"hidden_size": 64, "num_layers": 1, "mlp_dim": 8, "patch_size": 4}
     model = keras_vit.VisionTransformer(
         num_heads=4, input_shape=(8, 8, 3), classes=2, **sizes
     )
     source, target = (tmp_path / name for name in ("a.npz", "timm.pth"))
-    keras_vit.converters.save(model, source)  # Google's layout stores it
+    keras_vit.converters.save(model, source)  # Google's format stores it
     message = "cannot store that it has 4 heads of"
     with pytest.warns(UserWarning, match=message) as caught:
         keras_vit.converters.save(model, target, "timm")

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.backends("torch")
 
 MAPS = {
     f"{name}:{weight_map.variant}": weight_map
-    for name, layout in FORMATS.items()
-    for weight_map in layout.maps
+    for name, format in FORMATS.items()
+    for weight_map in format.maps
 }
 
 
@@ -96,7 +96,7 @@ MODELS = {
         resnet_layers=(1, 11), width_factor=0.5, preactivation=False
     ),
 }
-# Layouts and the variants that hold each.
+# Formats and the variants that hold each.
 HOLD = {
     "root": {"vit_jax": ("", "current"), "timm": ("root", "hybrid")},
     "hybrid": {"vit_jax": ("", "current"), "timm": ("hybrid",)},
@@ -123,19 +123,19 @@ def test_unit_numbers_above_ten_are_kept(kind):
         is_flat = weight_map.variant in naflex.VARIANTS
         if is_flat or weight_map.unmapped_paths(weights):
             continue
-        layout = name.partition(":")[0]
-        held.setdefault(layout, []).append(weight_map.variant)
+        format = name.partition(":")[0]
+        held.setdefault(format, []).append(weight_map.variant)
         arrays = to_checkpoint(weights, weight_map, heads=2)
         again = from_checkpoint(arrays, weight_map, heads=2)
-        assert weights.keys() == again.keys(), layout
+        assert weights.keys() == again.keys(), format
         for path, array in weights.items():
             np.testing.assert_array_equal(array, again[path])
-    found = {layout: tuple(names) for layout, names in held.items()}
+    found = {format: tuple(names) for format, names in held.items()}
     assert found == HOLD[kind]
 
 
 @pytest.mark.backends("torch")
-def test_hybrids_are_refused_with_the_layouts_that_have_them(tmp_path):
+def test_hybrids_are_refused_with_the_formats_that_have_them(tmp_path):
     model = keras_vit.HybridVisionTransformer(
         **{**VIT, "num_layers": 1},
         resnet_layers=(1,),
@@ -143,9 +143,9 @@ def test_hybrids_are_refused_with_the_layouts_that_have_them(tmp_path):
         input_shape=(8, 8, 3),
     )
     hybrids = HOLD["hybrid"].keys()
-    for layout in FORMATS.keys() - hybrids - DENSE.keys():
+    for format in FORMATS.keys() - hybrids - DENSE.keys():
         with pytest.raises(ValueError, match="no hybrids") as error:
-            keras_vit.converters.save(model, tmp_path / "a.npz", layout)
+            keras_vit.converters.save(model, tmp_path / "a.npz", format)
         assert all(repr(name) in str(error.value) for name in hybrids)
     assert not (tmp_path / "a.npz").exists()
 
@@ -157,10 +157,10 @@ def test_writing_leaves_the_checkpoint_unchanged(name, dtype, tmp_path):
     source = golden_data.load_path("vit_jax_token")
     checkpoint = open_checkpoint(source)
     before = dict(checkpoint.weights)
-    layout = "huggingface" if name == "folder" else "timm"
+    format = "huggingface" if name == "folder" else "timm"
     for folder in (tmp_path / "first", tmp_path / "second"):
         folder.mkdir()
         target, arguments = folder / name, checkpoint.arguments()
-        write_checkpoint(checkpoint.weights, arguments, target, layout, dtype)
+        write_checkpoint(checkpoint.weights, arguments, target, format, dtype)
     golden_data.assert_same(checkpoint.weights, before)
     assert {str(a.dtype) for a in checkpoint.weights.values()} == {"float32"}

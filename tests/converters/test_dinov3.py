@@ -154,7 +154,7 @@ def test_periods_rounded_by_meta_are_kept(tmp_path):
     assert layer.base == 100
     np.testing.assert_array_equal(numpy(layer.periods), rounded)
     with pytest.warns(UserWarning, match="timm computes the periods"):
-        keras_vit.converters.save(model, tmp_path / "x.pth", layout="timm")
+        keras_vit.converters.save(model, tmp_path / "x.pth", format="timm")
     other = load(path, rope_base=50.0).get_layer("position_embedding_shared")
     np.testing.assert_array_equal(numpy(other.periods), rotary_periods(50, 16))
 
@@ -178,19 +178,19 @@ def test_metas_wrong_files(tmp_path):
 @pytest.mark.parametrize("name", ["dinov3", "dinov3-gated"])
 def test_all_three_originals_run(name, tmp_path):
     path = save(f"transformers-{name}", tmp_path / "source")
-    for layout, note in (("timm", True), ("dinov3", False)):
-        target = tmp_path / f"{layout}.safetensors"
+    for format, note in (("timm", True), ("dinov3", False)):
+        target = tmp_path / f"{format}.safetensors"
         if note:
             with pytest.warns(UserWarning, match="mask token"):
-                _cli.convert(path, target, to=layout)
+                _cli.convert(path, target, to=format)
         else:
-            _cli.convert(path, target, to=layout)
-        text, same, complete = verify(path, target, to=layout, settings=HEADS)
+            _cli.convert(path, target, to=format)
+        text, same, complete = verify(path, target, to=format, settings=HEADS)
         assert same and complete, text
         assert "not run" not in text, text
         assert " in timm 1" in text and " in transformers 5" in text, text
         # And back to transformers, whose mask token is zero again.
-        back = tmp_path / f"from_{layout}"
+        back = tmp_path / f"from_{format}"
         _cli.convert(target, back, to="huggingface", settings=HEADS)
         arrays, again = read(path), read(back)
         for found in (arrays, again):
@@ -206,8 +206,8 @@ def test_published_heads():
     from keras_vit.weights.formats import get_weight_map
     from keras_vit.weights.infer import infer_num_heads
 
-    for layout in ("timm:dinov3", "huggingface:dinov3", "dinov3"):
-        weight_map = get_weight_map(layout)
+    for format in ("timm:dinov3", "huggingface:dinov3", "dinov3"):
+        weight_map = get_weight_map(format)
         key = weight_map.key("patch_embedding/kernel")
         for width, heads in ((384, 6), (1024, 16), (1280, 20), (4096, 32)):
             arrays = {key: np.zeros((width, 3, 1, 1))}

@@ -2,7 +2,7 @@
 be inferred from the arrays of a file.
 
 `tests/models/test_vit.py` compares it with the reference,
-`test_keras_files.py` stores it, and `test_refusals.py` has the layouts that
+`test_keras_files.py` stores it, and `test_refusals.py` has the formats that
 cannot.
 """
 

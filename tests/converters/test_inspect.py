@@ -29,10 +29,10 @@ def test_inspect_reports_golden_cases(case, capsys):
     path = golden_data.load_path(case)
     out, metadata = inspected(capsys, path)
     arrays = golden_data.arrays(case)
-    layouts = {golden_data.LOADED[case]}
-    if layouts & golden_data.SAME:
-        layouts = golden_data.SAME
-    assert metadata["layout"].partition(":")[0] in layouts
+    formats = {golden_data.LOADED[case]}
+    if formats & golden_data.SAME:
+        formats = golden_data.SAME
+    assert metadata["format"].partition(":")[0] in formats
     count = sum(array.size for array in arrays.values())
     assert metadata["parameters"] == f"{count:,}"
     assert metadata["hidden_size"] == "48" and metadata["num_layers"] == "3"
@@ -104,10 +104,10 @@ def test_inspect_reads_keras_files(capsys, tmp_path):
     assert "ambiguous" not in out and metadata["activation"] == "gelu"
 
 
-def test_keys_of_an_unknown_layout_are_shown(capsys, tmp_path):
+def test_keys_of_an_unknown_format_are_shown(capsys, tmp_path):
     np.savez(tmp_path / "a.npz", what=np.ones((2, 3), "float32"))
     out, _ = inspected(capsys, tmp_path / "a.npz")
-    assert "The keys fit no layout" in out
+    assert "The keys fit no format" in out
     assert ["what", "(2,", "3)", "float32"] in [
         line.split() for line in out.splitlines()
     ]

@@ -113,7 +113,7 @@ def test_bfloat16_is_preserved(tmp_path):
         np.testing.assert_array_equal(found.astype("float32"), wanted)
 
 
-def test_bare_weights_need_a_layout_or_constants(tmp_path):
+def test_bare_weights_need_a_format_or_constants(tmp_path):
     model = keras_vit.VisionTransformer(**SIZES)
     path = tmp_path / "model.weights.h5"
     model.save_weights(path)
@@ -134,7 +134,7 @@ def test_bare_weights_need_a_layout_or_constants(tmp_path):
             weights=path, input_shape=(16, 32, 3), **arguments
         )
 
-    with pytest.raises(ValueError, match="store norm_epsilon, resampling.*lay"):
+    with pytest.raises(ValueError, match="store norm_epsilon, resampling.*`format`"):
         build(activation="gelu_tanh", norm_epsilon=None)
     assert_same(build(**constants), model)
     # A variant has its own defaults, and its sizes are checked.
@@ -142,7 +142,7 @@ def test_bare_weights_need_a_layout_or_constants(tmp_path):
         keras_vit.ViTTi16(weights=path, input_shape=(32, 32, 3), **constants)
 
 
-def test_bare_resnet_weights_need_a_layout_or_constants(tmp_path):
+def test_bare_resnet_weights_need_a_format_or_constants(tmp_path):
     path = tmp_path / "model.weights.h5"
     sizes = {"resnet_layers": (1,), "width_factor": 0.5, "classes": 3}
     keras_vit.BiT(**sizes, input_shape=(32, 32, 3)).save_weights(path)
@@ -197,11 +197,11 @@ def test_overrides_apply_to_keras_files(tmp_path):
         _cli.convert(path, tmp_path / "b.keras")
     with pytest.raises(ValueError, match="leave out --to and --dtype"):
         _cli.convert(path, tmp_path / "b.weights.h5", dtype="float16")
-    with pytest.raises(ValueError, match="Leave out layout='timm'"):
+    with pytest.raises(ValueError, match="Leave out format='timm'"):
         load(path, "timm")
-    with pytest.raises(ValueError, match=".keras files have no layout"):
-        save(model, tmp_path / "c.keras", layout="timm")
-    with pytest.raises(ValueError, match="which has no layout.*--to"):
+    with pytest.raises(ValueError, match=".keras files have no format"):
+        save(model, tmp_path / "c.keras", format="timm")
+    with pytest.raises(ValueError, match="which has no format.*--to"):
         _cli.convert(path, tmp_path / "c.npz")
 
 

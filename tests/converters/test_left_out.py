@@ -1,4 +1,4 @@
-"""What a layout has no place for is left out with a warning, or refused."""
+"""What a format has no place for is left out with a warning, or refused."""
 
 import json
 import warnings
@@ -33,20 +33,20 @@ def build(**arguments):
     return model
 
 
-@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("options", [{}, DINOV2])
-def test_mask_token_never_hinders_writing(layout, options, tmp_path):
+def test_mask_token_never_hinders_writing(format, options, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:  # layouts that have no such model
+        try:  # formats that have no such model
             without = {**options, "mask_token": False}
-            save(build(**without), tmp_path / "a.npz", layout)
+            save(build(**without), tmp_path / "a.npz", format)
         except ValueError:
             return
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with_mask = {**options, "mask_token": True}
-        save(build(**with_mask), tmp_path / "b.npz", layout)
+        save(build(**with_mask), tmp_path / "b.npz", format)
     said = any("no mask token" in str(w.message) for w in caught)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -68,7 +68,7 @@ def test_dinov2_to_timm_and_back_keeps_all_but_the_mask_token(tmp_path):
 
 @pytest.mark.parametrize("activation", ["sigmoid", "softmax"])
 @pytest.mark.parametrize(
-    "name, layout",
+    "name, format",
     [
         ("a.npz", None),
         ("a.pth", "timm"),
@@ -76,10 +76,10 @@ def test_dinov2_to_timm_and_back_keeps_all_but_the_mask_token(tmp_path):
         ("folder", None),
     ],
 )
-def test_activation_that_is_not_stored_is_named(name, layout, activation, tmp_path):
+def test_activation_that_is_not_stored_is_named(name, format, activation, tmp_path):
     model = build(classifier_activation=activation)
     with pytest.warns(UserWarning, match=f"The {activation} of the head is"):
-        save(model, tmp_path / name, layout)
+        save(model, tmp_path / name, format)
     options = {"num_heads": 1, "classifier_activation": activation}
     image = np.random.default_rng(1).uniform(-1, 1, (1, 8, 8, 3))
     # As the warning says.
@@ -88,7 +88,7 @@ def test_activation_that_is_not_stored_is_named(name, layout, activation, tmp_pa
     np.testing.assert_allclose(
         found, model.predict(image, verbose=0), rtol=0, atol=1e-6
     )
-    if not layout and name == "folder":
+    if not format and name == "folder":
         config = json.loads((tmp_path / "folder" / "config.json").read_text())
         several = {"sigmoid": "multi_label_classification", "softmax": None}
         assert config.get("problem_type") == several[activation]

@@ -152,7 +152,7 @@ def test_timm(name, tmp_path, record_error):
     expected = run(original, image.transpose(2, 0, 1)[None]).numpy()
     error = np.abs(numpy(with_any_size(alone)(image[None])) - expected).max()
     record_error(f"timm_naflex_{name}", "another size", error, 3e-5)
-    save(model, tmp_path / "back.safetensors", layout="timm:naflex")
+    save(model, tmp_path / "back.safetensors", format="timm:naflex")
     golden_data.assert_same(read(tmp_path / "back.safetensors"), state)
 
 
@@ -223,7 +223,7 @@ def test_what_files_cannot_hold(tmp_path):
     ):
         model = tiny(**how, position_embedding=position_embedding)
         with pytest.raises(ValueError, match=found):
-            save(model, tmp_path / "b.safetensors", layout="timm:naflex")
+            save(model, tmp_path / "b.safetensors", format="timm:naflex")
     how |= {"position_prefix": "none", "resampling": "bilinear"}
     for kind, option, value, found in (
         ("learned", "interp_mode", "nearest", "one of.*nearest_antialias"),
@@ -233,7 +233,7 @@ def test_what_files_cannot_hold(tmp_path):
     ):
         model = tiny(**how, position_embedding=kind)
         file = tmp_path / "c.safetensors"
-        save(model, file, overwrite=True, layout="timm:naflex")
+        save(model, file, overwrite=True, format="timm:naflex")
         args = {f"pos_embed_{option}": value}
         config = {"architecture": "naflexvit_x", "model_args": args}
         (tmp_path / "config.json").write_text(json.dumps(config))

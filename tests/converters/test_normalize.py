@@ -67,7 +67,7 @@ def test_alternative_names_give_the_same_weights(case, names, tmp_path):
     golden_data.assert_same(found.weights, expected.weights)
     # Every array of the model is known by its key in the file.
     assert set(found.file_keys.values()) == renamed.keys()
-    normalized = FORMATS[found.layout].normalize(renamed)
+    normalized = FORMATS[found.format].normalize(renamed)
     for key, array in normalized.items():
         in_file = renamed[found.file_keys[key]]
         assert in_file.tobytes() == array.tobytes()

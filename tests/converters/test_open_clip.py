@@ -160,8 +160,8 @@ def test_models_of_timm_with_a_projection(name, bias, tmp_path):
     expected = originals.run(torch.nn.Sequential(trunk, head), images)
     found = outputs(model, images)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-    layout = "open_clip" if name == "map" else "open_clip:trunk"
-    save(model, tmp_path / "back.safetensors", layout)
+    format = "open_clip" if name == "map" else "open_clip:trunk"
+    save(model, tmp_path / "back.safetensors", format)
     del arrays["text.ln_final.weight"]
     golden_data.assert_same(read(tmp_path / "back.safetensors"), arrays)
 

@@ -58,14 +58,14 @@ def test_outputs_match_and_bits_are_written_back(name, tmp_path, record_error):
 
     with left_out(case.left_out):
         model = load(path, input_shape=(None, None, 3), **given)
-    for size in SIZES if case.layout != "torchvision" else SIZES[:1]:
+    for size in SIZES if case.format != "torchvision" else SIZES[:1]:
         assert_alike(model, size, "of any size")
     # The last size again, with positions resampled while loading.
     with left_out(case.left_out):
         assert_alike(load(path, input_shape=(*size, 3), **given), size, "fixed")
         model = load(path, **given)
-    back = tmp_path / ("back" if case.layout is None else "back.safetensors")
-    save(model, back, case.layout)
+    back = tmp_path / ("back" if case.format is None else "back.safetensors")
+    save(model, back, case.format)
     arrays, found = read(path), read(back)
     if "msn" in name:  # transformers 5 leaves the prefix of blocks out
         arrays = HuggingFace().normalize(arrays)
@@ -73,7 +73,7 @@ def test_outputs_match_and_bits_are_written_back(name, tmp_path, record_error):
         assert len(found) == len(arrays) - case.left_out
     if given.get("pooling", True) and not case.left_out:
         golden_data.assert_same(found, arrays)
-    if case.layout is None:
+    if case.format is None:
         assert_reads(case, original, back)
 
 
@@ -178,7 +178,7 @@ def test_heads_beside_an_encoder_read_what_is_said(pooling, tmp_path, capsys):
 
 
 @pytest.mark.backends("torch")
-def test_deit3_layout_writes_gamma_names(tmp_path):
+def test_deit3_format_writes_gamma_names(tmp_path):
     """Meta's own files use the name gamma_1; timm renames it when it reads
     them."""
     original = originals.build(originals.TIMM["deit3"])
@@ -372,16 +372,16 @@ def test_every_library_that_has_the_tower_verifies_it(name, tmp_path, capsys):
     pytest.importorskip("timm")
     case = originals.HUGGINGFACE[name]
     source, _ = originals.save(case, originals.build(case), tmp_path / "a")
-    target, layout = str(tmp_path / "b.safetensors"), "timm"
+    target, format = str(tmp_path / "b.safetensors"), "timm"
     if name == "siglip":
-        target, layout = str(tmp_path / "b.npz"), "big_vision"
-    options = ["--to", layout, "--verify"]
+        target, format = str(tmp_path / "b.npz"), "big_vision"
+    options = ["--to", format, "--verify"]
     assert _cli.main([str(source), target, *options]) == 0
     lines = capsys.readouterr().out.splitlines()
     ran = [line for line in lines if line.endswith("same")]
     for library in ("keras_vit", "transformers", "timm"):
         assert any(f"in {library}" in line for line in ran), lines
-    # Back, with what the layout does not store.
+    # Back, with what the format does not store.
     settings = {"num_heads": 2}
     if name != "siglip":
         settings |= {"activation": "quick_gelu", "norm_epsilon": 1e-5}
@@ -401,14 +401,14 @@ def test_three_code_bases_of_siglip_are_one_model(tmp_path):
     grid = {"grid_size": tuple(size // 8 for size in shape[:2])}
     theirs = tmp_path / "model.safetensors"
     _cli.convert(path, theirs, to="huggingface", settings=grid)
-    layout = "huggingface:tower"
-    model = load(theirs, layout, num_heads=3, input_shape=shape)
+    format = "huggingface:tower"
+    model = load(theirs, format, num_heads=3, input_shape=shape)
     pooled = next(name for name in ("pooled", "pre_logits") if name in golden)
     error = np.abs(numpy(model(golden["image"])) - golden[pooled]).max()
     assert error < golden_data.TOLERANCE
     settings = {"num_heads": 3, **grid}
     target = tmp_path / "a.npz"
-    _cli.convert(theirs, target, layout, to="big_vision", settings=settings)
+    _cli.convert(theirs, target, format, to="big_vision", settings=settings)
     golden_data.assert_same(read(target), golden_data.normalized(case))
     # Released files have both towers.
     names = ("params/txt/head/kernel", "params/t", "params/b")

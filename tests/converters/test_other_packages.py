@@ -80,14 +80,14 @@ def of_zeromodels(key, array):
 
 @pytest.mark.parametrize("package", ["vit-keras", "zeromodels"])
 def test_their_variables_become_a_file(package, tmp_path, monkeypatch):
-    layout, renamed, block = {
+    format, renamed, block = {
         "vit-keras": ("vit_jax", of_vit_keras, BLOCKS[0]),
         "zeromodels": ("timm", of_zeromodels, BLOCKS[1]),
     }[package]
     model = vit(num_layers=2, activation="gelu")
     for variable in model.weights:
         variable.assign(keras.random.normal(variable.shape, seed=0))
-    keras_vit.converters.save(model, tmp_path / "expected.npz", layout)
+    keras_vit.converters.save(model, tmp_path / "expected.npz", format)
     expected = read(tmp_path / "expected.npz")
     theirs = types.SimpleNamespace(weights=[])
     for key, array in expected.items():
@@ -96,7 +96,7 @@ def test_their_variables_become_a_file(package, tmp_path, monkeypatch):
         theirs.weights[-1].path = path
     monkeypatch.chdir(tmp_path)
     exec(block, {"model": theirs, "num_heads": 2})
-    name = {"vit_jax": "google.npz", "timm": "timm.npz"}[layout]
+    name = {"vit_jax": "google.npz", "timm": "timm.npz"}[format]
     golden_data.assert_same(read(tmp_path / name), expected)
 
 

@@ -1,4 +1,4 @@
-"""Models that a layout cannot hold are refused before a file is written."""
+"""Models that a format cannot hold are refused before a file is written."""
 
 import pytest
 
@@ -73,7 +73,7 @@ POSITIONS = [
     ("learned", "every_layer"),
     ("sincos2d", "every_layer"),
 ]
-# Layouts, arguments of the model and a part of the error.
+# Formats, arguments of the model and a part of the error.
 CASES = [
     *((("huggingface",), *case) for case in HUGGINGFACE),
     *(
@@ -103,13 +103,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("layouts, options, words", CASES)
-def test_model_is_refused(layouts, options, words, tmp_path):
+@pytest.mark.parametrize("formats, options, words", CASES)
+def test_model_is_refused(formats, options, words, tmp_path):
     sizes = {"input_shape": (12, 12, 3), "classes": 3}
     model = tiny(**{**sizes, **options})
-    for layout in layouts:
-        is_folder = layout in ("huggingface", "keras_hub")
+    for format in formats:
+        is_folder = format in ("huggingface", "keras_hub")
         path = tmp_path / ("folder" if is_folder else "a.npz")
         with pytest.raises(ValueError, match=words):
-            save(model, path, layout)
+            save(model, path, format)
     assert not list(tmp_path.iterdir())

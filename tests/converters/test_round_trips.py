@@ -1,4 +1,4 @@
-"""Files to Keras, to other layouts and back: no bit is lost."""
+"""Files to Keras, to other formats and back: no bit is lost."""
 
 import functools
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.converters import open_checkpoint
-from keras_vit.weights.detect import detect_layout
+from keras_vit.weights.detect import detect_format
 from keras_vit.weights.files import read
 from keras_vit.weights.formats import (
     FORMATS,
@@ -72,7 +72,7 @@ def test_keras_file_round_trip(case, tmp_path, record_error):
     _cli.convert(
         middle,
         target,
-        to=golden_data.open_layout(case),
+        to=golden_data.open_format(case),
         dtype="bfloat16" if half else None,
     )
     golden_data.assert_same(read(target), arrays)
@@ -90,7 +90,7 @@ def _main_output(case, golden, found):
     return found - expected
 
 
-# Which layouts hold which cases: a new refusal, or a file that no program
+# Which formats hold which cases: a new refusal, or a file that no program
 # reads, is a change of this table.
 _PLAIN = "vit_jax big_vision timm huggingface torchvision mae"
 _EXACT = f"{_PLAIN} keras_hub"  # which has the exact GELU only
@@ -169,37 +169,37 @@ def _grid(case, checkpoint):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_supported_layouts_match_the_table(case):
+def test_supported_formats_match_the_table(case):
     held = []
-    for layout in FORMATS:
+    for format in FORMATS:
         try:
-            _written(case, layout)
+            _written(case, format)
         except ValueError as error:
             assert "cannot hold" in str(error) or "no place" in str(error)
         else:
-            held.append(layout)
+            held.append(format)
     assert held == HELD[case].split()
 
 
-def _written(case, layout):
+def _written(case, format):
     checkpoint, arguments = opened(case)
-    check_representable(arguments, layout)
-    weight_map = get_weight_map(VARIANTS.get((case, layout), layout))
+    check_representable(arguments, format)
+    weight_map = get_weight_map(VARIANTS.get((case, format), format))
     return to_checkpoint(checkpoint.weights, weight_map, arguments["num_heads"])
 
 
 @pytest.mark.parametrize(
-    "case,layout", [(c, layout) for c in CASES for layout in HELD[c].split()]
+    "case,format", [(c, format) for c in CASES for format in HELD[c].split()]
 )
-def test_layout_round_trip(case, layout):
+def test_format_round_trip(case, format):
     """Convert from A to B and back to A with only what B stores."""
     checkpoint, arguments = opened(case)
-    there = _written(case, layout)
-    weight_map = detect_layout(there, layout).weight_map
+    there = _written(case, format)
+    weight_map = detect_format(there, format).weight_map
     heads = infer_num_heads(there, weight_map, 3)
     weights = from_checkpoint(there, weight_map, heads)
     golden_data.assert_same(weights, checkpoint.weights)
-    check_representable(arguments, checkpoint.layout)
+    check_representable(arguments, checkpoint.format)
     back = to_checkpoint(weights, checkpoint.weight_map, arguments["num_heads"])
     golden_data.assert_same(back, golden_data.normalized(case))
 
@@ -207,10 +207,10 @@ def test_layout_round_trip(case, layout):
 @pytest.mark.parametrize("case", ("vit_jax_token", "timm_map"))
 def test_variant_round_trip(case):
     checkpoint, arguments = opened(case)
-    for layout in HELD[case].split():
-        for weight_map in FORMATS[layout].maps:
+    for format in HELD[case].split():
+        for weight_map in FORMATS[format].maps:
             if weight_map.unmapped_paths(checkpoint.weights):
-                name = f"{layout}:{weight_map.variant}"
+                name = f"{format}:{weight_map.variant}"
                 assert name in (
                     *("timm:bit", "timm:root", "timm:hybrid"),
                     *("timm:dinov3", "timm:dinov3-gated"),
@@ -219,12 +219,12 @@ def test_variant_round_trip(case):
                     *("open_clip:", "open_clip:tower"),
                 )
                 continue
-            code_base, variant = FORMATS[layout], weight_map.variant
+            code_base, variant = FORMATS[format], weight_map.variant
             if variant in naflex.VARIANTS and arguments["class_token"]:
                 continue  # Its positions have no place for one.
             weights = code_base.before_writing(checkpoint.weights, arguments, variant)
             arrays = to_checkpoint(weights, weight_map, heads=3)
-            found = detect_layout(arrays, f"{layout}:{variant}").weight_map
+            found = detect_format(arrays, f"{format}:{variant}").weight_map
             again = from_checkpoint(arrays, found, heads=3)
             again, _ = code_base.after_reading(again, {}, variant)
             golden_data.assert_same(again, checkpoint.weights)
@@ -236,6 +236,6 @@ def test_file_types_keep_bfloat16(suffix, tmp_path):
     given = {"num_heads": 3}
     source, to = golden_data.load_path("hf_vit_bf16"), "vit_jax:current"
     _cli.convert(source, there, to=to, settings=given)
-    own = golden_data.open_layout("hf_vit_bf16")
-    _cli.convert(there, back, layout=to, to=own, settings=given)
+    own = golden_data.open_format("hf_vit_bf16")
+    _cli.convert(there, back, format=to, to=own, settings=given)
     golden_data.assert_same(read(back), golden_data.normalized("hf_vit_bf16"))

@@ -226,7 +226,7 @@ def test_what_dinov2s_training_writes(case, tmp_path):
             UserWarning, match=r"in '.*teacher.backbone', .*dino_head \(4"
         ):
             found = open_checkpoint(tmp_path / name, num_heads=3)
-        assert found.layout == "dinov2"
+        assert found.format == "dinov2"
         golden_data.assert_same(found.weights, expected)
 
 

@@ -92,7 +92,7 @@ def of_videos(arrays):
             lambda x: {**x, "vit.gate": np.ones(3, "float32")},
             "nearest.*Use the library",
         ),
-        (lambda x: {"gate": np.ones(3, "float32")}, "no layout. Use the library"),
+        (lambda x: {"gate": np.ones(3, "float32")}, "no format. Use the library"),
     ],
 )
 def test_arrays_of_other_models_are_refused(change, message, tmp_path):

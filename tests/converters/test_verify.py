@@ -13,7 +13,7 @@ from tests import golden_data
 
 pytestmark = pytest.mark.backends("torch")
 
-# case, target, layout to write, --set, libraries that run
+# case, target, format to write, --set, libraries that run
 CASES = [
     ("timm_base", "a.npz", "vit_jax", {"num_heads": 3}, "timm"),
     ("timm_map", "a.keras", None, {"num_heads": 3}, "timm"),

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.backends("torch")
 
 
 IDS = {"cat": 3, "dog": 7}
+HEADER = "path,class,x_min,y_min,x_max,y_max\n"
 
 
 def write(folder, kind="csv", train=(), test=(), ids=IDS):
@@ -121,15 +122,14 @@ def test_wrong_annotations_are_named(tmp_path):
     (tmp_path / "json" / "test.json").write_text('{"images": []}')
     with pytest.raises(ValueError, match="test.json must .*'categories'"):
         load_detection(str(tmp_path / "json"))
-    (tmp_path / "csv" / "test.csv").write_text(f"path\n{'a' * 200_000}\n")
+    (tmp_path / "csv" / "test.csv").write_text(f"{HEADER}{'a' * 200_000}\n")
     with pytest.raises(ValueError, match=r"test\.csv must .*field larger"):
         load_detection(str(tmp_path / "csv"))
     # A box without a class, and files that nothing can be trained on.
     text = error(train=[("a.png", "", 1, 1, 9, 9)])
     assert "train.csv, line 5: '' is no class" in text
-    header = "path,class,x_min,y_min,x_max,y_max\n"
-    (tmp_path / "csv" / "train.csv").write_text(header + "a.png,,,,,\n")
-    (tmp_path / "csv" / "test.csv").write_text(header)
+    (tmp_path / "csv" / "train.csv").write_text(HEADER + "a.png,,,,,\n")
+    (tmp_path / "csv" / "test.csv").write_text(HEADER)
     with pytest.raises(ValueError) as caught:
         load_detection(str(tmp_path / "csv"))
     assert "train.csv: there are no boxes" in str(caught.value)
@@ -248,3 +248,27 @@ def test_tfds(monkeypatch):
         "scores": [0.8, 0.9],
     }
     assert coco_metrics([prediction], [truth])["AP"] == pytest.approx(1)
+
+
+def test_a_csv_of_a_spreadsheet(tmp_path):
+    """Spaces around names of columns, and empty rows."""
+    text = HEADER.replace(",", ", ") + " a.png , cat , 1, 1, 9, 9\n,,,,,\n"
+    pytest.importorskip("PIL.Image").new("RGB", (20, 20)).save(tmp_path / "a.png")
+    for part in ("train", "test"):
+        (tmp_path / f"{part}.csv").write_text(text)
+    data = load_detection(str(tmp_path))
+    assert (data.class_names, data.num_train) == (("cat",), 1)
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"filename,class\na.png,cat\n", "columns path, .*Received: filename, class"),
+        ((HEADER + "a.png,ch\xe2t,1,1,9,9\n").encode("latin-1"), "in UTF-8"),
+    ],
+)
+def test_messages_of_csv_files(content, message, tmp_path):
+    for part in ("train", "test"):
+        (tmp_path / f"{part}.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        load_detection(str(tmp_path))

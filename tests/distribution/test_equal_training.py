@@ -121,6 +121,17 @@ def test_a_step_of_eomt_is_that_of_one_device(found):
     np.testing.assert_allclose(two, one, rtol=0.05)
 
 
+@pytest.mark.backends("jax", "tensorflow")
+def test_a_step_of_pairs_is_that_of_one_device(record_error):
+    """The texts of the images of other devices are negatives, too."""
+    (printed,) = finish([start("tests.distribution.small_pairs", devices=2)])
+    rows = json.loads(printed.splitlines()[-1])
+    for loss, of_loss, of_gradients in rows:
+        assert loss > 0.1
+        record_error("pairs on 2 devices", "loss", of_loss, 1e-6)
+        record_error("pairs on 2 devices", "gradients", of_gradients, 1e-6)
+
+
 def test_images_of_all_replicas_have_different_masks(found):
     assert found["masks"] == [4, 4]
 

@@ -168,8 +168,8 @@ def test_copies_and_files(tmp_path):
     block, loaded = (m.get_layer("block_1") for m in (mixed, other))
     for one, two in zip(block.weights, loaded.weights, strict=True):
         np.testing.assert_array_equal(numpy(one), numpy(two))
-    keras_vit.converters.save(mixed, tmp_path / "a.safetensors", layout="timm")
-    keras_vit.converters.save(model, tmp_path / "b.safetensors", layout="timm")
+    keras_vit.converters.save(mixed, tmp_path / "a.safetensors", format="timm")
+    keras_vit.converters.save(model, tmp_path / "b.safetensors", format="timm")
     files = [(tmp_path / f"{x}.safetensors").read_bytes() for x in "ab"]
     assert files[0] == files[1]
     features = keras_vit.feature_extractor(model, ["pooling", "block_0"])

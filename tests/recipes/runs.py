@@ -106,6 +106,18 @@ RUNS = {
         method: ("pretrain_masked", {"method": method, **_MASKED})
         for method in ("mim", "mae", "mpp")
     },
+    "pairs": (
+        "pretrain_pairs",
+        {
+            "method": "siglip",
+            "model": "compact-vit",
+            "steps": 4,
+            "evaluate_every": 2,
+            "checkpoint_every": 1,
+            "text_layers": 1,
+            "text_width": 16,
+        },
+    ),
     "segment": ("segment", {**_DENSE, "batch_size": 4}),
     "fcos": ("detect", {"head": "fcos", **_DETECT}),
     "yolos": ("detect", {"head": "yolos", **_DETECT}),

@@ -77,6 +77,11 @@ REFUSED = {
         "--method mim --mask-patch-size 3": "--mask-patch-size",
         "--method mpp --target downsized": "4 x 4",
     },
+    "pretrain_pairs": {
+        "--train text": "needs an image tower: give --weights",
+        "--accumulate 2": "--accumulate splits a batch",
+        "--loss sigmoid": "--loss is for other programs",
+    },
     "segment": {
         "--holdout 0.1": "--holdout is for other programs",
         "--train head": "give --weights",

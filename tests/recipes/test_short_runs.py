@@ -36,6 +36,7 @@ ON_TORCH = pytest.mark.suite("torch")
                 ("pretrain", 3, {}, None),
                 ("dino", 2, {}, None),
                 ("mae", 5, {}, None),
+                ("pairs", 3, {"method": "clip"}, "method was 'siglip'"),
                 ("segment", 9, {}, None),
                 ("fcos", 9, {}, None),
                 ("yolos", 9, {}, None),

@@ -79,7 +79,7 @@ PRETRAINING = {
     "simmim": lambda: pretraining.MaskedImageModeling(encoder(), seed=1),
     "patch_prediction": lambda: pretraining.MaskedPatchPrediction(encoder(), seed=1),
 }
-# Families whose layout of google-research/vision_transformer or BiT exists.
+# Families whose format of google-research/vision_transformer or BiT exists.
 NPZ = {
     "vit": "vit_jax",
     "vit_pre_logits": "vit_jax",
@@ -138,7 +138,7 @@ def write(folder):
             model.save_weights(folder / f"{name}.weights.h5")
         if name in NPZ:
             path = folder / f"{name}.npz"
-            keras_vit.converters.save(model, path, layout=NPZ[name])
+            keras_vit.converters.save(model, path, format=NPZ[name])
     np.savez_compressed(folder / "expected.npz", **arrays)
 
 

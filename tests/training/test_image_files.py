@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from keras_vit.data import image_files
+from keras_vit.data import image_files, load_files
 from keras_vit.data.image_files import find_defect, median_side
 from keras_vit.utils.array_files import open_array
 from tests.training.pictures import encode, encode_tiff, noise
@@ -201,3 +201,16 @@ def test_median_side_of_a_sample_of_images(tmp_path):
     assert median_side(paths[:5]) == 28
     assert median_side(paths[:10], sample=2) == 34  # of 28, 28, 40, 44
     assert median_side([]) is None
+
+
+def test_a_truncated_tiff_is_refused_or_skipped(tmp_path):
+    image = Image.new("RGB", (40, 20))
+    for name in ("a.tif", "b.tif"):
+        image.save(tmp_path / name)
+    content = (tmp_path / "b.tif").read_bytes()
+    (tmp_path / "b.tif").write_bytes(content[: len(content) * 2 // 3])
+    with pytest.raises(ValueError, match=r"b\.tif' cannot be decoded"):
+        load_files([tmp_path])
+    with pytest.warns(UserWarning, match="1 of 2 images cannot be used"):
+        _, files = load_files([tmp_path], skip_bad_images=True)
+    assert [file.name for file in files] == ["a.tif"]

@@ -84,8 +84,8 @@ def test_classes_give_an_encoder_a_zero_head(pooling, name, tmp_path):
         activation="gelu",
         class_token=pooling != "gap",
     )
-    layout = {"a.safetensors": "timm", "folder": "huggingface"}.get(name)
-    keras_vit.converters.save(encoder, tmp_path / name, layout=layout)
+    format = {"a.safetensors": "timm", "folder": "huggingface"}.get(name)
+    keras_vit.converters.save(encoder, tmp_path / name, format=format)
     given = {"num_heads": 2, "activation": "gelu"}
     model = keras_vit.converters.load(tmp_path / name, **given, classes=5)
     head = model.get_layer("head")
@@ -244,8 +244,8 @@ def test_save_refuses_wrong_targets(tmp_path):
     assert path.read_bytes() != before
     with pytest.raises(ValueError, match="must end in .npz"):
         keras_vit.converters.save(model, tmp_path / "model.h5")
-    with pytest.raises(ValueError, match="`layout` must be one of 'vit_jax'"):
-        keras_vit.converters.save(model, tmp_path / "b.npz", layout="onnx")
+    with pytest.raises(ValueError, match="`format` must be one of 'vit_jax'"):
+        keras_vit.converters.save(model, tmp_path / "b.npz", format="onnx")
     registers = keras_vit.VisionTransformer(num_registers=2, **SIZES)
     with pytest.raises(ValueError, match="no place for:\n  register_tokens"):
         keras_vit.converters.save(registers, tmp_path / "c.npz")
@@ -281,8 +281,8 @@ class TestStrict:
         with pytest.raises(ValueError, match=message):
             build(**{"weights": TOKEN, **arguments})
 
-    @pytest.mark.parametrize("layout", [None, "timm"])
-    def test_position_embeddings_of_another_kind_raise(self, layout, tmp_path):
+    @pytest.mark.parametrize("format", [None, "timm"])
+    def test_position_embeddings_of_another_kind_raise(self, format, tmp_path):
         """The keys of timm's rotary models are those of DeiT III without its
         position embeddings."""
         arrays = golden_data.arrays("timm_base")
@@ -290,7 +290,7 @@ class TestStrict:
         arrays["blocks.0.gamma_1"] = np.ones(48, "float32")
         path = edited(arrays, tmp_path)
         with pytest.raises(ValueError, match="timm:deit3.*\n.*missing:\n  pos_e"):
-            keras_vit.converters.load(path, layout, num_heads=3)
+            keras_vit.converters.load(path, format, num_heads=3)
 
     def test_attention_pooling_of_another_width_raises(self, tmp_path):
         arrays = golden_data.arrays("timm_map")

@@ -1,4 +1,4 @@
-"""Weights by name, from local servers: small files in exact layouts."""
+"""Weights by name, from local servers: small files in exact formats."""
 
 import dataclasses
 import io
@@ -39,7 +39,7 @@ def tiny(monkeypatch):
 def offer(monkeypatch, tag, *files, classes=7, **options):
     """Adds a row to the table."""
     files = tuple(
-        (keras_vit.downloads.Source(address), layout) for address, layout in files
+        (keras_vit.downloads.Source(address), format) for address, format in files
     )
     row = ReleasedWeights(files, 32, classes, "tf", GOOGLE, **options)
     monkeypatch.setitem(RELEASED, ("Tiny", tag), row)
@@ -61,10 +61,10 @@ def original(classes=7, zero_init_head=False, **arguments):
     return model
 
 
-def saved(model, tmp_path, suffix, layout, drop=(), **changed):
+def saved(model, tmp_path, suffix, format, drop=(), **changed):
     """Returns the bytes of a file, with some of its arrays changed."""
     path = tmp_path / f"saved{suffix}"
-    keras_vit.converters.save(model, path, layout, overwrite=True)
+    keras_vit.converters.save(model, path, format, overwrite=True)
     if drop or changed:
         arrays = keras_vit.weights.files.read(path)
         for key in drop:
@@ -122,7 +122,7 @@ def test_head_of_zeros_warns(paper, tiny):
 def test_weights_from_the_hub_match(
     paper, tiny, server, hub, home, tmp_path, monkeypatch
 ):
-    """transformers' layout implies another GELU and epsilon; the constants of
+    """transformers' format implies another GELU and epsilon; the constants of
     the original training are used."""
     path = tmp_path / "original.npz"
     path.write_bytes(server.files["21k/ViT.npz"])
@@ -145,7 +145,7 @@ def test_resnets_of_google_and_timm_match(kind, server, hub, tmp_path, monkeypat
     """Google's file and timm's give the same function, also for images of low
     contrast, which make epsilons matter."""
     if kind == "hybrid":
-        tag, layout, timm = "imagenet21k", "vit_jax", "timm/r/m.safetensors"
+        tag, format, timm = "imagenet21k", "vit_jax", "timm/r/m.safetensors"
         variant = Variant(32, 2, 4, 64, 1, (1, 1))
         monkeypatch.setitem(VARIANTS, "Tiny", variant)
         build = variant_builder("Tiny")
@@ -154,7 +154,7 @@ def test_resnets_of_google_and_timm_match(kind, server, hub, tmp_path, monkeypat
             **variant.sizes(), input_shape=(32, 32, 3), classes=7
         )
     else:
-        tag, layout, timm = "imagenet21k", "bit", "timm/b/m.safetensors"
+        tag, format, timm = "imagenet21k", "bit", "timm/b/m.safetensors"
         monkeypatch.setitem(BIT_VARIANTS, "Tiny", ((1, 1), 1))
         build = variant_builder("Tiny")
         arguments = RELEASED["BiT_R50x1", tag].arguments
@@ -162,14 +162,14 @@ def test_resnets_of_google_and_timm_match(kind, server, hub, tmp_path, monkeypat
     rng = np.random.default_rng(0)
     for weight in model.weights:
         weight.assign(weight + 0.1 * rng.normal(size=weight.shape))
-    server.files["google.npz"] = saved(model, tmp_path, ".npz", layout)
+    server.files["google.npz"] = saved(model, tmp_path, ".npz", format)
     body = saved(model, tmp_path, ".safetensors", "timm")
     publish(hub, "timm/r", {"m.safetensors": body})
     publish(hub, "timm/b", {"m.safetensors": body})
     images = IMAGE / 512
     expected = model.predict(images, verbose=0)
     for name, file in (
-        ("a", (server.url + "google.npz", layout)),
+        ("a", (server.url + "google.npz", format)),
         ("b", (f"hf://{timm}", "timm")),
     ):
         source = keras_vit.downloads.Source(file[0])
@@ -302,8 +302,8 @@ def test_convert_accepts_urls(hub, tmp_path, capsys):
     target = str(tmp_path / "out.npz")
     arguments = ["hf://o/n", target, "--to", "vit_jax", "--set", "num_heads=4"]
     assert main(arguments) == 0, capsys.readouterr().err
-    layout = keras_vit.converters.open_checkpoint(target).layout
-    assert layout == "vit_jax"
+    format = keras_vit.converters.open_checkpoint(target).format
+    assert format == "vit_jax"
     assert main(["hf://o/missing", "--inspect"]) == 1
     assert "404" in capsys.readouterr().err
 
@@ -339,8 +339,8 @@ def test_row_of_the_weights_table(variant, tag):
     assert tag not in ALIASES
     # The name of a cached file says which of them it is.
     assert len({source.name for source, _ in row.files}) == len(row.files)
-    for source, layout in row.files:
-        assert layout in FORMATS
+    for source, format in row.files:
+        assert format in FORMATS
         assert re.fullmatch(r"|sha256:[0-9a-f]{8}", source.digest)
         parts = urllib.parse.urlparse(source.address)
         assert parts.scheme in ("https", "hf")

@@ -100,12 +100,12 @@ def convert(rounds: int = 7) -> None:
             processes.run(_write, name, files[0])
             size = pathlib.Path(files[0]).stat().st_size
             print(f"{name}: {size / 1e6:.0f} MB in .npz")
-            for source, target, layout in (
+            for source, target, format in (
                 (files[0], files[1], "timm"),
                 (files[1], files[2], "vit_jax"),
                 (files[0], f"{folder}/d.pth", "timm"),
             ):
-                times, peak = measure(_convert, source, target, layout)
+                times, peak = measure(_convert, source, target, format)
                 kinds = [pathlib.Path(x).suffix for x in (source, target)]
                 print(
                     f"  {kinds[0]:12} -> {kinds[1]:12} best "
@@ -120,8 +120,8 @@ def _import_numpy() -> None:
     importlib.import_module("numpy")
 
 
-def _convert(source: str, target: str, layout: str) -> None:
-    sys.argv[1:] = [source, target, "--to", layout, "--overwrite"]
+def _convert(source: str, target: str, format: str) -> None:
+    sys.argv[1:] = [source, target, "--to", format, "--overwrite"]
     try:
         runpy.run_path(str(TOOLS / "convert.py"), run_name="__main__")
     except SystemExit as done:
@@ -133,7 +133,7 @@ def memory() -> None:
     """Memory of several devices, and of sliding windows.
 
     The bytes of ViT-H/14 on each device when it is split over 1 to 8 devices
-    (computed from shapes and layouts, without allocation), and the peak memory
+    (computed from shapes and formats, without allocation), and the peak memory
     of a process that segments a photograph of 1,500 x 1,000 pixels with Ti/16,
     whole and with `segmentation.sliding_window`, into 150 classes.
     """

@@ -139,7 +139,7 @@ def read_keras(path: StrPath, finite: bool = True) -> KerasFile:
             raise ValueError(
                 f"{str(path)!r} holds a model of {package}, whose .keras and "
                 ".weights.h5 files are not read. Load it with that package, "
-                "and write its arrays under the names of another layout, as "
+                "and write its arrays under the names of another format, as "
                 "docs/migrate.md shows."
             )
     integers = is_quantized(layers)

@@ -45,30 +45,30 @@ RESNET_CONSTANTS = {
 }
 
 
-def split(layout: str) -> tuple[Format, str]:
-    """Returns the code base and the variant of a `layout`, "name" or
+def split(format: str) -> tuple[Format, str]:
+    """Returns the code base and the variant of a `format`, "name" or
     "name:variant", or raises a `ValueError` if it is unknown."""
-    name, _, variant = layout.partition(":")
+    name, _, variant = format.partition(":")
     if name not in FORMATS:
         raise ValueError(
-            f"`layout` must be one of {', '.join(map(repr, FORMATS))}. "
-            f"Received: layout={layout!r}"
+            f"`format` must be one of {', '.join(map(repr, FORMATS))}. "
+            f"Received: format={format!r}"
         )
     return FORMATS[name], variant
 
 
-def get_weight_map(layout: str, weights: Collection[str] = ()) -> WeightMap:
-    """Returns the `WeightMap` of a layout, `"name"` or `"name:variant"`, as
+def get_weight_map(format: str, weights: Collection[str] = ()) -> WeightMap:
+    """Returns the `WeightMap` of a format, `"name"` or `"name:variant"`, as
     `Format.weight_map`."""
-    code_base, variant = split(layout)
+    code_base, variant = split(format)
     return code_base.weight_map(variant, weights)
 
 
 def implied_arguments(
-    layout: str, weight_map: WeightMap, paths: Collection[str]
+    format: str, weight_map: WeightMap, paths: Collection[str]
 ) -> Config:
     """Returns the model arguments that are constants of a code base."""
-    code_base, _ = split(layout)
+    code_base, _ = split(format)
     variant, family = weight_map.variant, infer.encoder_family(paths)
     if family == "bit":
         default = google.Bit.resnets[""]
@@ -91,26 +91,26 @@ def find_config(code_base: Format, path: StrPath) -> Config:
         if is_config_of(config, other):
             warn(
                 "The config.json in the checkpoint's folder is ignored: it is "
-                f"one of {other}, and the arrays are in the layout "
+                f"one of {other}, and the arrays are in the format "
                 f"{code_base.name!r}. Move it elsewhere, or give what it holds "
                 "as arguments."
             )
     return code_base.training_config(path)
 
 
-def is_config_of(config: Config, layout: str) -> bool:
-    """Returns whether a config.json was written by a layout's code base."""
-    return layout in FORMATS and FORMATS[layout].config_key in config
+def is_config_of(config: Config, format: str) -> bool:
+    """Returns whether a config.json was written by a format's code base."""
+    return format in FORMATS and FORMATS[format].config_key in config
 
 
-def check_representable(arguments: Config, layout: str, folder: bool = False) -> None:
-    """Raises a `ValueError` if a layout cannot represent a model.
+def check_representable(arguments: Config, format: str, folder: bool = False) -> None:
+    """Raises a `ValueError` if a format cannot represent a model.
 
-    This checks arguments that do not show in the arrays: the layout's code
-    would load the weights and compute other outputs. Weights that the layout
+    This checks arguments that do not show in the arrays: the format's code
+    would load the weights and compute other outputs. Weights that the format
     has no key for are reported when they are converted.
     """
-    code_base, variant = split(layout)
+    code_base, variant = split(format)
     reasons = []
     if "hidden_size" not in arguments:
         versions = [version for version, _ in code_base.resnets.values()]
@@ -124,6 +124,6 @@ def check_representable(arguments: Config, layout: str, folder: bool = False) ->
         reasons = code_base.refusals(arguments, variant, folder)
     if reasons:
         raise ValueError(
-            f"The layout {code_base.name!r} cannot hold the model: "
+            f"The format {code_base.name!r} cannot hold the model: "
             f"{'; '.join(reasons)}."
         )

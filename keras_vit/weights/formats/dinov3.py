@@ -1,6 +1,6 @@
-"""DINOv3: Meta's code (layout "dinov3"), and what timm and transformers add.
+"""DINOv3: Meta's code (format "dinov3"), and what timm and transformers add.
 
-https://github.com/facebookresearch/dinov3. Variants of the layouts "timm"
+https://github.com/facebookresearch/dinov3. Variants of the formats "timm"
 (timm/models/eva.py) and "huggingface" (models/dinov3_vit) are the same models.
 Meta's weights are under the DINOv3 License (https://ai.meta.com/resources/
 models-and-libraries/dinov3-license/), and are downloaded by those who have

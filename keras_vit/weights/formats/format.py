@@ -40,10 +40,10 @@ class Format:
     different. A variant is the name of one of the maps.
     """
 
-    # The value of the `layout` argument of public functions.
+    # The value of the `format` argument of public functions.
     name: ClassVar[str]
     # The first that has a key for every weight is used for writing, unless a
-    # variant is chosen with `layout="name:variant"`.
+    # variant is chosen with `format="name:variant"`.
     maps: ClassVar[tuple[WeightMap, ...]]
     # A key that a file must have for this format to be detected.
     marker: ClassVar[str | None] = None
@@ -85,7 +85,7 @@ class Format:
         if variant not in maps:
             variants = ", ".join(repr(name) for name in maps if name)
             raise ValueError(
-                f"The variants of the layout {self.name!r} are "
+                f"The variants of the format {self.name!r} are "
                 f"{variants or 'none'}. Received: variant {variant!r}"
             )
         return maps[variant]
@@ -209,7 +209,7 @@ class Format:
         weight_map = self.weight_map(variant, weights)
         if _MASK_TOKEN in weight_map.unmapped_paths(weights):
             warn(
-                f"The layout {self.name!r} has no mask token, which has no "
+                f"The format {self.name!r} has no mask token, which has no "
                 "effect on outputs: it is left out."
             )
             weights = {k: v for k, v in weights.items() if k != _MASK_TOKEN}

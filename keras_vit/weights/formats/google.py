@@ -1,6 +1,6 @@
 """Google's code bases: vit_jax, big_vision and big_transfer.
 
-https://github.com/google-research/vision_transformer (layout "vit_jax"),
+https://github.com/google-research/vision_transformer (format "vit_jax"),
 https://github.com/google-research/big_vision ("big_vision") and
 https://github.com/google-research/big_transfer ("bit").
 """

@@ -1,4 +1,4 @@
-"""Hugging Face's transformers (layout "huggingface"): ViT, DeiT, DINOv2, MAE.
+"""Hugging Face's transformers (format "huggingface"): ViT, DeiT, DINOv2, MAE.
 
 The image towers of SigLIP and CLIP are in `siglip_clip.py`.
 
@@ -271,12 +271,12 @@ def _preprocessor_config(
 ) -> Config:
     """Returns the contents of preprocessor_config.json.
 
-    The source's own are kept if its layout is "huggingface", unless `mode` is
+    The source's own are kept if its format is "huggingface", unless `mode` is
     another. Otherwise, they are those of `mode`, else of the source's code base,
     else "tf".
     """
     timm = None
-    if source and source.layout == "huggingface":
+    if source and source.format == "huggingface":
         kept = read_config(source.path, JSON_FILES[1])
         if kept and mode in (None, source.preprocess_mode):
             return kept
@@ -285,9 +285,9 @@ def _preprocessor_config(
         meta = arguments["layer_scale"] is not None or _is_deit(arguments)
         if mode is None and arguments["pre_norm"]:
             mode = "clip"
-        elif mode is None and meta and source.layout != "keras":
+        elif mode is None and meta and source.format != "keras":
             mode = "torch"
-    if source and source.layout == "timm":
+    if source and source.format == "timm":
         timm = read_config(source.path).get("pretrained_cfg")
     bicubic = isinstance(timm, dict) and timm.get("interpolation") == "bicubic"
     return {

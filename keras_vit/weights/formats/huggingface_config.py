@@ -1,4 +1,4 @@
-"""The config.json of transformers, of all models of layout "huggingface"."""
+"""The config.json of transformers, of all models of format "huggingface"."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""keras-hub's presets (layout "keras_hub"): ViT, DeiT and DINOv2.
+"""keras-hub's presets (format "keras_hub"): ViT, DeiT and DINOv2.
 
 https://github.com/keras-team/keras-hub. A preset is a folder of the backbone's
 config.json and model.weights.h5 and a classifier's task.json and

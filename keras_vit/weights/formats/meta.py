@@ -1,10 +1,10 @@
 """Meta's code bases DINOv2, MAE, DINO and MoCo v3.
 
-https://github.com/facebookresearch/dinov2 (layout "dinov2"),
+https://github.com/facebookresearch/dinov2 (format "dinov2"),
 https://github.com/facebookresearch/mae ("mae"),
 https://github.com/facebookresearch/dino ("dino", checkpoints of its training)
 and https://github.com/facebookresearch/moco-v3 ("mocov3"). Files of DeiT, and
-those of DINO that hold an encoder only, have the layout "timm".
+those of DINO that hold an encoder only, have the format "timm".
 """
 
 import re
@@ -162,7 +162,7 @@ class Mae(_Meta):
         ),
     )
     arguments = {**_ARGUMENTS, "resampling": "bicubic"}
-    marker = "decoder_embed.weight"  # without it, the layout is "timm"
+    marker = "decoder_embed.weight"  # without it, the format is "timm"
 
 
 class Dino(_Meta):

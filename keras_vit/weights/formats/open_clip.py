@@ -1,4 +1,4 @@
-"""Image towers of open_clip and of OpenAI's CLIP (layout "open_clip").
+"""Image towers of open_clip and of OpenAI's CLIP (format "open_clip").
 
 https://github.com/mlfoundations/open_clip and https://github.com/openai/CLIP,
 whose names are the same. Files contain both towers; the text tower is left out.
@@ -136,7 +136,7 @@ class OpenClip(Format):
                 raise ValueError(
                     "The projection of an image tower has no bias in open_clip, and "
                     "the bias of the model's head is not zero (its largest value is "
-                    f"{np.abs(arrays[bias]).max():.2g}). Write another layout, such "
+                    f"{np.abs(arrays[bias]).max():.2g}). Write another format, such "
                     "as 'timm'."
                 )
         zeros = {x for x in _BIASES.values() if x in arrays and not np.any(arrays[x])}

@@ -1,4 +1,4 @@
-"""SigLIP's and CLIP's image towers in transformers (layout "huggingface").
+"""SigLIP's and CLIP's image towers in transformers (format "huggingface").
 
 https://github.com/huggingface/transformers. SigLIP 2 with images of a fixed
 size has the classes and names of SigLIP. That of images of any size (NaFlex)
@@ -135,7 +135,7 @@ def to_file(arrays: dict[str, Array]) -> dict[str, Array]:
         raise ValueError(
             "CLIP's projection has no bias in transformers, and the bias of "
             "the model's head is not zero (its largest value is "
-            f"{np.abs(bias).max():.2g}). Write another layout, such as 'timm'."
+            f"{np.abs(bias).max():.2g}). Write another format, such as 'timm'."
         )
     return {k: a for k, a in arrays.items() if k != f"{_PROJECTION}.bias"}
 

@@ -102,7 +102,7 @@ MAPS = {
 
 
 def read(
-    arrays: Mapping[str, Array], layout: str, config: Config, image: Config
+    arrays: Mapping[str, Array], format: str, config: Config, image: Config
 ) -> tuple[dict[str, Array], Config] | None:
     """Returns the weights of a text tower and its arguments, given the arrays that no
     image tower has, and what is known of the image tower; None if there is none that
@@ -110,7 +110,7 @@ def read(
     arrays = {k: x for k, x in arrays.items() if not k.endswith(_NO_WEIGHTS)}
     fitting = (
         x
-        for x in MAPS.get(layout, ())
+        for x in MAPS.get(format, ())
         if x.key("text/token_embedding/embeddings") in arrays
         and not x.unmapped_keys({**arrays})
     )
@@ -118,7 +118,7 @@ def read(
     if weight_map is None:
         return None
     table = arrays[weight_map.key("text/token_embedding/embeddings")]
-    if layout == "open_clip":
+    if format == "open_clip":
         arguments = _of_open_clip(config.get("model_cfg", {}), weight_map, image)
     else:
         arguments = _of_transformers(config, weight_map.variant)
@@ -198,28 +198,28 @@ def _of_open_clip(model: Config, weight_map: WeightMap, image: Config) -> Config
     }
 
 
-def write(weights: dict[str, Array], text: Config, layout: str) -> dict[str, Array]:
+def write(weights: dict[str, Array], text: Config, format: str) -> dict[str, Array]:
     """Returns the arrays of a text tower with the arguments `text`, or raises a
-    `ValueError` if the layout or its code has none such."""
-    if layout not in MAPS:
+    `ValueError` if the format or its code has none such."""
+    if format not in MAPS:
         raise ValueError(
             f"It has no text tower, which {' and '.join(map(repr, MAPS))} have. Write "
             "`model.encoder`, the image tower."
         )
     biased = f"{PREFIX}head/bias" in weights
-    names = (CLIP, SIGLIP) if layout == "huggingface" else (PLAIN, CUSTOM_BIAS)
-    usual = (not biased, biased, biased or layout == "open_clip")
+    names = (CLIP, SIGLIP) if format == "huggingface" else (PLAIN, CUSTOM_BIAS)
+    usual = (not biased, biased, biased or format == "open_clip")
     found = (
         text["causal"],
         text["pooling"] == "last",
-        f"{PREFIX}logit_bias" in weights or layout == "open_clip",
+        f"{PREFIX}logit_bias" in weights or format == "open_clip",
     )
     if found != usual or text["projection_size"] is None:
         what = (
             f"causal={text['causal']}, pooling={text['pooling']!r}, projection_size="
             f"{text['projection_size']}, projection_bias={biased}"
         )
-        if layout == "huggingface":
+        if format == "huggingface":
             raise ValueError(
                 "transformers has the text towers of CLIP (causal, a projection "
                 "without a bias) and of SigLIP (the last token, both biases). "
@@ -229,7 +229,7 @@ def write(weights: dict[str, Array], text: Config, layout: str) -> dict[str, Arr
             f"A file of open_clip does not store {what}. Put an open_clip_config.json "
             "with its 'text_cfg' next to it."
         )
-    maps = {x.variant: x for x in MAPS[layout]}
+    maps = {x.variant: x for x in MAPS[format]}
     return to_checkpoint(weights, maps[names[biased]], text["num_heads"])
 
 
@@ -240,6 +240,13 @@ def whole_config(vision: Config, text: Config) -> Config:
     kinds = {"clip_vision_model": ("clip", "CLIPModel")}
     kinds["siglip_vision_model"] = ("siglip", "SiglipModel")
     kinds[SIGLIP2] = ("siglip2", "Siglip2Model")
+    if vision["model_type"] not in kinds:
+        raise ValueError(
+            "transformers has dual encoders with the image towers of CLIP "
+            '(`pre_norm=True`, `pooling="token"`) and of SigLIP (`pooling="map"`). '
+            f"Received: an image tower of the type {vision['model_type']!r}. Write a "
+            ".keras file."
+        )
     kind, architecture = kinds[vision["model_type"]]
     size, end = text["projection_size"], text["end_id"]
     end = _OLD_END if end is None else end

@@ -1,4 +1,4 @@
-"""timm (layout "timm"), most of whose names DeiT, MAE and DINOv2 also use.
+"""timm (format "timm"), most of whose names DeiT, MAE and DINOv2 also use.
 
 https://github.com/huggingface/pytorch-image-models
 """

@@ -1,4 +1,4 @@
-"""torchvision (layout "torchvision"): https://github.com/pytorch/vision"""
+"""torchvision (format "torchvision"): https://github.com/pytorch/vision"""
 
 import re
 

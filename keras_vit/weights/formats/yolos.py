@@ -1,6 +1,6 @@
 """Hugging Face's YOLOS (`YolosForObjectDetection`).
 
-https://github.com/huggingface/transformers. Its encoder has the names of layout
+https://github.com/huggingface/transformers. Its encoder has the names of format
 "huggingface", with detection tokens after the patches, which are first here.
 """
 
