@@ -407,6 +407,14 @@ def test_features_are_computed_once_unless_flags_change_images(finished, data_fo
         features(features="once", augment="light1")
 
 
+@pytest.mark.backends("torch")
+def test_what_the_optimizer_refuses_is_an_error_of_one_line(digits, tmp_path):
+    output = tmp_path / "out"
+    settings = {"weights": str(digits), "train": "head", "output": str(output)}
+    refused("trains none. Give 1.0", steps=4, layer_decay=0.5, **settings)
+    assert not output.exists()
+
+
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_train_flag_selects_the_trained_weights(digits, tmp_path):
