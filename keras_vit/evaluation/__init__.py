@@ -1,4 +1,4 @@
-from keras_vit.evaluation.callbacks import NearestNeighbours
+from keras_vit.evaluation.callbacks import NearestNeighbors
 from keras_vit.evaluation.classifiers import (
     LoadedClassifier,
     feature_model,
@@ -23,7 +23,7 @@ from keras_vit.evaluation.probes import (
     few_shot,
     few_shot_of_model,
     linear_probe,
-    nearest_neighbours,
+    nearest_neighbors,
     ridge,
 )
 from keras_vit.evaluation.scores import (
@@ -46,8 +46,8 @@ __all__ = [
     "CocoMetrics", "confusion_matrix", "evaluate_boxes", "feature_dataset",
     "feature_model", "few_shot", "few_shot_of_model", "find_boxes", "fitted", "Linear",
     "linear_probe", "load_classifier", "load_real_labels", "LoadedClassifier",
-    "match_class_names", "mean_average_precision", "mean_iou", "nearest_neighbours",
-    "NearestNeighbours", "num_classes_of", "per_class", "plot_boxes",
+    "match_class_names", "mean_average_precision", "mean_iou", "nearest_neighbors",
+    "NearestNeighbors", "num_classes_of", "per_class", "plot_boxes",
     "predict_dataset", "predict_splits", "probabilities", "real_accuracy",
     "reliability", "ridge", "sigmoid", "softmax", "split_at_head", "targets_by_image",
 ]  # fmt: skip
