@@ -44,14 +44,16 @@ def layer_decay_multipliers(paths: Sequence[str], decay: float) -> list[float]:
         List of floats, one for each path.
 
     Raises:
-        ValueError: if `decay` is out of range, or no path is that of a block.
+        ValueError: if `decay` is out of range, or is not 1 and no path is that of a
+            block.
     """
     checks.require(0 < decay <= 1, "layer_decay", decay, "above 0 and at most 1")
     depths = [_depth(path) for path in paths]
-    if not any(depths):
+    if not any(depths) and decay != 1:
         raise ValueError(
             "`layer_decay` counts the blocks of a Vision Transformer, and "
-            "this model has none. Leave it out."
+            "this model trains none. Give 1.0, or leave it out. Received: "
+            f"layer_decay={decay}"
         )
     top = max(depth or 0 for depth in depths) + 1
     return [decay ** (top - (top if n is None else n)) for n in depths]

@@ -346,6 +346,7 @@ class Run:
         validation_data = self.distribute(validation_data)
         # Wrong options raise before the folder is opened.
         checks.averages_fit_norms(model)
+        model.optimizer.build(model.trainable_variables)
         train_batches(0)
         if hasattr(model, "teacher_digest"):
             digest = model.teacher_digest()

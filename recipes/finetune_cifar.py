@@ -24,6 +24,7 @@ lists the files in the output folder. KERAS_BACKEND selects the backend.
 """
 
 import dataclasses
+import inspect
 import math
 import os
 
@@ -94,8 +95,9 @@ def image_size(s, data):
 EPOCHS_OF_FEATURES = 4
 # Flags by which images are changed in another way, or the whole model is needed.
 EACH_STEP = (
-    *("preset", "protocol", "augment", "mixup", "cutmix", "erase"),
-    *("dropout", "drop_path", "teacher", "max_tokens"),
+    *inspect.get_annotations(flags.RandAugment),
+    *inspect.get_annotations(flags.Mixing),
+    *("preset", "protocol", "dropout", "drop_path", "teacher", "max_tokens"),
 )
 
 
@@ -310,7 +312,12 @@ class Config(
 def main(config):
     with flags.user_errors():
         strategy, data, output = setup.begin(config)
-        if strategy.num_devices > 1 and config.train == "head" and not config.features:
+        if strategy.num_devices > 1 and config.train == "head":
+            if config.features == "once":
+                raise ValueError(
+                    "--features once computes features on one device: leave it out. "
+                    f"Received: {strategy.num_devices} devices"
+                )
             config = dataclasses.replace(config, features="each-step")
     if config.sweep and not config.show_settings:
         functions = train, resolve_config, setup.load_run_data
@@ -325,6 +332,8 @@ def main(config):
 def train(config, data, strategy, output, keep=True):
     """Trains with the settings of `resolve_config`, and saves the results."""
     summary = "fine-tuning" if config.weights else "from scratch"
+    if config.features == "once":
+        summary += f" on features of {EPOCHS_OF_FEATURES} epochs, computed once"
     with setup.open_run(config, data, strategy, output, summary) as run:
         # 1. Model: the given weights, with a new head of zeros unless
         # --keep-head is given, or a new model; with --teacher, a model that
@@ -423,10 +432,13 @@ def resolve_config(given, data):
     spec = sizes.resolve_model_spec(config.model, config.weights)
     unfit = [name for name in EACH_STEP if getattr(given, name)]
     if config.features == "once" and (unfit or config.train != "head"):
+        others = [f"--{name.replace('_', '-')}" for name in unfit]
         raise ValueError(
-            "--features once is for --train head on images that no flag changes: "
-            "give --train head, or leave --features out. Received: --train "
-            f"{config.train}; {', '.join(unfit)}"
+            "--features once is for --train head on images that no flag changes: leave "
+            f"it out, or {' and '.join(others)}. Received: --train {config.train}"
+            if others
+            else "--features once is for --train head: give it, or leave --features "
+            f"out. Received: --train {config.train}"
         )
     if config.max_tokens and spec["stride"] != 1:
         raise ValueError(

@@ -340,19 +340,18 @@ class ImageDataset:
     ) -> Array:
         """Returns the weights of classes as an array; raises a `ValueError` if they
         do not fit."""
-        found = np.asarray(weights, "float64")
-        if (
-            self.multi_label
-            or mixup > 0
-            or cutmix > 0
-            or found.shape != (len(self.class_names),)
-            or not (np.isfinite(found) & (found >= 0)).all()
-        ):
+        if self.multi_label or mixup > 0 or cutmix > 0:
             raise ValueError(
-                f"`class_weights` must be {len(self.class_names)} numbers of 0 "
-                "or more, for images of one class each, without mixup and "
-                f"cutmix. Received: {weights}, mixup={mixup}, cutmix={cutmix}, "
+                "`class_weights` are for images of one class each, without mixup and "
+                f"cutmix: leave them out. Received: mixup={mixup}, cutmix={cutmix}, "
                 f"multi-label: {self.multi_label}"
+            )
+        found = np.asarray(weights, "float64")
+        expected = (len(self.class_names),)
+        if found.shape != expected or not (np.isfinite(found) & (found >= 0)).all():
+            raise ValueError(
+                f"`class_weights` must be {len(self.class_names)} numbers of 0 or "
+                f"more. Received: {weights}"
             )
         return found
 

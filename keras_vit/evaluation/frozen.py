@@ -66,7 +66,9 @@ def feature_dataset(
         An `ImageDataset` with `epochs` times as many training images, and the images
         of `data.evaluation_split`.
     """
-    training = data.train(batch_size=batch_size, **options)
+    # Labels stay integers, of which class weights are looked up: they become one-hot
+    # when the batches of features are made.
+    training = data.train(batch_size=batch_size, **dict(options, one_hot=False))
     reading = {
         k: v for k, v in options.items() if k in ("image_size", "mode", "protocol")
     }

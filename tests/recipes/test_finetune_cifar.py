@@ -405,6 +405,18 @@ def test_features_are_computed_once_unless_flags_change_images(finished, data_fo
         assert features(**flag) == "each-step", flag
     with pytest.raises(ValueError, match="--features once is for --train head"):
         features(features="once", augment="light1")
+    with pytest.raises(ValueError, match="leave it out, or --dropout. Received"):
+        features(features="once", dropout=0.1)
+    with pytest.raises(ValueError, match="once is for --train head: give it"):
+        features(features="once", train="all")
+
+
+@pytest.mark.backends("torch")
+def test_what_the_optimizer_refuses_is_an_error_of_one_line(digits, tmp_path):
+    output = tmp_path / "out"
+    settings = {"weights": str(digits), "train": "head", "output": str(output)}
+    refused("trains none. Give 1.0", steps=4, layer_decay=0.5, **settings)
+    assert not output.exists()
 
 
 @pytest.mark.slow

@@ -203,7 +203,7 @@ def test_set_flag_gives_missing_arguments(given, photos, tmp_path):
         ([MODEL, "{empty}"], "no image '.*empty'"),
         ([MODEL, "--out", "{photos}/a.png"], "Not a directory.*a.png"),
         ([MODEL, "--labels", "none.txt", "{photos}/a.png"], "none.txt"),
-        ([MODEL, "--from", "timm"], "cannot be read as the layout 'timm'"),
+        ([MODEL, "--from", "timm"], "cannot be read as the format 'timm'"),
         ([MODEL, "--set", "patch_size"], "--set takes name=value"),
     ],
     ids=lambda x: x if isinstance(x, str) else None,

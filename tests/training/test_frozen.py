@@ -62,5 +62,18 @@ def test_features_are_those_of_the_first_epochs():
     assert (found[:5] == np.asarray(test[1])).all() and (weights[5:] == 0).all()
 
 
+def test_class_weights_go_with_one_hot_labels():
+    model, data = vit(input_shape=(SIZE, SIZE, 3)), dataset()
+    reading = {"image_size": SIZE, "mode": "torch", "one_hot": True}
+    encoder, _ = split_at_head(model)
+    features = feature_dataset(encoder, data, batch_size=10, epochs=2, **reading)
+    assert (features.class_counts() == 2 * data.class_counts()).all()
+    weights = np.array([1.0, 2.0, 3.0])
+    batches = features.train(batch_size=40, class_weights=weights, **reading)
+    _, labels, found = batches[0]
+    assert labels.shape == (40, 3) and (labels.sum(1) == 1).all()
+    np.testing.assert_allclose(found, labels @ weights)
+
+
 def arrays(batch):
     return tuple(map(np.asarray, batch[:2]))

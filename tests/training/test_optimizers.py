@@ -510,6 +510,7 @@ def test_layer_decay_multipliers():
     assert scales == [0.75**5, 0.75**5, 0.75, 1]
     with pytest.raises(ValueError, match="layer_decay"):
         layer_decay_multipliers(["stage_1/x"], 0.5)
+    assert layer_decay_multipliers(["stage_1/x"], 1.0) == [1]
 
 
 @ON_TORCH

@@ -63,7 +63,8 @@ def waits(
             "predict 200 photographs": "predict run photos --output out",
             "explain 11 photographs": f"explain run {some} --output out",
             "evaluate": "evaluate run photos --output out",
-            "export": "export run out.onnx",
+            # To .pt2 or a SavedModel, which need no further package.
+            "export": f"export run out{'.pt2' if backend == 'torch' else ''}",
             "convert S/16": f"convert {weights} out.npz --to vit_jax",
         }
         found = {key: _ours_command(text) for key, text in commands.items()}
