@@ -9,6 +9,11 @@ from keras_vit.utils import checks
 from keras_vit.utils.scaling import ModeLike
 from keras_vit.utils.types import Config
 
+__all__ = [
+    "BIT_VARIANTS", "BiTConfig", "HybridConfig", "ResNetConfig", "TextConfig",
+    "Variant", "VARIANTS", "ViTConfig",
+]  # fmt: skip
+
 POOLINGS = ("token", "gap", "token_gap", "first_patch", "map", None)
 FINAL_NORMS = ("before_pooling", "after_pooling", "none")
 POSITION_EMBEDDINGS = (

@@ -28,12 +28,13 @@ from keras_vit.models.keras_file import load_keras_file
 from keras_vit.models.model import described
 from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
-from keras_vit.weights.checkpoint import Checkpoint as Checkpoint
-from keras_vit.weights.checkpoint import open_checkpoint as open_checkpoint
+from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.files import atomic_write
 from keras_vit.weights.files.keras import is_keras, write_metadata
 from keras_vit.weights.infer import DENSE, drop_pretraining
 from keras_vit.weights.writing import write_checkpoint
+
+__all__ = ["Checkpoint", "describe", "load", "open_checkpoint", "save"]
 
 
 def load(

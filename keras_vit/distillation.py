@@ -25,6 +25,8 @@ from keras_vit.utils.memory import free_gradients
 from keras_vit.utils.scaling import ModeLike, as_mode, scale_and_shift
 from keras_vit.utils.types import Tensor
 
+__all__ = ["as_teacher", "Distillation", "TARGETS"]
+
 # What a student learns from: the losses of each, the default first.
 TARGETS = {
     "token": ("hard", "soft"),

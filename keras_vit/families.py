@@ -14,6 +14,8 @@ from keras_vit.text.files import load_dual_encoder
 from keras_vit.utils.types import Config
 from keras_vit.weights import Checkpoint
 
+__all__ = ["build", "FAMILIES", "Family"]
+
 
 class Family(NamedTuple):
     """A family of models.

@@ -25,6 +25,8 @@ from keras_vit.weights.formats import FORMATS, check_representable, huggingface,
 from keras_vit.weights.weight_map import to_checkpoint
 from keras_vit.weights.writing import warn_of_activation, write_checkpoint
 
+__all__ = ["save"]
+
 KERAS, TIMM, TRANSFORMERS = "keras", "timm", "transformers"
 WEIGHTS = {
     KERAS: "model.keras",

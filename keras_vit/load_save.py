@@ -13,6 +13,8 @@ from keras_vit.utils.types import Config, StrPath
 from keras_vit.weights import Checkpoint, open_checkpoint
 from keras_vit.weights.released import ALIASES, RELEASED
 
+__all__ = ["load", "save"]
+
 
 def load(
     name_or_path: StrPath | Checkpoint,

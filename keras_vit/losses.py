@@ -8,6 +8,8 @@ from keras import ops
 from keras_vit.utils import checks
 from keras_vit.utils.types import Config, Tensor
 
+__all__ = ["DistillationLoss", "get_loss", "SigmoidCrossentropy"]
+
 DISTILLATION_LOSSES = ("soft", "hard", "cosine", "smooth_l1", "mse")
 
 

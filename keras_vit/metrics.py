@@ -5,6 +5,8 @@ from keras import ops
 
 from keras_vit.utils.types import Config, Tensor
 
+__all__ = ["get_metric", "MeanAveragePrecision"]
+
 # Larger logits share a bin: their probabilities are within 1.2e-7, which is the
 # precision of float32, of 1.
 _LARGEST_LOGIT = 16.0

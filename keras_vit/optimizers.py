@@ -15,6 +15,8 @@ from keras import ops
 from keras_vit.utils import checks, replicas
 from keras_vit.utils.types import Config, Tensor
 
+__all__ = ["averaged", "layer_decay_multipliers", "PublishedAdamW", "PublishedSGD"]
+
 # Position embeddings of a block learn at its rate.
 _BLOCK = re.compile(r"(?:block|position_embedding)_(\d+)")
 # Layers before the first block, such as the ResNet of a hybrid. Relative

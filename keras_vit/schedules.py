@@ -9,6 +9,10 @@ import numpy as np
 from keras_vit.utils import checks
 from keras_vit.utils.types import Config, Tensor
 
+__all__ = [
+    "BiTHyperRule", "CosineSchedule", "warmup_cosine", "WarmupDecay", "WarmupMultiStep",
+]  # fmt: skip
+
 STAIRS = (30 / 90, 60 / 90, 80 / 90)
 
 

@@ -545,7 +545,7 @@ class Training(Output, Pixels, Compute, Steps):
             "mixup": self.mixup or 0.0,
             "cutmix": self.cutmix or 0.0,
             "erase": self.erase or 0.0,
-            # Greyscale images are mostly digits and letters, which a flip
+            # Grayscale images are mostly digits and letters, which a flip
             # changes.
             "flip": channels != 1 and not self.no_flip,
         }

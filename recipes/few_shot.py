@@ -72,7 +72,7 @@ class Config(flags.Evaluation):
         (1024.0,),
         above=0,
     )
-    neighbours: int = flags.flag(
+    neighbors: int = flags.flag(
         "number of nearest neighbors; 0 to leave out this evaluation",
         20,
         minimum=0,
@@ -143,11 +143,11 @@ def main(config):
         results["linear_probe"] = keras_vit.evaluation.accuracy(
             probe.scores(test_x), test_y
         )
-    if config.neighbours:
-        votes = keras_vit.evaluation.nearest_neighbours(
-            x, y, classes, test_x, min(config.neighbours, len(x))
+    if config.neighbors:
+        votes = keras_vit.evaluation.nearest_neighbors(
+            x, y, classes, test_x, min(config.neighbors, len(x))
         )
-        results["nearest_neighbours"] = keras_vit.evaluation.accuracy(votes, test_y)
+        results["nearest_neighbors"] = keras_vit.evaluation.accuracy(votes, test_y)
     show(results, config)
     run_folder.save_json(
         {
@@ -187,7 +187,7 @@ def show(results, config):
         )
     if len(config.l2) > 1:
         print(f"best l2 on these test images: {results['best_l2']:g}")
-    for name in ("linear_probe", "nearest_neighbours"):
+    for name in ("linear_probe", "nearest_neighbors"):
         if name in results:
             print(f"{name.replace('_', ' '):24}{results[name]:10.4f}")
 

@@ -170,7 +170,7 @@ def train(config, data, strategy, output):
             run.checkpoints.sinks.append(pictures)
         if has_knn:
             options = {**config.batches(), "batch_size": config.batch_size}
-            knn = keras_vit.evaluation.NearestNeighbours(data, options)
+            knn = keras_vit.evaluation.NearestNeighbors(data, options)
             run.callbacks.append(knn)
         model.fit(**run.resume(model, schedule, train_batches, test))
 

@@ -32,7 +32,7 @@ pca = keras_vit.inspection.feature_pca
 decode = keras_vit.decode_predictions
 scale = keras_vit.preprocess_input
 slide = keras_vit.segmentation.sliding_window
-neighbours = keras_vit.evaluation.nearest_neighbours
+neighbors = keras_vit.evaluation.nearest_neighbors
 MAE = keras_vit.pretraining.MaskedAutoencoder
 PatchPrediction = keras_vit.pretraining.MaskedPatchPrediction
 MIM = keras_vit.pretraining.MaskedImageModeling
@@ -271,10 +271,10 @@ EVALUATION = {
     "few_shot(X, Y, 1, l2=0.0)": "`l2` must be a number above 0",
     "few_shot(X, Y, 1, seeds=0)": "`seeds` must be .*Received: seeds=0",
     "evaluation.linear_probe(X, Y, 2, l2=-1)": "`l2` must be .*: l2=-1",
-    "neighbours(X, Y, 2, X, 11)": "n_neighbors = 11",
-    "neighbours(X * 0, Y, 2, X, 1)": "rows of zeros",
-    "neighbours(X, Y, 2, X, 1, 0)": "`temperature` must be a number above 0",
-    "neighbours(X, Y, 2, X[:, :3], 1)": "3 features, but .* expecting 12",
+    "neighbors(X, Y, 2, X, 11)": "n_neighbors = 11",
+    "neighbors(X * 0, Y, 2, X, 1)": "rows of zeros",
+    "neighbors(X, Y, 2, X, 1, 0)": "`temperature` must be a number above 0",
+    "neighbors(X, Y, 2, X[:, :3], 1)": "3 features, but .* expecting 12",
     "evaluation.accuracy(SCORES[0], LABELS)": r"\(images, col.*shape \(7,\)",
     "evaluation.accuracy(SCORES, LABELS[:3])": "must be 200 integers",
     "evaluation.accuracy(SCORES, LABELS + 1)": "from 0 to 6. Received: 1 to 7",

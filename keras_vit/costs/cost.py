@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import keras
 
 from keras_vit import models
-from keras_vit.config import ModelArguments
+from keras_vit.config import BIT_VARIANTS, VARIANTS, ModelArguments
 from keras_vit.costs.trace import LayerCost, trace
 from keras_vit.utils import checks
 from keras_vit.utils.types import Config
@@ -84,7 +84,7 @@ def _trace_named(
 ) -> list[LayerCost]:
     """Returns the costs of a named model's layers, without its weights."""
     functions = ("VisionTransformer", "HybridVisionTransformer", "BiT")
-    known = (*models.VARIANTS, *models.BIT_VARIANTS, *functions)
+    known = (*VARIANTS, *BIT_VARIANTS, *functions)
     function = getattr(models, checks.one_of("model", name, known))
 
     def build_and_trace() -> list[LayerCost]:

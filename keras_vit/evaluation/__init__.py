@@ -1,42 +1,53 @@
-from keras_vit.evaluation.callbacks import (
-    NearestNeighbours as NearestNeighbours,
+from keras_vit.evaluation.callbacks import NearestNeighbors
+from keras_vit.evaluation.classifiers import (
+    LoadedClassifier,
+    feature_model,
+    fitted,
+    load_classifier,
+    match_class_names,
+    num_classes_of,
+    probabilities,
 )
-from keras_vit.evaluation.classifiers import LoadedClassifier as LoadedClassifier
-from keras_vit.evaluation.classifiers import feature_model as feature_model
-from keras_vit.evaluation.classifiers import fitted as fitted
-from keras_vit.evaluation.classifiers import load_classifier as load_classifier
-from keras_vit.evaluation.classifiers import match_class_names as match_class_names
-from keras_vit.evaluation.classifiers import num_classes_of as num_classes_of
-from keras_vit.evaluation.classifiers import probabilities as probabilities
-from keras_vit.evaluation.coco import CocoMetrics as CocoMetrics
-from keras_vit.evaluation.coco import coco_metrics as coco_metrics
-from keras_vit.evaluation.coco import evaluate_boxes as evaluate_boxes
-from keras_vit.evaluation.coco import find_boxes as find_boxes
-from keras_vit.evaluation.coco import plot_boxes as plot_boxes
-from keras_vit.evaluation.coco import targets_by_image as targets_by_image
-from keras_vit.evaluation.frozen import feature_dataset as feature_dataset
-from keras_vit.evaluation.frozen import split_at_head as split_at_head
-from keras_vit.evaluation.predict import predict_dataset as predict_dataset
-from keras_vit.evaluation.predict import predict_splits as predict_splits
-from keras_vit.evaluation.probes import Linear as Linear
-from keras_vit.evaluation.probes import few_shot as few_shot
-from keras_vit.evaluation.probes import few_shot_of_model as few_shot_of_model
-from keras_vit.evaluation.probes import linear_probe as linear_probe
-from keras_vit.evaluation.probes import nearest_neighbours as nearest_neighbours
-from keras_vit.evaluation.probes import ridge as ridge
-from keras_vit.evaluation.scores import accuracy as accuracy
+from keras_vit.evaluation.coco import (
+    CocoMetrics,
+    coco_metrics,
+    evaluate_boxes,
+    find_boxes,
+    plot_boxes,
+    targets_by_image,
+)
+from keras_vit.evaluation.frozen import feature_dataset, split_at_head
+from keras_vit.evaluation.predict import predict_dataset, predict_splits
+from keras_vit.evaluation.probes import (
+    Linear,
+    few_shot,
+    few_shot_of_model,
+    linear_probe,
+    nearest_neighbors,
+    ridge,
+)
 from keras_vit.evaluation.scores import (
-    average_precisions as average_precisions,
+    accuracy,
+    average_precisions,
+    calibration_error,
+    confusion_matrix,
+    load_real_labels,
+    mean_average_precision,
+    mean_iou,
+    per_class,
+    real_accuracy,
+    reliability,
+    sigmoid,
+    softmax,
 )
-from keras_vit.evaluation.scores import calibration_error as calibration_error
-from keras_vit.evaluation.scores import confusion_matrix as confusion_matrix
-from keras_vit.evaluation.scores import load_real_labels as load_real_labels
-from keras_vit.evaluation.scores import (
-    mean_average_precision as mean_average_precision,
-)
-from keras_vit.evaluation.scores import mean_iou as mean_iou
-from keras_vit.evaluation.scores import per_class as per_class
-from keras_vit.evaluation.scores import real_accuracy as real_accuracy
-from keras_vit.evaluation.scores import reliability as reliability
-from keras_vit.evaluation.scores import sigmoid as sigmoid
-from keras_vit.evaluation.scores import softmax as softmax
+
+__all__ = [
+    "accuracy", "average_precisions", "calibration_error", "coco_metrics",
+    "CocoMetrics", "confusion_matrix", "evaluate_boxes", "feature_dataset",
+    "feature_model", "few_shot", "few_shot_of_model", "find_boxes", "fitted", "Linear",
+    "linear_probe", "load_classifier", "load_real_labels", "LoadedClassifier",
+    "match_class_names", "mean_average_precision", "mean_iou", "nearest_neighbors",
+    "NearestNeighbors", "num_classes_of", "per_class", "plot_boxes",
+    "predict_dataset", "predict_splits", "probabilities", "real_accuracy",
+    "reliability", "ridge", "sigmoid", "softmax", "split_at_head", "targets_by_image",
+]  # fmt: skip

@@ -6,13 +6,13 @@ import keras
 import numpy as np
 
 from keras_vit.data import ImageDataset
-from keras_vit.evaluation.probes import nearest_neighbours
+from keras_vit.evaluation.probes import nearest_neighbors
 from keras_vit.evaluation.scores import accuracy
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import Array, Config
 
 
-class NearestNeighbours(keras.callbacks.Callback):
+class NearestNeighbors(keras.callbacks.Callback):
     """Measures the k-NN accuracy of an encoder while it is pre-trained.
 
     After each evaluation, images of the evaluation split are classified by the
@@ -53,7 +53,7 @@ class NearestNeighbours(keras.callbacks.Callback):
         test = self._data.evaluation_split
         test_x, test_y = self._compute(test)
         classes = len(self._data.class_names)
-        scores = nearest_neighbours(x, y, classes, test_x, k=min(self._k, len(x)))
+        scores = nearest_neighbors(x, y, classes, test_x, k=min(self._k, len(x)))
         return accuracy(scores, test_y)
 
     def _compute(self, split: str) -> tuple[Array, Array]:

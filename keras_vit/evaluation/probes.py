@@ -364,7 +364,7 @@ def _standardize(features: ArrayLike) -> tuple[Array, Array, Array]:
     return x, mean, deviation
 
 
-def nearest_neighbours(
+def nearest_neighbors(
     features: ArrayLike,
     labels: ArrayLike,
     classes: int,

@@ -1,50 +1,54 @@
-from keras_vit.config import BIT_VARIANTS as BIT_VARIANTS
-from keras_vit.config import VARIANTS as VARIANTS
-from keras_vit.config import BiTConfig as BiTConfig
-from keras_vit.config import HybridConfig as HybridConfig
-from keras_vit.config import ResNetConfig as ResNetConfig
-from keras_vit.config import ViTConfig as ViTConfig
-from keras_vit.models.assigning import weights_by_path as weights_by_path
-from keras_vit.models.description import config_of as config_of
-from keras_vit.models.features import dense_features as dense_features
-from keras_vit.models.features import feature_extractor as feature_extractor
-from keras_vit.models.features import inference_model as inference_model
-from keras_vit.models.features import patch_pixels as patch_pixels
-from keras_vit.models.features import preprocessing_of as preprocessing_of
-from keras_vit.models.features import with_any_size as with_any_size
-from keras_vit.models.features import without_preprocessing as without_preprocessing
-from keras_vit.models.mixed_sizes import mixed_sizes as mixed_sizes
-from keras_vit.models.mixed_sizes import one_size as one_size
-from keras_vit.models.model import Model as Model
-from keras_vit.models.model import copy_attributes as copy_attributes
-from keras_vit.models.resnet import BiT as BiT
-from keras_vit.models.variants import BiT_R50x1 as BiT_R50x1
-from keras_vit.models.variants import BiT_R50x3 as BiT_R50x3
-from keras_vit.models.variants import BiT_R101x1 as BiT_R101x1
-from keras_vit.models.variants import BiT_R101x3 as BiT_R101x3
-from keras_vit.models.variants import BiT_R152x2 as BiT_R152x2
-from keras_vit.models.variants import BiT_R152x4 as BiT_R152x4
-from keras_vit.models.variants import R26ViTB32 as R26ViTB32
-from keras_vit.models.variants import R26ViTS32 as R26ViTS32
-from keras_vit.models.variants import R50ViTB16 as R50ViTB16
-from keras_vit.models.variants import R50ViTL32 as R50ViTL32
-from keras_vit.models.variants import R_ViTTi16 as R_ViTTi16
-from keras_vit.models.variants import ViTB8 as ViTB8
-from keras_vit.models.variants import ViTB14 as ViTB14
-from keras_vit.models.variants import ViTB16 as ViTB16
-from keras_vit.models.variants import ViTB32 as ViTB32
-from keras_vit.models.variants import ViTG14 as ViTG14
-from keras_vit.models.variants import ViTg14 as ViTg14
-from keras_vit.models.variants import ViTH14 as ViTH14
-from keras_vit.models.variants import ViTL14 as ViTL14
-from keras_vit.models.variants import ViTL16 as ViTL16
-from keras_vit.models.variants import ViTL32 as ViTL32
-from keras_vit.models.variants import ViTS14 as ViTS14
-from keras_vit.models.variants import ViTS16 as ViTS16
-from keras_vit.models.variants import ViTS32 as ViTS32
-from keras_vit.models.variants import ViTTi16 as ViTTi16
-from keras_vit.models.variants import list_models as list_models
-from keras_vit.models.vit import (
-    HybridVisionTransformer as HybridVisionTransformer,
+from keras_vit.models.assigning import weights_by_path
+from keras_vit.models.description import config_of
+from keras_vit.models.features import (
+    dense_features,
+    feature_extractor,
+    inference_model,
+    patch_pixels,
+    preprocessing_of,
+    with_any_size,
+    without_preprocessing,
 )
-from keras_vit.models.vit import VisionTransformer as VisionTransformer
+from keras_vit.models.mixed_sizes import mixed_sizes, one_size
+from keras_vit.models.model import Model, copy_attributes
+from keras_vit.models.resnet import BiT
+from keras_vit.models.variants import (
+    BiT_R50x1,
+    BiT_R50x3,
+    BiT_R101x1,
+    BiT_R101x3,
+    BiT_R152x2,
+    BiT_R152x4,
+    R26ViTB32,
+    R26ViTS32,
+    R50ViTB16,
+    R50ViTL32,
+    R_ViTTi16,
+    ViTB8,
+    ViTB14,
+    ViTB16,
+    ViTB32,
+    ViTG14,
+    ViTg14,
+    ViTH14,
+    ViTL14,
+    ViTL16,
+    ViTL32,
+    ViTS14,
+    ViTS16,
+    ViTS32,
+    ViTTi16,
+    list_models,
+)
+from keras_vit.models.vit import HybridVisionTransformer, VisionTransformer
+
+__all__ = [
+    "BiT", "BiT_R101x1", "BiT_R101x3", "BiT_R152x2", "BiT_R152x4", "BiT_R50x1",
+    "BiT_R50x3", "config_of", "copy_attributes", "dense_features", "feature_extractor",
+    "HybridVisionTransformer", "inference_model", "list_models", "mixed_sizes",
+    "Model", "one_size", "patch_pixels", "preprocessing_of", "R26ViTB32", "R26ViTS32",
+    "R50ViTB16", "R50ViTL32", "R_ViTTi16", "VisionTransformer", "ViTB14", "ViTB16",
+    "ViTB32", "ViTB8", "ViTG14", "ViTg14", "ViTH14", "ViTL14", "ViTL16", "ViTL32",
+    "ViTS14", "ViTS16", "ViTS32", "ViTTi16", "weights_by_path", "with_any_size",
+    "without_preprocessing",
+]  # fmt: skip

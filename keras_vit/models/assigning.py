@@ -82,13 +82,13 @@ def load_weights(
         reinitialized,
         unresampled,
     )
-    labelled: Any = model
+    labeled: Any = model
     if "head/kernel" in shapes.keys() - reinitialized:
         names = checkpoint.class_names(checkpoint.classes)
-        labelled.class_names = names and tuple(names)
+        labeled.class_names = names and tuple(names)
     mode = checkpoint.preprocess_mode
     if mode is not None and fits(mode, channels(shapes)):
-        labelled.preprocess_mode = mode
+        labeled.preprocess_mode = mode
     elif mode is not None and channels(shapes) == 1:
         warn(
             f"The weights of {checkpoint.path!r} need another scaling of each channel, "

@@ -69,7 +69,7 @@ class MomentumModel(PretrainingModel):
         return student, teacher
 
     def update_teacher(self, step: Any) -> None:
-        """Moves the teacher's weights towards those of the student, with the
+        """Moves the teacher's weights toward those of the student, with the
         momentum of a step."""
         momentum = value_at(self.teacher_momentum, step)
         update_momentum(self.teacher.weights, self.encoder.weights, momentum)

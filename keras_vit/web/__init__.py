@@ -39,6 +39,8 @@ from keras_vit.utils.types import Array, Config, StrPath, Tensor
 from keras_vit.weights.files import read_config
 from keras_vit.weights.formats.huggingface import MULTI_LABEL
 
+__all__ = ["model_of_pixels", "Page", "read_page", "write_page"]
+
 RUNTIME = downloads.Source(
     "https://registry.npmjs.org/onnxruntime-web/-/onnxruntime-web-1.30.0.tgz",
     "sha256:d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71",

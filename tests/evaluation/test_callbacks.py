@@ -30,7 +30,7 @@ def test_neighbors_are_of_all_classes(order):
         class_token=False,
     )
     model = pretraining.DINO(encoder, output_dim=8, hidden_dim=8, bottleneck_dim=4)
-    callback = evaluation.NearestNeighbours(
+    callback = evaluation.NearestNeighbors(
         data, {"image_size": 4, "batch_size": 30}, k=1, limit=100
     )
     callback.set_model(model)

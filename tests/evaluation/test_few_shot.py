@@ -12,12 +12,12 @@ pytestmark = pytest.mark.backends("torch")
 
 def blobs(per_class, columns=12, distance=1.5, seed=0):
     """Features of classes with different centers."""
-    centres = np.random.default_rng(5).normal(size=(len(per_class), columns))
+    centers = np.random.default_rng(5).normal(size=(len(per_class), columns))
     labels = np.repeat(np.arange(len(per_class)), per_class)
     rng = np.random.default_rng(seed)
     noise = rng.normal(size=(len(labels), columns))
     scales = np.geomspace(0.01, 100, columns)
-    return scales * (distance * centres[labels] + noise) + 3, labels
+    return scales * (distance * centers[labels] + noise) + 3, labels
 
 
 def normal_equations(x, y, classes, l2, test):
@@ -162,22 +162,22 @@ def test_linear_probe_memory_is_bounded(monkeypatch):
 
 
 @pytest.mark.backends("torch")
-def test_nearest_neighbours_memory_is_bounded():
+def test_nearest_neighbors_memory_is_bounded():
     """For a thousand test images and ImageNet's training images: 10 GB."""
     sklearn = pytest.importorskip("sklearn")
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(3000, 4)), rng.integers(0, 3, 3000)
     test = rng.normal(size=(900, 4))
     with sklearn.config_context(working_memory=1):  # MB
-        peak = peak_of(evaluation.nearest_neighbours, x, y, 3, test)
+        peak = peak_of(evaluation.nearest_neighbors, x, y, 3, test)
     assert peak < 900 * 3000 * 8 / 4
 
 
 @pytest.mark.parametrize("temperature", [None, 0.07])
-def test_nearest_neighbours_match_sorting(temperature):
+def test_nearest_neighbors_match_sorting(temperature):
     x, y = blobs([20, 20, 20], columns=6)
     test, _ = blobs([5, 5, 5], columns=6, seed=1)
-    found = evaluation.nearest_neighbours(x, y, 4, test, 5, temperature)
+    found = evaluation.nearest_neighbors(x, y, 4, test, 5, temperature)
     assert found.shape == (15, 4)
     for row, image in zip(found, test, strict=True):
         cosines = [a @ image / np.linalg.norm(a) / np.linalg.norm(image) for a in x]

@@ -47,9 +47,9 @@ def test_heatmap_peaks_at_the_attended_patch(arguments, patch):
     row, column = divmod(patch, models.GRID[1])
     for one in heat:
         assert one.max() == 1
-        centres = one[4::8, 4::8]
-        assert np.unravel_index(centres.argmax(), (2, 3)) == (row, column)
-        assert (np.sort(centres.ravel())[-2:] > 0.8).sum() == 1
+        centers = one[4::8, 4::8]
+        assert np.unravel_index(centers.argmax(), (2, 3)) == (row, column)
+        assert (np.sort(centers.ravel())[-2:] > 0.8).sum() == 1
 
 
 @pytest.mark.backends("torch")

@@ -4,7 +4,7 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit.models import BIT_VARIANTS, VARIANTS
+from keras_vit.config import BIT_VARIANTS, VARIANTS
 
 pytestmark = pytest.mark.backends("torch")
 

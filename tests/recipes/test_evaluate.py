@@ -86,7 +86,7 @@ def shades(tmp_path):
     model.save(folder / "model.keras")
     metadata = {
         "config": {"mode": "tf", "protocol": "vit_jax", "image_size": 8},
-        "data": {"class_names": ["dark", "grey", "light"]},
+        "data": {"class_names": ["dark", "gray", "light"]},
     }
     (folder / "config.json").write_text(json.dumps(metadata))
     return model, folder
@@ -96,25 +96,25 @@ def shades(tmp_path):
 def test_folder_with_fewer_classes_in_another_order(shades, tmp_path):
     pytest.importorskip("tensorflow")
     model, run = shades
-    levels = {"dark": 0, "grey": 100, "light": 200}
+    levels = {"dark": 0, "gray": 100, "light": 200}
     scores = {
         name: model.predict(np.full((1, 8, 8, 3), v / 127.5 - 1), verbose=0)[0]
         for name, v in levels.items()
     }
-    folder = real_folder(tmp_path / "set", {"grey": 100, "light": 200})
-    real = [[0, 1, 2], [], [int(scores["grey"].argmax())]] * 2
+    folder = real_folder(tmp_path / "set", {"gray": 100, "light": 200})
+    real = [[0, 1, 2], [], [int(scores["gray"].argmax())]] * 2
     (tmp_path / "real.json").write_text(json.dumps(real))
     programs.run(
         "evaluate", "--weights", run, "--dataset", folder, "--split", "test",
         "--real", tmp_path / "real.json", "--output", tmp_path / "out",
     )  # fmt: skip
     results = results_of(tmp_path / "out")
-    indices = {"grey": 1, "light": 2}
+    indices = {"gray": 1, "light": 2}
     right = [scores[name].argmax() == i for name, i in indices.items()]
     assert results["images"] == 4
     assert results["accuracy"] == np.mean(right)
     # Images 2 and 3 are gray, of which 2 has no label; 5 and 6 are light.
-    light = scores["light"].argmax() == scores["grey"].argmax()
+    light = scores["light"].argmax() == scores["gray"].argmax()
     assert results["real_accuracy"] == np.mean([1, light])
     assert "top_5_accuracy" not in results
 
@@ -123,7 +123,7 @@ def test_unknown_classes_are_refused(shades, tmp_path, capsys):
     """tests/training/test_load_classifier.py has the other cases."""
     pytest.importorskip("tensorflow")
     _, run = shades
-    folder = real_folder(tmp_path / "set", {"grey": 100, "pink": 200})
+    folder = real_folder(tmp_path / "set", {"gray": 100, "pink": 200})
     given = ("evaluate", "--weights", run, "--output", tmp_path / "out")
     line = programs.refused(capsys, *given, "--dataset", folder)
     assert "1 of the 2 classes of 'set' are not among them: 'pink'" in line
@@ -227,7 +227,7 @@ def test_ten_shots_are_better_than_one(trained_run, tmp_path, capsys):
     )
     assert expected == results["few_shot"]
     assert results["linear_probe"] > rows[1, 1024]["accuracy"]
-    assert results["nearest_neighbours"] > 0.5
+    assert results["nearest_neighbors"] > 0.5
     assert results["best_l2"] in (32, 1024)
     assert f"{rows[10, 32]['accuracy']:.4f}" in capsys.readouterr().out
 
@@ -253,7 +253,7 @@ def test_fewer_images_than_shots(trained_run, tmp_path):
     with pytest.warns(UserWarning, match="fewer than 5 images"):
         programs.run(
             "few_shot", "--weights", trained_run, "--max-train", 30,
-            "--shots", 5, "--neighbours", 0, "--probe-l2", 0,
+            "--shots", 5, "--neighbors", 0, "--probe-l2", 0,
             "--output", tmp_path / "out",
         )  # fmt: skip
     results = json.loads((tmp_path / "out" / "results.json").read_text())

@@ -123,7 +123,7 @@ REFUSED = {
         "--weights {run} --images {data}/empty": "There is no image in",
     },
     "scale": {
-        "--study colour": "colour",
+        "--study color": "color",
         "--image-size 30": "30",
         "--epochs 2": "--epochs is for other programs",
         "--shots 0": "shots",

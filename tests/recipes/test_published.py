@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.config import BIT_VARIANTS, VARIANTS
 from keras_vit.data.steps.randaugment import AUGREG
 from keras_vit.evaluation.classifiers import image_settings
-from keras_vit.models import BIT_VARIANTS, VARIANTS
 from keras_vit_programs import building, flags, presets, setup, sizes
 from tests import small
 from tests.recipes import programs, published

@@ -138,7 +138,7 @@ def test_a_run_is_read_as_it_was_trained(finished, data_folders, tmp_path):
     images = data_folders / "sizes" / "test" / "a"
     for name, arguments in (
         ("evaluate", ()),
-        ("few_shot", ("--shots", 1, "--neighbours", 1, "--probe-l2", 0)),
+        ("few_shot", ("--shots", 1, "--neighbors", 1, "--probe-l2", 0)),
         ("predict", ("--images", images, "--explain")),
     ):
         output = tmp_path / name

@@ -1,6 +1,6 @@
 """The site, built with `mkdocs build --strict`, and its links."""
 
-import ast
+import inspect
 import json
 import pathlib
 import re
@@ -8,12 +8,12 @@ import urllib.parse
 
 import pytest
 
+import keras_vit
 from tests.site import links
 
 pytestmark = [pytest.mark.backends("torch"), pytest.mark.slow]
 
 ROOT = pathlib.Path(__file__).parents[2]
-PACKAGE = ROOT / "keras_vit"
 
 
 @pytest.fixture(scope="module")
@@ -69,25 +69,13 @@ def problem_of(link, site, name, pages):
 
 
 def public_names():
-    """Yields the public names of the package, read from its sources."""
-    yield from names_in(PACKAGE / "__init__.py", "keras_vit")
-    source = (PACKAGE / "__init__.py").read_text()
-    for name in re.findall(r"^from keras_vit import ([a-z]\w*) as", source, re.M):
-        path = PACKAGE / name / "__init__.py"
-        path = path if path.exists() else PACKAGE / f"{name}.py"
-        yield from names_in(path, f"keras_vit.{name}")
-
-
-def names_in(path, package):
-    """Yields what a module defines, or imports under the same name."""
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.ImportFrom) and node.module != "keras_vit":
-            names = [x.asname for x in node.names if x.asname == x.name]
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names = [node.name]
-        else:
-            names = []
-        yield from (f"{package}.{x}" for x in names if not x.startswith("_"))
+    """Yields the public names of the package and of its public modules."""
+    modules = [getattr(keras_vit, name) for name in keras_vit.__all__]
+    modules = [x for x in modules if inspect.ismodule(x)]
+    for module in (keras_vit, *modules, keras_vit.data.steps):
+        for name in module.__all__:
+            if getattr(module, name) not in modules:
+                yield f"{module.__name__}.{name}"
 
 
 def test_the_reference_has_every_public_name(pages):

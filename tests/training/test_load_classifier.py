@@ -175,8 +175,8 @@ def test_imagenet_ids_give_class_indices(monkeypatch):
 
 def test_channels_of_data_and_model_must_match():
     data = load_run_data("ab")
-    grey = classifiers.LoadedClassifier(vit(input_shape=(8, 8, 1)), EIGHT, 1)
-    assert keras_vit.evaluation.fitted(data, grey).channels == 1
+    gray = classifiers.LoadedClassifier(vit(input_shape=(8, 8, 1)), EIGHT, 1)
+    assert keras_vit.evaluation.fitted(data, gray).channels == 1
     four = classifiers.LoadedClassifier(None, EIGHT, 4)
     with pytest.raises(ValueError, match="have 3 channels, and the model takes 4"):
         keras_vit.evaluation.fitted(data, four)
@@ -190,7 +190,7 @@ def test_channels_of_data_and_model_must_match():
 
 
 @pytest.mark.parametrize("source", ["digits", "arrays"])
-def test_grey_images_fit_a_model_of_three_channels(source):
+def test_gray_images_fit_a_model_of_three_channels(source):
     if source == "digits":
         data = keras_vit.data.load_dataset("digits")
     else:
@@ -201,11 +201,11 @@ def test_grey_images_fit_a_model_of_three_channels(source):
         data = keras_vit.data.from_arrays(images.astype("uint8"), labels)
         assert data.class_names == ("0", "1") and not data.multi_label
     options = {"image_size": 8, "batch_size": 4}
-    ((grey, *_), *_) = data.test(**options)
+    ((gray, *_), *_) = data.test(**options)
     fitted = keras_vit.evaluation.fitted(data, found_for(3))
     ((colors, *_), *_) = fitted.test(**options)
     np.testing.assert_allclose(
-        np.asarray(colors), np.repeat(np.asarray(grey), 3, -1), atol=1e-6
+        np.asarray(colors), np.repeat(np.asarray(gray), 3, -1), atol=1e-6
     )
 
 

@@ -163,7 +163,7 @@ def test_mixup_matches_the_definition(sampled, batch):
 
 
 @pytest.mark.parametrize(
-    "lam, centre, rows, columns",
+    "lam, center, rows, columns",
     [
         (0.7, (0.5, 0.5), range(2, 8), range(2, 6)),
         (0.7, (0.0, 1.0), range(0, 3), range(6, 8)),
@@ -171,9 +171,9 @@ def test_mixup_matches_the_definition(sampled, batch):
         (0.0, (0.5, 0.5), range(10), range(8)),
     ],
 )
-def test_cutmix_matches_the_definition(lam, centre, rows, columns, batch):
+def test_cutmix_matches_the_definition(lam, center, rows, columns, batch):
     images, labels = batch
-    mixed_images, mixed_labels = both(mixing.cut_images, images, labels, lam, centre)
+    mixed_images, mixed_labels = both(mixing.cut_images, images, labels, lam, center)
     mask = np.zeros((10, 8), bool)
     mask[np.ix_(rows, columns)] = True
     before = np.roll(images, 1, 0)

@@ -188,17 +188,17 @@ def test_protocols_accept_rectangles(name):
 
 def formats():
     """Yields names, encoded images and the expected pixels."""
-    rgb, grey = noise(20, 30), noise(20, 30, 1)
+    rgb, gray = noise(20, 30), noise(20, 30, 1)
     alpha = np.concatenate([rgb, noise(20, 30, 1, seed=1)], -1)
-    deep = grey.astype(np.uint16)[..., 0] * 256 + 77
+    deep = gray.astype(np.uint16)[..., 0] * 256 + 77
     frames = [Image.fromarray(noise(20, 30, seed=i)) for i in (0, 1)]
     cmyk = Image.fromarray(rgb).convert("CMYK")
-    yield "grey", encode(grey), np.repeat(grey, 3, -1)
-    yield "grey JPEG", encode(grey, "JPEG"), np.repeat(grey, 3, -1)
+    yield "gray", encode(gray), np.repeat(gray, 3, -1)
+    yield "gray JPEG", encode(gray, "JPEG"), np.repeat(gray, 3, -1)
     yield "RGBA", encode(alpha), rgb
     two = Image.fromarray(alpha[..., 2:], "LA")
-    yield "grey and alpha", encode(two), np.repeat(alpha[..., 2:3], 3, -1)
-    yield "16 bits", encode(Image.fromarray(deep)), np.repeat(grey, 3, -1)
+    yield "gray and alpha", encode(two), np.repeat(alpha[..., 2:3], 3, -1)
+    yield "16 bits", encode(Image.fromarray(deep)), np.repeat(gray, 3, -1)
     yield "CMYK JPEG", encode(cmyk, "JPEG", quality=95), rgb
     yield "BMP", encode(rgb, "BMP"), rgb
     yield "BMP of 32 bits", encode(Image.fromarray(alpha), "BMP"), rgb
@@ -224,11 +224,11 @@ def test_image_formats_are_decoded(kind, encoded, expected, tmp_path):
     error = np.abs(found.astype(int) - expected)
     exact = not ("JPEG" in kind or "GIF" in kind)
     assert error.max() == 0 if exact else error.mean() < 6
-    grey = np.asarray(Image.fromarray(found).convert("L")).astype(int)
-    found_grey = decoding.decode(encoded, 1).numpy()
-    for pixels in (found, found_grey):
+    gray = np.asarray(Image.fromarray(found).convert("L")).astype(int)
+    found_gray = decoding.decode(encoded, 1).numpy()
+    for pixels in (found, found_gray):
         assert_equal_without_tensorflow(encoded, pixels, tmp_path)
-    assert np.abs(found_grey[..., 0] - grey).max() <= (1 if exact else 4)
+    assert np.abs(found_gray[..., 0] - gray).max() <= (1 if exact else 4)
     part = random_area(encoded, 1, SEED)
     assert part.shape[-1] == 1
     part = random_area(encoded, 3, SEED).numpy()

@@ -19,7 +19,7 @@ def test_constant_image_is_unchanged(name):
     np.testing.assert_array_equal(found, flat)
 
 
-def test_cutout_erases_one_grey_rectangle():
+def test_cutout_erases_one_gray_rectangle():
     """The published pictures lack it: its position is random."""
     size = (24, 37)
     image = (30 + noise(*size) * 0.3).astype(np.uint8)

@@ -100,10 +100,10 @@ def classifier(channels):
     return keras.Model(inputs, keras.layers.Dense(2)(outputs))
 
 
-def count_of(path, colour):
+def count_of(path, color):
     """The number of pixels of a picture that have a color."""
     pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
-    return np.sum(np.abs(pixels - colour).max(-1) <= 1)
+    return np.sum(np.abs(pixels - color).max(-1) <= 1)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def write(folder, name, size=(12, 16), mask=None, mode="L", suffix=".jpg"):
 
 
 @pytest.mark.parametrize("mode", ["L", "P"])
-def test_a_folder_of_grey_or_palette_masks(mode, tmp_path):
+def test_a_folder_of_gray_or_palette_masks(mode, tmp_path):
     for part in ("train", "test"):
         for name in "ab":
             mask = write(tmp_path / part, name, mode=mode, suffix=".png")
@@ -186,7 +186,7 @@ def turned(array, exif):
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
-def test_grey_masks_of_few_bits(bits, tmp_path):
+def test_gray_masks_of_few_bits(bits, tmp_path):
     classes = min(2**bits, 20)
     mask = np.arange(64).reshape(8, 8) % classes
     rows = b"".join(
@@ -223,14 +223,14 @@ def test_images_and_masks_of_16_bits(tmp_path):
     for name in "ab":
         write(tmp_path / "train", name, suffix=".png")
         write(tmp_path / "test", name, suffix=".png")
-    grey = np.arange(192).reshape(12, 16).astype("uint16") * 300
-    Image.fromarray(grey).save(tmp_path / "test" / "images" / "a.png")
+    gray = np.arange(192).reshape(12, 16).astype("uint16") * 300
+    Image.fromarray(gray).save(tmp_path / "test" / "images" / "a.png")
     mask = tmp_path / "test" / "masks" / "a.png"
-    Image.fromarray((grey > 9000).astype("uint16")).save(mask)
+    Image.fromarray((gray > 9000).astype("uint16")).save(mask)
     image, found = load_segmentation(str(tmp_path)).read("test", 0)
-    np.testing.assert_array_equal(image, np.repeat(grey[..., None] // 256, 3, 2))
-    np.testing.assert_array_equal(found, grey > 9000)
-    Image.fromarray(grey // 300 + 65).save(mask)
+    np.testing.assert_array_equal(image, np.repeat(gray[..., None] // 256, 3, 2))
+    np.testing.assert_array_equal(found, gray > 9000)
+    Image.fromarray(gray // 300 + 65).save(mask)
     with pytest.raises(ValueError, match=r"below 256.*classes\.txt.*to 256"):
         load_segmentation(str(tmp_path))
 

@@ -426,7 +426,7 @@ def test_classes_that_differ_by_case_or_spaces_are_reported(images, tmp_path):
 def test_splits_of_huggingface(images):
     train = table(images[:20], LABELS[:20])
     test = table(images[20:], LABELS[20:])
-    unlabelled = table(images[:4], [-1] * 4)
+    unlabeled = table(images[:4], [-1] * 4)
 
     def sizes(test_split=None, **splits):
         data = keras_vit.data.from_huggingface(splits, test_split=test_split)
@@ -438,7 +438,7 @@ def test_splits_of_huggingface(images):
     np.testing.assert_array_equal(pixels, images[20:])
     np.testing.assert_array_equal(labels, LABELS[20:])
     assert sizes(train=train, test=test) == (20, 10, "test[0]")
-    assert sizes(test=unlabelled, validation=test, train=train) == (
+    assert sizes(test=unlabeled, validation=test, train=train) == (
         *(20, 10, "validation[0]"),
     )
     assert sizes("extra", train=train, test=test, extra=train)[1] == 20
@@ -469,14 +469,14 @@ def test_huggingface_images_become_pixels(images):
     np.testing.assert_array_equal(to_pixels(pixels, 3), pixels)
     encoded = {"bytes": encode(pixels), "path": None}
     np.testing.assert_array_equal(to_pixels(encoded, 3), pixels)
-    grey = np.asarray(Image.fromarray(pixels).convert("L"))
-    for image in (grey, Image.fromarray(grey), grey[..., None]):
-        np.testing.assert_array_equal(to_pixels(image, 1)[..., 0], grey)
-        assert (to_pixels(image, 3) == grey[..., None]).all()
+    gray = np.asarray(Image.fromarray(pixels).convert("L"))
+    for image in (gray, Image.fromarray(gray), gray[..., None]):
+        np.testing.assert_array_equal(to_pixels(image, 1)[..., 0], gray)
+        assert (to_pixels(image, 3) == gray[..., None]).all()
     alpha = np.dstack([pixels, pixels[..., 0]])
     np.testing.assert_array_equal(to_pixels(pillow(alpha), 3), pixels)
-    deep = Image.fromarray(grey.astype("uint16") * 256 + 7)
-    np.testing.assert_array_equal(to_pixels(deep, 1)[..., 0], grey)
+    deep = Image.fromarray(gray.astype("uint16") * 256 + 7)
+    np.testing.assert_array_equal(to_pixels(deep, 1)[..., 0], gray)
     # The EXIF orientation is applied.
     turned = Image.fromarray(pixels)
     exif = turned.getexif()

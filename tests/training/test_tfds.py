@@ -195,7 +195,7 @@ def test_published_datasets_load_with_their_splits(name, published):
     assert 0 <= np.min(labels) and np.max(labels) < classes
 
 
-class KvLocalUnlabelled(_Local):
+class KvLocalUnlabeled(_Local):
     """A dataset like ImageNet in TFDS, which the table of such datasets
     lacks."""
 
@@ -217,10 +217,10 @@ def test_labels_above_the_last_class_raise(label):
 
 
 def test_labels_of_minus_one_raise():
-    data = keras_vit.data.load_dataset("kv_local_unlabelled")
+    data = keras_vit.data.load_dataset("kv_local_unlabeled")
     assert data.num_test == 5
     options = dict(image_size=8, batch_size=2)
-    named = "split test of kv_local_unlabelled/1.0.0 .* 0 to 1.*"
+    named = "split test of kv_local_unlabeled/1.0.0 .* 0 to 1.*"
     remedy = "`test_split=validation`. Received: -1"
 
     def model_is_not_run(images):
@@ -235,11 +235,9 @@ def test_labels_of_minus_one_raise():
     checkpoints = types.SimpleNamespace(step=7, last="Go on.")
     text = explain_error(error.value, None, checkpoints)
     assert re.search(named + remedy, text)
-    labelled = keras_vit.data.load_dataset(
-        "kv_local_unlabelled", test_split="validation"
-    )
-    assert labelled.num_test == 4
-    _, labels = examples(labelled.test(**options))
+    labeled = keras_vit.data.load_dataset("kv_local_unlabeled", test_split="validation")
+    assert labeled.num_test == 4
+    _, labels = examples(labeled.test(**options))
     assert sorted(labels.tolist()) == [0, 0, 1, 1]
     assert len(list(data.train(**options).take(3))) == 3
 
@@ -309,7 +307,7 @@ def test_wrong_names_give_a_one_line_error(name, words):
         ),
     ],
 )
-def test_unlabelled_splits_are_not_evaluated(name, splits, expected):
+def test_unlabeled_splits_are_not_evaluated(name, splits, expected):
     def choose(split):
         return tfds_sets.choose_test_split(name, name, splits, split)
 

@@ -453,10 +453,10 @@ EVIL_LABEL = "\x1b]0;x\x07\u202e<script>alert(1)</script>"
 
 
 @pytest.fixture
-def labelled(tmp_path, monkeypatch):
+def labeled(tmp_path, monkeypatch):
     """A folder of a model whose config.json has hostile names and keys."""
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "labelled"
+    folder = tmp_path / "labeled"
     keras_vit.converters.save(tiny_model(), folder)
     path = folder / "config.json"
     config = json.loads(path.read_text())
@@ -476,8 +476,8 @@ def labelled(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow  # a recipe
-def test_predictions_escape_class_names(labelled, capsys, monkeypatch):
-    flags = ["--weights", str(labelled), "--images", "a.png", "--output", "p"]
+def test_predictions_escape_class_names(labeled, capsys, monkeypatch):
+    flags = ["--weights", str(labeled), "--images", "a.png", "--output", "p"]
     monkeypatch.setattr(sys, "argv", ["predict.py", *flags])
     with contextlib.suppress(SystemExit):
         runpy.run_path(str(ROOT / "recipes" / "predict.py"), run_name="__main__")
@@ -488,16 +488,16 @@ def test_predictions_escape_class_names(labelled, capsys, monkeypatch):
     assert not {"\x1b", "\x07"} & set(csv)
 
 
-def test_report_escapes_class_names(labelled, capsys):
-    assert report.main([str(labelled), "a.png", "--out", "report"]) == 0
+def test_report_escapes_class_names(labeled, capsys):
+    assert report.main([str(labeled), "a.png", "--out", "report"]) == 0
     page = pathlib.Path("report/report.html").read_text()
     assert "<script" not in page and r"\x1b]0;x\x07" in page
     assert "\x1b" not in page + "".join(capsys.readouterr())
 
 
-def test_hub_folder_has_no_hostile_names_or_keys(labelled, capsys):
-    assert convert.main([str(labelled), "hub", "--to", "hub"]) == 0
-    assert keras_vit.hub.save(labelled, "hub", overwrite=True)
+def test_hub_folder_has_no_hostile_names_or_keys(labeled, capsys):
+    assert convert.main([str(labeled), "hub", "--to", "hub"]) == 0
+    assert keras_vit.hub.save(labeled, "hub", overwrite=True)
     config = pathlib.Path("hub/config.json").read_text()
     card = pathlib.Path("hub/README.md").read_text()
     for text in (config, card, "".join(capsys.readouterr())):
@@ -508,11 +508,11 @@ def test_hub_folder_has_no_hostile_names_or_keys(labelled, capsys):
     assert not {"rng_state.pth", "optimizer.pt"} & names
 
 
-def test_files_beside_the_weights_are_not_opened(labelled, monkeypatch):
+def test_files_beside_the_weights_are_not_opened(labeled, monkeypatch):
     opened = []
     monkeypatch.setattr(torch_files, "read_torch", opened.append)
-    keras_vit.converters.load(labelled)
-    load_classifier(str(labelled))
+    keras_vit.converters.load(labeled)
+    load_classifier(str(labeled))
     assert not opened
 
 

@@ -117,13 +117,13 @@ def test_other_image_size_resamples_the_positions(arrays, size):
     )
 
 
-def test_grey_model_matches_the_colour_model():
-    grey = build(TOKEN, input_shape=(32, 32, 1))
-    colour = build(TOKEN)
+def test_gray_model_matches_the_color_model():
+    gray = build(TOKEN, input_shape=(32, 32, 1))
+    color = build(TOKEN)
     x = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 1))
     np.testing.assert_allclose(
-        grey.predict(x, verbose=0),
-        colour.predict(np.repeat(x, 3, axis=-1), verbose=0),
+        gray.predict(x, verbose=0),
+        color.predict(np.repeat(x, 3, axis=-1), verbose=0),
         atol=3e-5,
     )
 

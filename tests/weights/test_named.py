@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.config import Variant, stride
-from keras_vit.models import BIT_VARIANTS, VARIANTS
+from keras_vit.config import BIT_VARIANTS, VARIANTS, Variant, stride
 from keras_vit.models.variants import variant_builder
 from keras_vit.weights import resolve_weights
 from keras_vit.weights.formats import FORMATS, RESNET_CONSTANTS

@@ -62,7 +62,7 @@ def probes(
     print(f"| features | k-NN | linear probe | {SHOTS} images a class |")
     print("|---|---|---|---|")
     for name, x, y, test_x, test_y in features():
-        votes = evaluation.nearest_neighbours(x, y, classes, test_x)
+        votes = evaluation.nearest_neighbors(x, y, classes, test_x)
         scores = evaluation.linear_probe(x, y, classes).scores(test_x)
         (few,) = evaluation.few_shot(
             x, y, (SHOTS,), test_features=test_x, test_labels=test_y
@@ -200,7 +200,7 @@ def quantized(
             expected = test if expected is None else expected
             cosine = (test * expected).sum(axis=1)
             cosine /= np.prod(np.linalg.norm([test, expected], axis=2), axis=0)
-            votes = evaluation.nearest_neighbours(
+            votes = evaluation.nearest_neighbors(
                 train, y, len(data.class_names), test, 5
             )
             print(

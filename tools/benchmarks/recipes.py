@@ -171,7 +171,7 @@ def _evaluate(path: pathlib.Path, method: str, seed: int) -> tuple[float, float,
     )
     features = keras.Model(model.input, model.get_layer("pooling").output)
     known, new = (features.predict(z, verbose=0) for z in (x, test_x))
-    votes = evaluation.nearest_neighbours(known, y, 10, new)
+    votes = evaluation.nearest_neighbors(known, y, 10, new)
     (ridge,) = evaluation.few_shot(
         known, y, SHOTS, [seed], test_features=new, test_labels=test_y
     )

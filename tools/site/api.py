@@ -34,9 +34,10 @@ def pages() -> dict[str, str]:
             "Functions", "Functions and classes of `keras_vit`.", functions
         ),
     }
-    source = inspect.getsource(keras_vit)
-    for name in re.findall(r"^from keras_vit import (\w+) as \1$", source, re.M):
+    for name in keras_vit.__all__:
         module = getattr(keras_vit, name)
+        if not inspect.ismodule(module):
+            continue
         found[f"api/{name}.md"] = _page(
             TITLES.get(name, name.capitalize()),
             f"`keras_vit.{name}`: {inspect.getdoc(module) or ''}",
@@ -52,22 +53,8 @@ def pages() -> dict[str, str]:
 
 
 def public_names(module: types.ModuleType) -> list[str]:
-    """Returns the public names of a package, without those of its modules.
-
-    Those of a package are what its `__init__.py` imports; those of a single
-    module are what it defines, and what it imports under the same name.
-    """
-    source = inspect.getsource(module)
-    is_package = hasattr(module, "__path__")
-    names = []
-    for name, value in vars(module).items():
-        if name.startswith("_") or inspect.ismodule(value):
-            continue
-        here = getattr(value, "__module__", None) == module.__name__
-        constant = name.isupper() and f"\n{name} = " in source
-        reexported = f" as {name}" in source
-        if (not is_package and (here or constant)) or reexported:
-            names.append(name)
+    """Returns the public names of a module or package, without those of modules."""
+    names = [x for x in module.__all__ if not inspect.ismodule(getattr(module, x))]
     # A constant such as PROTOCOLS comes after functions and classes.
     return sorted(names, key=lambda name: (name.isupper(), name.lower()))
 

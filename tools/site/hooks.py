@@ -46,7 +46,7 @@ PAGES = {
     "CHANGELOG.md": "project/changelog.md",
     "SECURITY.md": "project/security.md",
     "CODE_OF_CONDUCT.md": "project/code-of-conduct.md",
-    "keras_vit/weights/README.md": "project/checkpoint-layouts.md",
+    "keras_vit/weights/README.md": "project/checkpoint-formats.md",
 }
 
 
