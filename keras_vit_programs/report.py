@@ -2,7 +2,7 @@
 
   report.py runs/digits photos/
       the model of a recipe's run, on images
-  report.py model.safetensors cat.jpg dog.png --out report/
+  report.py model.safetensors cat.jpg dog.png --output report/
       a checkpoint by timm, or any other that tools/convert.py reads
   report.py hf://facebook/dinov2-small cat.jpg --keep-aspect
       download a model; keep the image's aspect ratio, and resample positions
@@ -57,11 +57,11 @@ def _run(a: argparse.Namespace) -> int:
 
     started = time.perf_counter()
     require("matplotlib", "recipes")
-    output = a.out.expanduser()
+    output = a.output.expanduser()
     if output.exists() and any(output.iterdir()) and not a.overwrite:
         raise ValueError(
             f"The output folder {str(output)!r} is not empty. Choose another "
-            "--out, or replace an earlier report with --overwrite."
+            "--output, or replace an earlier report with --overwrite."
         )
     given_mode = console.parse_mode(a.mode)
     paths = image_files.image_paths(a.images)
@@ -154,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
         "shown unchanged",
     )
     parser.add_argument(
-        "--out",
+        "--output",
         metavar="DIR",
         type=pathlib.Path,
         default=pathlib.Path("report"),
@@ -163,7 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace an earlier report in --out",
+        help="replace an earlier report in --output",
     )
     parser.add_argument(
         "--keep-aspect",

@@ -214,7 +214,7 @@ def of_page(path, mode, images):
     for i, image in enumerate(images):
         Image.fromarray(image).save(folder / f"{i}.png")
     out = path.with_suffix(".report")
-    arguments = [str(path), str(folder), "--out", str(out), "--mode", mode]
+    arguments = [str(path), str(folder), "--output", str(out), "--mode", mode]
     assert not report.main(arguments)
     return np.asarray(Image.open(out / "attention.png"))
 

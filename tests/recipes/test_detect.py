@@ -63,7 +63,7 @@ def test_it_writes_its_results(head, finished, data_folders, tmp_path):
     assert not (tmp_path / "no").exists()
     for shown in ([], [str(images)]):
         page = tmp_path / f"report-{len(shown)}"
-        arguments = [str(output), *shown, "--out", str(page)]
+        arguments = [str(output), *shown, "--output", str(page)]
         assert report.main(arguments) == 0
         assert (page / "objects.png").exists() == bool(shown)
         assert "objects.png" in (page / "report.html").read_text() or not shown

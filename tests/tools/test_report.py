@@ -85,7 +85,7 @@ def test_program_is_run_by_its_path(tmp_path):
 @pytest.mark.slow
 def test_report_contents(photos, tmp_path, capsys):
     out = tmp_path / "report"
-    assert run(MODEL, photos, "--out", out) == 0
+    assert run(MODEL, photos, "--output", out) == 0
     printed = capsys.readouterr().out
     assert re.search(r"wrote .*report.html \(\d+ kB\)", printed)
     files = {path.name for path in out.iterdir()}
@@ -130,10 +130,10 @@ def test_report_contents(photos, tmp_path, capsys):
 
     # The same again: refused, and nothing changed, unless it is asked for.
     before = (out / "report.html").read_bytes()
-    assert run(MODEL, photos, "--out", out) == 1
+    assert run(MODEL, photos, "--output", out) == 1
     assert "--overwrite" in capsys.readouterr().err
     assert (out / "report.html").read_bytes() == before
-    assert run(MODEL, "--overwrite", "--out", out) == 0
+    assert run(MODEL, "--overwrite", "--output", out) == 0
     # Without images: no pictures of an earlier report stay.
     assert {path.name for path in out.iterdir()} == {
         "report.html",
@@ -145,7 +145,7 @@ def test_report_contents(photos, tmp_path, capsys):
 @pytest.mark.slow
 def test_keep_aspect_flag(photos, tmp_path, capsys):
     out = tmp_path / "report"
-    assert run(MODEL, photos / "a.png", "--keep-aspect", "--out", out) == 0
+    assert run(MODEL, photos / "a.png", "--keep-aspect", "--output", out) == 0
     pixels = Image.open(out / "attention_maps.png")
     assert pixels.width > 1.3 * pixels.height
 
@@ -165,13 +165,13 @@ def test_class_names_from_config_json_and_from_a_file(photos, tmp_path):
     config = {"data": {"class_names": ["cat", "dog", "owl"]}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     image = photos / "a.png"
-    run(tmp_path / "model.keras", image, "--out", tmp_path / "one")
+    run(tmp_path / "model.keras", image, "--output", tmp_path / "one")
     text = Page(tmp_path / "one" / "report.html").text
     assert "owl" in text
     assert "the head is zero" in text  # the head, as before training
     (tmp_path / "names.txt").write_text("ant\nbee\nfly\n")
     names = ("--labels", tmp_path / "names.txt")
-    run(tmp_path / "model.keras", image, "--out", tmp_path / "two", *names)
+    run(tmp_path / "model.keras", image, "--output", tmp_path / "two", *names)
     text = Page(tmp_path / "two" / "report.html").text
     assert "bee" in text
     assert "owl" not in text
@@ -179,7 +179,7 @@ def test_class_names_from_config_json_and_from_a_file(photos, tmp_path):
 
 def test_report_of_a_model_without_attention(photos, tmp_path):
     path = golden_data.weights_path("bit_paper")
-    assert run(path, photos, "--out", tmp_path / "report") == 0
+    assert run(path, photos, "--output", tmp_path / "report") == 0
     text = Page(tmp_path / "report" / "report.html").text
     assert "resnet_layers" in text
     assert not (tmp_path / "report" / "attention.png").exists()
@@ -188,7 +188,7 @@ def test_report_of_a_model_without_attention(photos, tmp_path):
 @pytest.mark.parametrize("given", ["grid_size=(4,6)", "input_shape=(32,48,3)"])
 def test_set_flag_gives_missing_arguments(given, photos, tmp_path):
     path = golden_data.weights_path("vit_jax_gap")
-    assert run(path, "--set", given, "--out", tmp_path / "report") == 0
+    assert run(path, "--set", given, "--output", tmp_path / "report") == 0
     text = Page(tmp_path / "report" / "report.html").text
     assert "for 4 × 6 patches" in text
 
@@ -201,7 +201,7 @@ def test_set_flag_gives_missing_arguments(given, photos, tmp_path):
         ([MODEL, "{photos}/notes.txt", "{photos}/a.png"], "notes.txt: "),
         ([MODEL, "{photos}/cut.png", "{photos}/notes.txt"], "(?s)cut.*notes"),
         ([MODEL, "{empty}"], "no image '.*empty'"),
-        ([MODEL, "--out", "{photos}/a.png"], "Not a directory.*a.png"),
+        ([MODEL, "--output", "{photos}/a.png"], "Not a directory.*a.png"),
         ([MODEL, "--labels", "none.txt", "{photos}/a.png"], "none.txt"),
         ([MODEL, "--from", "timm"], "cannot be read as the format 'timm'"),
         ([MODEL, "--set", "patch_size"], "--set takes name=value"),
@@ -215,8 +215,8 @@ def test_wrong_arguments_are_reported(arguments, reason, photos, tmp_path, capsy
     (tmp_path / "empty").mkdir()
     folders = {"photos": photos, "empty": tmp_path / "empty"}
     given = [str(x).format(**folders) for x in arguments]
-    if "--out" not in given:
-        given += ["--out", str(tmp_path / "report")]
+    if "--output" not in given:
+        given += ["--output", str(tmp_path / "report")]
     assert run(*given) == 1
     printed = capsys.readouterr().err
     assert re.search(reason, printed)
@@ -270,7 +270,7 @@ document.body.dataset.probe = JSON.stringify({
 def test_report_renders_in_a_browser(width, photos, tmp_path):
     browser = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
     assert browser, "There is no Chromium; install it with your system."
-    run(MODEL, photos, "--out", tmp_path / "report")
+    run(MODEL, photos, "--output", tmp_path / "report")
     text = (tmp_path / "report" / "report.html").read_text()
     # Scripts are refused by the page itself: this one reports what is shown.
     policy = re.search(r"<meta http-equiv[^>]*>", text)[0]

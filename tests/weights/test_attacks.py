@@ -72,7 +72,7 @@ BUILDERS = {
     "export": program(export_program.main, "out.onnx"),
     "hub": program(convert.main, "hub", "--to", "hub"),
     "hub.save": lambda path: keras_vit.hub.save(path, "hub"),
-    "report": program(report.main, "--out", "report"),
+    "report": program(report.main, "--output", "report"),
     "Keras": load_keras_file,
 }
 # These read the arrays only, and may ignore what a config names.
@@ -489,7 +489,7 @@ def test_predictions_escape_class_names(labeled, capsys, monkeypatch):
 
 
 def test_report_escapes_class_names(labeled, capsys):
-    assert report.main([str(labeled), "a.png", "--out", "report"]) == 0
+    assert report.main([str(labeled), "a.png", "--output", "report"]) == 0
     page = pathlib.Path("report/report.html").read_text()
     assert "<script" not in page and r"\x1b]0;x\x07" in page
     assert "\x1b" not in page + "".join(capsys.readouterr())
