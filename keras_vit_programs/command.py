@@ -77,7 +77,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "convert": (
         "keras_vit_programs.convert",
         (),
-        "converts checkpoints of 9 code bases",
+        "converts checkpoints of 15 formats",
     ),
     "export": (
         "keras_vit_programs.export",

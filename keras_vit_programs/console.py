@@ -201,7 +201,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, more: str = "") -> None
         metavar="MODEL",
         help="a checkpoint, a .keras file, the folder of a recipe's run or "
         "of a Hugging Face model, or the URL of one: everything that "
-        f"tools/convert.py reads{more}",
+        f"keras-vit convert reads{more}",
     )
     parser.add_argument(
         "--from",

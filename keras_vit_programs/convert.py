@@ -1,17 +1,17 @@
 """Convert checkpoints between Keras, JAX and PyTorch.
 
-  convert.py ViT-B_16.npz vit_b16.keras
+  keras-vit convert ViT-B_16.npz vit_b16.keras
       a Keras model from a checkpoint of Google's
-  convert.py model.safetensors ViT-B_16.npz --to vit_jax
+  keras-vit convert model.safetensors ViT-B_16.npz --to vit_jax
       from timm's format, which is inferred from the keys, to Google's
-  convert.py vit_b16.keras hub/ --to huggingface
+  keras-vit convert vit_b16.keras hub/ --to huggingface
       a folder that transformers loads
-  convert.py runs/digits hub/digits --to hub --push OWNER/digits
+  keras-vit convert runs/digits hub/digits --to hub --push OWNER/digits
       a folder that timm, transformers, Keras and keras_vit open, uploaded to
       the Hugging Face hub
-  convert.py unknown.pth --inspect
+  keras-vit convert unknown.pth --inspect
       print what a file contains and what is ambiguous, without converting it
-  convert.py ViT-B_16.npz model.pth --to timm --verify
+  keras-vit convert ViT-B_16.npz model.pth --to timm --verify
       convert, then run both files, here and in timm, on the same images
 
 SOURCE is an .npz, .safetensors, .pth, .pt, .bin, .keras or .weights.h5 file,

@@ -1,16 +1,16 @@
 """Export a model to SavedModel, ONNX, OpenVINO, LiteRT or PyTorch.
 
-  export.py runs/digits digits.onnx
+  keras-vit export runs/digits digits.onnx
       the model of a recipe's run for ONNX Runtime
-  export.py vit_b16.keras served/
+  keras-vit export vit_b16.keras served/
       a name without a suffix: a SavedModel for TensorFlow Serving
-  export.py ViT-B_16.npz vit.tflite --int8-weights --batch 1
+  keras-vit export ViT-B_16.npz vit.tflite --int8-weights --batch 1
       a checkpoint for phones, with dense weights in int8
-  KERAS_BACKEND=torch export.py model.keras model.pt2 --softmax
+  KERAS_BACKEND=torch keras-vit export model.keras model.pt2 --softmax
       for PyTorch without Keras, with probabilities as outputs
-  export.py vit_b16.keras big.onnx --image-size 384
+  keras-vit export vit_b16.keras big.onnx --image-size 384
       for another image size; position embeddings are resampled
-  KERAS_BACKEND=torch export.py runs/digits page --to web
+  KERAS_BACKEND=torch keras-vit export runs/digits page --to web
       a page that runs in the browser, offline, from any static server
 
 The backend determines what can be written. A .keras file loads under each:

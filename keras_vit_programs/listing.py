@@ -11,7 +11,7 @@ from keras_vit.weights.formats import is_config_of
 def report(
     path: StrPath, format: str | None = None, arguments: Config | None = None
 ) -> str:
-    """Returns a description of a checkpoint: `tools/convert.py --inspect`.
+    """Returns a description of a checkpoint: `keras-vit convert --inspect`.
 
     Ambiguities do not raise an error: the description lists them with the
     arguments that resolve them.

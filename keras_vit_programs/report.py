@@ -1,12 +1,12 @@
 """Write a report about a model: what it attends to, and its weights.
 
-  report.py runs/digits photos/
+  keras-vit report runs/digits photos/
       the model of a recipe's run, on images
-  report.py model.safetensors cat.jpg dog.png --output report/
-      a checkpoint by timm, or any other that tools/convert.py reads
-  report.py hf://facebook/dinov2-small cat.jpg --keep-aspect
+  keras-vit report model.safetensors cat.jpg dog.png --output report/
+      a checkpoint by timm, or any other that `keras-vit convert` reads
+  keras-vit report hf://facebook/dinov2-small cat.jpg --keep-aspect
       download a model; keep the image's aspect ratio, and resample positions
-  report.py ViT-B_16.npz
+  keras-vit report ViT-B_16.npz
       the weights only: filters and positions
 
 The report is one self-contained page, report.html, with its figures as PNG

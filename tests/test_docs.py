@@ -11,6 +11,7 @@ import shutil
 import pytest
 
 import keras_vit
+from keras_vit.weights.formats import FORMATS
 from keras_vit.weights.released import ALIASES, RELEASED
 from keras_vit_programs import command, search
 from tests.recipes import programs
@@ -158,3 +159,19 @@ def test_names_of_weights_exist():
     named = re.findall(pattern, "".join(texts))
     assert len(named) > 5
     assert not set(named) - known
+
+
+def test_formats_and_variants_are_those_of_the_code():
+    text = "\n".join(text for name, text in TEXTS.items() if "convert" in name)
+    text += "\n".join(text for name, text in TEXTS.items() if "formats" in name)
+    for name, code_base in FORMATS.items():
+        assert f"`{name}`" in text, name
+    counted = [n for text in TEXTS.values() for n in re.findall(r"(\d+) formats", text)]
+    assert counted and set(counted) == {str(len(FORMATS))}
+    assert f"{len(FORMATS)} formats" in command.COMMANDS["convert"][-1]
+
+
+def test_commands_in_pages_exist():
+    for page, text in TEXTS.items():
+        for name in re.findall(r"(?:^ {4}|`|&& )keras-vit ([a-z][\w-]*)", text, re.M):
+            assert name in command.COMMANDS or name == "new", (page, name)

@@ -230,7 +230,6 @@ def test_keras_file_keeps_all(tmp_path):
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")
 @pytest.mark.parametrize("change", ["int8", "lora"])
 def test_int8_and_low_rank_updates_are_saved(change, tmp_path):
