@@ -164,7 +164,7 @@ def test_names_of_weights_exist():
 def test_formats_and_variants_are_those_of_the_code():
     text = "\n".join(text for name, text in TEXTS.items() if "convert" in name)
     text += "\n".join(text for name, text in TEXTS.items() if "formats" in name)
-    for name, code_base in FORMATS.items():
+    for name in FORMATS:
         assert f"`{name}`" in text, name
     counted = [n for text in TEXTS.values() for n in re.findall(r"(\d+) formats", text)]
     assert counted and set(counted) == {str(len(FORMATS))}
