@@ -22,7 +22,7 @@ from keras_vit.utils.warnings import warn
 COLUMNS = {
     "image": ("image", "path", "file", "file_name", "filename"),
     "label": ("label", "labels", "class"),
-    "split": ("split",),
+    "split": ("split", "is_valid"),
 }
 SPLITS = {
     "train": "train",
@@ -32,6 +32,7 @@ SPLITS = {
     "val": "validation",
     "dev": "validation",
 }
+IS_VALID = {"true": "validation", "1": "validation", "false": "train", "0": "train"}
 SEPARATOR = ";"  # of the classes of an image that has several
 
 
@@ -77,8 +78,9 @@ def from_csv(
         label_column: String. Column of the classes. None takes "label",
             "labels" or "class".
         split_column: String. Column of "train", "validation" ("valid", "val",
-            "dev") and "test". None takes "split" if it is there. Without such
-            a column, a hash of each path decides, as in a folder.
+            "dev") and "test". None takes "split", or fastai's "is_valid" of
+            "True" and "False", if it is there. Without such a column, a hash of
+            each path decides, as in a folder.
         multi_label: Boolean. Whether an image may have several classes, as in
             "cat;dog", or none, an empty cell. None: whether any cell contains
             a semicolon. Lines of the same image must have the same classes.
@@ -265,13 +267,14 @@ def _splits(
 ) -> dict[str, Array]:
     """Returns the indices of the lines of each split."""
     splits, split_of = {"train": [], "validation": [], "test": []}, {}
+    known = IS_VALID if column.lower() == "is_valid" else SPLITS
     for i, line in enumerate(lines):
-        split = SPLITS.get(line.split.lower())
+        split = known.get(line.split.lower())
         other = split_of.setdefault(line.name, split)
         if split is None or split != other:
             raise ValueError(
                 f"Line {line.number} of {str(path)!r} must have one of "
-                f"{', '.join(SPLITS)} in the column {column!r}, the same one "
+                f"{', '.join(known)} in the column {column!r}, the same one "
                 "in each line of an image, or the accuracy would be wrong. "
                 f"Received: {line.split!r} for {str(line.name)!r}, before "
                 f"{other!r}"

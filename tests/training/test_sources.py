@@ -149,13 +149,16 @@ def test_every_image_is_in_exactly_one_split(source, multi, images, tmp_path):
         # Without test images, the validation images are the test set.
         (["train"] * 4 + ["Validation"] * 2, {"holdout": 0.5}, (2, 2, 2)),
         (["test"] * 4, {"split_column": "fold"}, (0, 0, 4)),
+        # That of fastai, which is taken without being named, too.
+        (["False"] * 4 + ["True"] * 2, {"split_column": "is_valid"}, (4, 0, 2)),
     ],
 )
 def test_split_column_of_a_csv_file(splits, options, expected, images, tmp_path):
     rows = [(i, LABELS[i], split) for i, split in enumerate(splits)]
     header = f"image,label,{options.get('split_column', 'split')}"
     path = write_csv(tmp_path, images[:9], rows, header)
-    data = keras_vit.data.from_csv(path, **options)
+    known = options.get("split_column") == "is_valid"
+    data = keras_vit.data.from_csv(path, **({} if known else options))
     found = (data.num_train, data.num_validation, data.num_test)
     assert found[2] == expected[2]
     assert found[0] + found[1] == expected[0] + expected[1]
