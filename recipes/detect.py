@@ -2,7 +2,7 @@
 
   python recipes/detect.py
       finds handwritten digits on photographs, in minutes on a CPU and without
-      a download; docs/detection.md has what was measured
+      a download; docs/detection-measured.md has what was measured
   python recipes/detect.py --dataset photos --weights ViT-S_16.npz \\
       --image-size 512
       fine-tunes on images of yours: photos/train.json and test.json with

@@ -4,7 +4,7 @@
       compares three ways to segment handwritten digits on photographs, in
       minutes on 2 CPU cores, without a download: a linear head on the frozen
       encoder of a classifier of digits, the same with the encoder fine-tuned,
-      and both trained from scratch; docs/backbone.md has what was measured
+      and both trained from scratch; docs/segmentation.md has what was measured
   python recipes/segment.py --dataset photos --weights ViT-B_16.npz \\
       --image-size 512 --train head
       trains the head on images of yours, photos/images/NAME.jpg with the masks

@@ -1,4 +1,4 @@
-"""Frequent mistakes and their messages: the tables in docs/finetune.md and
+"""Frequent mistakes and their messages: the tables in docs/mistakes.md and
 docs/migrate.md."""
 
 import inspect

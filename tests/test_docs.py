@@ -163,7 +163,7 @@ def test_names_of_weights_exist():
 
 def test_formats_are_those_of_the_code():
     for name in FORMATS:
-        assert f"`{name}`" in TEXTS["docs/convert.md"], name
+        assert f"`{name}`" in TEXTS["docs/formats.md"], name
     counted = [n for text in TEXTS.values() for n in re.findall(r"(\d+) formats", text)]
     assert counted and set(counted) == {str(len(FORMATS))}
     assert f"{len(FORMATS)} formats" in command.COMMANDS["convert"][-1]

@@ -71,7 +71,7 @@ def relevance(
             embedding of another image. None for the class of the largest
             score or, for a model without a head, the image's own output.
         method: String. One of those above. The default is the one that marks
-            objects best on photographs (docs/inside.md has the table).
+            objects best on photographs (docs/attention-measured.md has the table).
         layers: Integer or list of integers. Blocks whose attention is used,
             as in `attention_maps`; None for all.
 

@@ -1,5 +1,5 @@
-"""docs/finetune.md: its diffs apply to the recipe and run, and its program
-resumes bit for bit. `tests/test_docs.py` runs its other Python."""
+"""The diffs of docs/customize.md apply to the recipe and run, and the program of
+docs/program.md resumes bit for bit. `tests/test_docs.py` runs its other Python."""
 
 import importlib.util
 import pathlib
@@ -14,21 +14,22 @@ from tests.recipes import programs
 from tests.training.pictures import noise, write_folder
 
 pytestmark = pytest.mark.usefixtures("few_files")
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "finetune.md"
-PAGE = PAGE.read_text()
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
 # The name, the number of added lines and the text of each diff.
 DIFFS = {
     name: (int(count), diff)
     for name, count, diff in re.findall(
         r"\*\*([^*\n]+)\*\* \((\d+) lines\)(?:(?!\n## |```).)*"
         r"```diff\n(.*?)```",
-        PAGE,
+        (DOCS / "customize.md").read_text(),
         re.DOTALL,
     )
 }
 (PROGRAM,) = [
     block
-    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    for block in re.findall(
+        r"```python\n(.*?)```", (DOCS / "program.md").read_text(), re.DOTALL
+    )
     if "load_dataset" in block
 ]
 

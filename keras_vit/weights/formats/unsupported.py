@@ -66,7 +66,7 @@ def family(arrays: Collection[str], config: Config) -> str | None:
 
 
 REMEDY = (
-    "Use the library that wrote it; docs/convert.md lists the models that are read."
+    "Use the library that wrote it; docs/formats.md lists the models that are read."
 )
 
 
