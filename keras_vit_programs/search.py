@@ -2,10 +2,12 @@
 
   keras-vit search photos "a red car" --weights clip-vit-base-patch32
   keras-vit search photos --like photos/car.jpg --weights runs/photos
+  keras-vit search photos --duplicates 0.98 --weights runs/photos
 
-A text needs both towers of CLIP or SigLIP; for an image, any model will do.
-Folders are searched for image files. The output folder contains search.csv and
-search.png, the images with the highest cosines. The embeddings are kept in
+A text needs both towers of CLIP or SigLIP; for an image, and for pairs of images that
+are nearly the same, any model will do. Folders are searched for image files. The
+output folder contains search.csv and search.png, the images with the highest cosines,
+or duplicates.csv and duplicates.png, the pairs. The embeddings are kept in
 --cache, one file for each model, by the content of the images: another search
 computes those of new images only.
 """
@@ -14,11 +16,14 @@ import dataclasses
 import hashlib
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
 import keras_vit
+from keras_vit.utils.types import Array
+from keras_vit.weights import open_checkpoint
 from keras_vit_programs import charts, classifiers, console, defaults, flags, run_folder
 
 
@@ -29,7 +34,10 @@ class Config(flags.Trained):
     )
     text: str | None = flags.flag("what the images show, such as 'a red car'")
     like: str | None = flags.flag("an image that they look like", metavar="PATH")
-    top: int = flags.flag("number of images", 12, minimum=1)
+    duplicates: float | None = flags.flag(
+        "pairs of images whose cosine is at least this, up to 1", metavar="COSINE"
+    )
+    top: int = flags.flag("number of images in the picture", 12, minimum=1)
     cache: str = flags.flag("folder of embeddings", "runs/embeddings", "DIR")
 
     defaults = (
@@ -40,25 +48,31 @@ class Config(flags.Trained):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.images or (self.text is None) == (self.like is None):
-            raise ValueError("Give --images, and either --text or --like.")
+        wanted = (self.text, self.like, self.duplicates)
+        if not self.images or wanted.count(None) != 2:
+            raise ValueError(
+                "Give --images, and one of --text, --like and --duplicates."
+            )
 
 
 def search(config: Config) -> None:
-    """Writes the images that are nearest to a text or to an image."""
+    """Writes the images that are nearest to a text, to an image or to each other."""
     with flags.user_errors():
         flags.require("matplotlib")
         config = flags.fill(config)
         trained = classifiers.load_trained(config)
-        whole = None if config.model else keras_vit.load(str(config.weights))
+        whole = None
+        if not config.model:
+            whole = open_checkpoint(str(config.weights), decoder=True, text=True)
         tower, query, like = trained.model, None, None
-        if not isinstance(whole, keras_vit.DualEncoder):
-            tower = keras_vit.evaluation.feature_model(tower)
+        if whole is None or whole.family != "dual_encoder":
+            tower, whole = keras_vit.evaluation.feature_model(tower), None
         if config.like:
             like = pathlib.Path(config.like).expanduser()
-        elif isinstance(whole, keras_vit.DualEncoder):
-            query = keras.ops.convert_to_numpy(whole.encode_texts([config.text]))[0]
-        else:
+        elif config.text and whole:
+            both = keras_vit.load(whole)
+            query = keras.ops.convert_to_numpy(both.encode_texts([config.text]))[0]
+        elif config.text:
             raise ValueError(
                 f"{config.weights!r} has no text tower, which --text takes. Give "
                 "--like instead, or the files of CLIP or SigLIP."
@@ -90,20 +104,47 @@ def search(config: Config) -> None:
             with run_folder.atomic_write(cache) as temporary:
                 np.savez(temporary, keys=[*known], vectors=[*known.values()])
     vectors = np.stack([known[key] for key in keys])
-    cosines = vectors @ (vectors[files.index(like)] if like else query)
-    best = [i for i in np.argsort(-cosines) if files[i] != like][: config.top]
-    rows = [{"file": files[i], "cosine": f"{cosines[i]:.4f}"} for i in best]
-    run_folder.save_csv(rows, output / "search.csv")
+    if config.duplicates is not None:
+        rows = _pairs(vectors, files, config.duplicates)
+        kind, columns = "duplicates", ("file", "duplicate", "cosine")
+        title = f"{len(rows)} pairs of {len(files)} images"
+    else:
+        cosines = vectors @ (vectors[files.index(like)] if like else query)
+        best = [i for i in np.argsort(-cosines) if files[i] != like][: config.top]
+        rows = [{"file": files[i], "cosine": f"{cosines[i]:.4f}"} for i in best]
+        kind, columns = "search", ("file", "cosine")
+        title = f"{len(best)} of {len(files)} images: {config.text or config.like}"
+    run_folder.save_csv(rows, output / f"{kind}.csv", columns)
+    shown = [
+        (row[name], row["cosine"])
+        for row in rows[: config.top]
+        for name in columns[:-1]
+    ]
     figure = charts.plot_found(
-        [keras_vit.data.load_thumbnail(files[i]) for i in best],
-        [f"{cosines[i]:.3f}  {files[i].name}" for i in best],
-        f"{len(best)} of {len(files)} images: {config.text or config.like}",
+        [keras_vit.data.load_thumbnail(path) for path, _ in shown],
+        [f"{cosine}  {path.name}" for path, cosine in shown],
+        title,
     )
-    with run_folder.atomic_write(output / "search.png") as temporary:
+    with run_folder.atomic_write(output / f"{kind}.png") as temporary:
         figure.savefig(temporary)
-    for row in rows:
-        print(f"{row['cosine']:>7}  {console.printable(row['file'])}")
-    print(f"\n  {output / 'search.csv'}\n  {output / 'search.png'}")
+    for row in rows[: config.top]:
+        names = (console.printable(row[name]) for name in columns[:-1])
+        print(f"{row['cosine']:>7}  {'  '.join(names)}")
+    print(f"\n  {title}\n  {output / kind}.csv\n  {output / kind}.png")
+
+
+def _pairs(
+    vectors: Array, files: Sequence[pathlib.Path], least: float
+) -> list[dict[str, Any]]:
+    """Returns the pairs of files whose cosine is at least `least`, the nearest first."""
+    found = []
+    for i, vector in enumerate(vectors):
+        cosines = vectors[i + 1 :] @ vector
+        found += [(cosines[j], i, i + 1 + j) for j in np.flatnonzero(cosines >= least)]
+    return [
+        {"file": files[i], "duplicate": files[j], "cosine": f"{cosine:.4f}"}
+        for cosine, i, j in sorted(found, reverse=True)
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -168,10 +168,6 @@ def read_pixels(path: pathlib.Path, channels: int) -> Array:
             if image.format in ("TIFF", "WEBP"):  # of which `decode` does the same
                 return to_pixels(image, channels)
             is_gray = image.mode[0] in "1LI" and image.format != "GIF"
-            if image.format == "GIF" and "transparency" in image.info:
-                image = image.convert("RGBA")
-                black = require("PIL.Image").new("RGBA", image.size, "black")
-                image = require("PIL.Image").composite(image, black, image)
             pixels = to_pixels(image, 3)
         if channels == 1:
             pixels = pixels[..., :1] if is_gray else _gray(pixels)

@@ -51,6 +51,11 @@ def to_pixels(image: Any, channels: int) -> Array:
         return read_image(io.BytesIO(content) if content else image["path"], channels)
     if hasattr(image, "convert"):
         check_image_mode(image)
+        if image.format == "GIF" and "transparency" in image.info:
+            # As TensorFlow, which reads GIF files of datasets, does.
+            image = image.convert("RGBA")
+            black = require("PIL.Image").new("RGBA", image.size, "black")
+            image = require("PIL.Image").composite(image, black, image)
         image = require("PIL.ImageOps").exif_transpose(image)
         if image.mode.startswith("I"):  # of 16 bits, the upper 8 are kept
             image = (np.asarray(image) >> 8).astype("uint8")

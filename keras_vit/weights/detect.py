@@ -306,8 +306,8 @@ def _find_head(match: Match, arrays: dict[str, Array]) -> dict[str, str]:
     if patches is None or "." not in kernel or kernel in match.arrays:
         return {}
     (width,) = np.shape(patches if pooler is None else pooler)[:1] or (0,)
-    # In DINOv2, it may read the mean of the patches, too.
-    widths = (width, 2 * width) if "dinov2" in match.name else (width,)
+    # In DINOv2 and DINOv3, it may read the mean of the patches, too.
+    widths = (width, 2 * width) if "dinov" in match.name else (width,)
     inside = {*match.own_keys.values()}
     strange = [*match.unknown, *match.left_out]
     if _root(weight_map) or pooler is not None:

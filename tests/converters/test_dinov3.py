@@ -139,6 +139,24 @@ def test_metas_names(name, tmp_path, record_error):
 
 
 @pytest.mark.backends("torch")
+def test_a_classifier_of_metas_hub(tmp_path):
+    """Its head reads the class token and the mean of the patches."""
+    original = build("timm-dinov3", qkv_bias=True)
+    arrays = {f"backbone.{k}": x for k, x in to_meta(original).items()}
+    rng = np.random.default_rng(0)
+    kernel, bias = (rng.normal(size=s).astype("float32") for s in ((5, 64), 5))
+    head = {"linear_head.weight": kernel, "linear_head.bias": bias}
+    write(arrays | head, tmp_path / "meta.safetensors")
+    with pytest.warns(UserWarning, match="'linear_head.weight'"):
+        model = load(tmp_path / "meta.safetensors")
+    x = originals.images(32, 32)
+    tokens = originals.run(original.forward_features, x)
+    patches = tokens[:, original.num_prefix_tokens :].mean(axis=1)
+    expected = np.concatenate([tokens[:, 0], patches], axis=-1) @ kernel.T + bias
+    assert np.abs(numpy(model(x, training=False)) - expected).max() < TOLERANCE
+
+
+@pytest.mark.backends("torch")
 def test_periods_rounded_by_meta_are_kept(tmp_path):
     import ml_dtypes
 

@@ -129,14 +129,29 @@ def test_search(model, folder, capsys, monkeypatch):
     assert read == [1, 4]  # the new image, and all for another model
 
 
+def test_duplicates(folder, capsys):
+    """A copy of an image is the only pair, and a cosine of -1 finds all six."""
+    shutil.copy("photos/1.png", "photos/copy.png")
+    line = "search photos --duplicates 0.9999 --weights plain.keras --output out"
+    assert command.main(line.split()) == 0
+    (row,) = rows_of("out/duplicates.csv")
+    assert [row["file"], row["duplicate"]] == ["photos/1.png", "photos/copy.png"]
+    assert row["cosine"] == "1.0000" and (folder / "out/duplicates.png").exists()
+    line = line.replace("0.9999", "-1").replace("out", "all")
+    assert command.main([*line.split(), "--top", "2"]) == 0
+    found = [float(row["cosine"]) for row in rows_of("all/duplicates.csv")]
+    assert len(found) == 6 and found == sorted(found, reverse=True)
+    assert "6 pairs of 4 images" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "line, words",
     [
         ("photos car --weights plain.keras", "no text tower, which --text takes"),
-        ("photos --weights clip.keras", "--text or --like"),
+        ("photos --weights clip.keras", "one of --text, --like and"),
         (
             "photos car --like photos/0.png --weights clip.keras",
-            "--text or --like",
+            "one of --text, --like and",
         ),
         ("nothing car --weights clip.keras", "no file or folder 'nothing'"),
     ],

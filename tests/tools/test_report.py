@@ -241,6 +241,9 @@ def test_16_bit_images_and_exif_orientation(tmp_path):
     Image.fromarray(ramp / np.float32(65535)).save(tmp_path / "unit.tif")
     with pytest.raises(ValueError, match="unit.tif: .* float32, from 0 to 1, "):
         read_images([tmp_path / "unit.tif"], 1)
+    Image.fromarray(ramp / np.float32(257)).save(tmp_path / "float.tif")
+    (found,) = read_images([tmp_path / "float.tif"], 3)
+    np.testing.assert_array_equal(found, np.repeat(ramp[..., None] / 257, 3, -1))
 
 
 def test_folder_lists_only_image_files(tmp_path):
