@@ -8,12 +8,17 @@
       those of docs/inside.md: maps.jpg has attention, relevance and features of
       photographs, and what rollout shows without its options; three others
       show filters, attention distance and norms of the encoder
+  python tools/gallery.py pairs two_digits
+  python tools/gallery.py texts runs/two_digits/model.keras
+      texts.png: relevance of two texts to images with two digits, which
+      recipes/pretrain_pairs.py was trained on between the two commands
   python tools/gallery.py speed
       speed.png, from the first table of docs/speed.md
 
 `tools/trained_encoder.py` writes the encoder. Needs the extra `recipes`.
 """
 
+import csv
 import os
 import pathlib
 import sys
@@ -27,7 +32,7 @@ import numpy as np
 from einops import rearrange
 from matplotlib.figure import Figure
 from PIL import Image, ImageOps
-from sklearn.datasets import load_sample_images
+from sklearn.datasets import load_digits, load_sample_images
 
 import keras_vit
 from keras_vit import inspection
@@ -47,6 +52,7 @@ AUGMENTATIONS = {
     "mixup": {"mixup": 0.8},
     "cutmix": {"cutmix": 1.0},
 }
+DIGITS = "zero one two three four five six seven eight nine".split()
 # Rows of the table of docs/speed.md: their names and colors in the chart.
 SPEED = {
     "keras_vit, tanh GELU, as Google's weights": ("keras_vit", "#2a6fbb"),
@@ -208,6 +214,82 @@ def maps(path: str, *names: str) -> None:
         small.save(target, optimize=True)
 
 
+def pairs(folder: str) -> None:
+    """Images of one and of two digits on black, and pairs.csv with their names."""
+    rng, target = np.random.default_rng(0), pathlib.Path(folder)
+    target.mkdir(parents=True)
+    with open(target / "pairs.csv", "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("image", "text", "split"))
+        for split, count in (("train", 4000), ("test", 400)):
+            for i in range(count):
+                image, numbers, _ = on_black(rng, split, 1 + i % 2)
+                path = target / f"{split}_{i}.png"
+                Image.fromarray(image).save(path)
+                text = " and ".join(DIGITS[number] for number in numbers)
+                rows.writerow((path.name, text, split))
+
+
+def on_black(
+    rng: np.random.Generator, split: str, count: int
+) -> tuple[np.ndarray, list[int], list[tuple[int, int]]]:
+    """Returns an image of 24 x 24 pixels of different digits of scikit-learn, their
+    numbers, and the rows and columns of their corners."""
+    found, image = load_digits(), np.zeros((24, 24), "uint8")
+    part = range(1437) if split == "train" else range(1437, len(found.images))
+    numbers, corners = [], []
+    while len(numbers) < count:
+        which = rng.choice(part)
+        y, x = rng.integers(0, 17, 2).tolist()
+        is_free = not image[y : y + 8, x : x + 8].any()
+        if is_free and found.target[which] not in numbers:
+            image[y : y + 8, x : x + 8] = np.minimum(16 * found.images[which], 255)
+            numbers.append(int(found.target[which]))
+            corners.append((y, x))
+        elif corners and rng.random() < 0.1:  # there may be no place left
+            return on_black(rng, split, count)
+    return image, numbers, corners
+
+
+def texts(path: str) -> None:
+    """What the texts of the two digits of an image depend on."""
+    model = keras_vit.zero_shot(keras_vit.load(path), DIGITS, ["{}"])
+    rng = np.random.default_rng(1)
+    images, numbers, corners = zip(
+        *(on_black(rng, "test", 2) for _ in range(200)), strict=True
+    )
+    inputs = keras_vit.preprocess_input(np.stack(images)[..., None])
+    logits = model.predict(inputs, verbose=0)
+    best = np.argsort(-logits, axis=-1)[:, :2]
+    both = np.mean([{*x} == {*y} for x, y in zip(best, numbers, strict=True)])
+    print(f"the two most probable classes are the digits: {both:.3f}")
+    rows: dict[str, list] = {"image": [x / 255 for x in images[:6]]}
+    for this in (0, 1):
+        wanted = [x[this] for x in numbers]
+        heat = np.maximum(inspection.relevance(model, inputs, wanted), 0)
+        scale = 24 // heat.shape[1]
+        heat = heat.repeat(scale, axis=1).repeat(scale, axis=2)
+        heat /= heat.sum(axis=(1, 2), keepdims=True)
+        shares = np.array(
+            [
+                [one[y : y + 8, x : x + 8].sum() for y, x in places]
+                for one, places in zip(heat, corners, strict=True)
+            ]
+        )
+        own, other = shares[:, this], shares[:, 1 - this]
+        print(
+            f"text {this + 1}: {own.mean():.3f} of its relevance is on its digit, "
+            f"{other.mean():.3f} on the other; more on its own: {(own > other).mean()}"
+        )
+        rows[f"text {this + 1}"] = [robust_scale(x) for x in heat[:6]]
+    figure = figure_of(rows, 1.1)
+    lines = np.reshape(figure.axes, (3, 6))
+    for this, line in enumerate(lines[1:]):
+        for axis, found in zip(line, numbers, strict=False):
+            axis.set_title(DIGITS[found[this]], fontsize=8, color="#22303c")
+    figure.savefig(IMAGES / "texts.png")
+
+
 def encoder_and_photos(
     path: str, names: Sequence[str], size: int
 ) -> tuple[keras.Model, list[np.ndarray], np.ndarray]:
@@ -290,7 +372,7 @@ def speed() -> None:
 
 
 if __name__ == "__main__":
-    programs = {x.__name__: x for x in (photos, encoder, maps, speed)}
+    programs = {x.__name__: x for x in (photos, encoder, maps, pairs, texts, speed)}
     if len(sys.argv) < 2 or sys.argv[1] not in programs:
         sys.exit(__doc__)
     programs[sys.argv[1]](*sys.argv[2:])
