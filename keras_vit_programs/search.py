@@ -136,7 +136,7 @@ def search(config: Config) -> None:
 def _pairs(
     vectors: Array, files: Sequence[pathlib.Path], least: float
 ) -> list[dict[str, Any]]:
-    """Returns the pairs of files whose cosine is at least `least`, the nearest first."""
+    """Returns the pairs of files whose cosine is at least `least`, nearest first."""
     found = []
     for i, vector in enumerate(vectors):
         cosines = vectors[i + 1 :] @ vector

@@ -1,5 +1,5 @@
-"""What a model is built of: each value is the one given, else the checkpoint's, else
-the default."""
+"""What a model is built from: each value is the one given, otherwise the checkpoint's,
+otherwise the default."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ CLASSES_21K = 21843
 
 
 class Given(NamedTuple):
-    """The arguments of a function that builds models, besides the architecture.
+    """The arguments of a function that builds models, except the architecture.
 
     They are those of `VisionTransformer`.
     """
@@ -107,8 +107,8 @@ def resolve_bit(
     architecture: Config,
     given: Given,
 ) -> Resolved[ResNetConfig]:
-    """Resolves a ResNet alone, of a given architecture and version, which is else
-    that of a given config."""
+    """Resolves a ResNet alone, of a given architecture and version; by default, the
+    version is that of the given config."""
     shape = _given_shape(given.input_shape, given.input_tensor)
     checkpoint, known_config = None, config
     if given.weights is not None:
