@@ -1,4 +1,4 @@
-"""Datasets that are a CSV file of the paths of images and their labels."""
+"""Datasets described by a CSV file with paths of images and their labels."""
 
 import csv
 import functools
@@ -56,8 +56,8 @@ def from_csv(
     photos/2.jpg,dog
     ```
 
-    Images of several classes each, or none, make a multi-label dataset, whose
-    labels are rows of zeros and ones.
+    If an image can have several classes, or none, the dataset is multi-label, and its
+    labels are rows of zeros and ones:
 
     ```
     data = keras_vit.data.from_csv("photos.csv")
@@ -70,27 +70,27 @@ def from_csv(
     ```
 
     Args:
-        path: Path of the file, in UTF-8 with commas. `load_dataset` takes it as
-            well, if its name ends in .csv.
+        path: Path of the file, in UTF-8 with commas. `load_dataset` also accepts it if
+            its name ends in .csv.
         image_column: String. Column of the images' paths, relative to the
-            folder of the file, or absolute. None takes the first one that is
-            there of "image", "path", "file", "file_name" and "filename".
+            folder of the file, or absolute. None takes the first existing column among
+            "image", "path", "file", "file_name" and "filename".
         label_column: String. Column of the classes. None takes "label",
             "labels" or "class".
-        split_column: String. Column of "train", "validation" ("valid", "val",
-            "dev") and "test". None takes "split", or fastai's "is_valid" of
-            "True" and "False", if it is there. Without such a column, a hash of
-            each path decides, as in a folder.
+        split_column: String. Column with the values "train", "validation" ("valid",
+            "val", "dev") and "test". None takes "split", or fastai's "is_valid" with
+            "True" and "False", if it exists. Without such a column, the split depends
+            on a hash of each path, as for a folder.
         multi_label: Boolean. Whether an image may have several classes, as in
-            "cat;dog", or none, an empty cell. None: whether any cell contains
-            a semicolon. Lines of the same image must have the same classes.
-        holdout: As in `load_dataset`. If there are both validation and test
-            images, the validation images are those held out. Without test
-            images, they are the test set.
+            "cat;dog", or none (an empty cell). None means True if any cell contains a
+            semicolon. Lines of the same image must have the same classes.
+        holdout: As in `load_dataset`. If there are both validation and test images, the
+            validation images are held out. Without test images, the validation images
+            are the test set.
         skip_bad_images: As in `load_dataset`.
 
     Raises:
-        ValueError: if a column, a label or a file is missing, or a file is no
+        ValueError: if a column, a label or a file is missing, or a file is not an
             image.
     """
     path = pathlib.Path(path).expanduser()
@@ -163,8 +163,8 @@ class _Line(NamedTuple):
 
 
 def delimiter_of(file: TextIO) -> str:
-    """Returns what separates the cells of an open CSV file by its first line: a comma,
-    or the semicolon or tab that spreadsheets write in some languages."""
+    """Returns the delimiter of an open CSV file, from its first line: a comma, or the
+    semicolon or tab that spreadsheets write in some languages."""
     first = re.sub('"[^"]*"', "", file.readline())  # names may have commas
     file.seek(0)
     return max(",;\t", key=first.count)

@@ -45,8 +45,8 @@ def encode_labels(
 
 
 def warn_similar_names(names: Sequence[str]) -> None:
-    """Warns of names of classes that differ only by case, by spaces, or by how an
-    accent is encoded, of which Unicode has two ways."""
+    """Warns of names of classes that differ only by case, by spaces, or by which of
+    Unicode's two encodings of an accent they use."""
     groups = collections.defaultdict(list)
     for name in names:
         plain = unicodedata.normalize("NFKC", "".join(name.split()).casefold())
@@ -66,7 +66,7 @@ def warn_missing_classes(
     labels: Array,
     splits: Mapping[str, Array],
 ) -> None:
-    """Warns of classes to evaluate on that no training image has."""
+    """Warns of evaluated classes that no training image has."""
     found = {
         part: set(
             np.unique(labels[splits[part]])

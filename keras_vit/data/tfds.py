@@ -120,8 +120,8 @@ def read_examples(
     split: str,
     indices: range,
 ) -> Dataset:
-    """Returns a slice of a split, in order: name, encoded image, label, which
-    is made of the features."""
+    """Returns a slice of a split, in order: name, encoded image, and label, which is
+    derived from the features."""
     tfds = require("tensorflow_datasets")
     # A process without images reads one, and takes none.
     examples = builder.as_dataset(
@@ -181,8 +181,8 @@ def from_tfds(
     name: str, holdout: float = 0.0, test_split: str | None = None
 ) -> ImageDataset:
     """Returns the `ImageDataset` of a name of `tfds.builder`, which is
-    downloaded if necessary; raises a `ValueError` if there is none, or it is no
-    classification of images, has no labeled test set, or cannot be downloaded.
+    downloaded if necessary; raises a `ValueError` if there is no such dataset, or it is
+    not for image classification, has no labeled test set, or cannot be downloaded.
     """
     try:
         import_tensorflow()
@@ -285,7 +285,7 @@ def open_builder(tfds: Any, name: str) -> Any:
 
 
 def unknown_dataset_error(name: str, known: Sequence[str] = ()) -> ValueError:
-    """Returns the error for a name that is no folder or file, nor in TFDS."""
+    """Returns the error for a name that is neither a folder or file, nor in TFDS."""
     if name.split(":")[0] == "imagenet21k":
         return ValueError(
             "ImageNet-21k is not in TFDS: give a folder of it, or prepare a "

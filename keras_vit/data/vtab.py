@@ -153,7 +153,7 @@ VTAB_TASKS = {
 
 
 def load_vtab(name: str, validate: bool = False) -> ImageDataset:
-    """Returns the `ImageDataset` of a task, which is downloaded if necessary.
+    """Returns the `ImageDataset` of a VTAB task, which is downloaded if necessary.
 
     Args:
         name: One of `VTAB_TASKS`.
