@@ -17,8 +17,8 @@ class Diverged(ArithmeticError):
 
 
 def collect_state(model: keras.Model) -> dict[str, Any]:
-    """Returns the variables of a compiled model and of its optimizer by name,
-    without those that are read from another file again."""
+    """Returns the variables of a compiled model and of its optimizer by name, except
+    those that are read again from another file."""
     others = {id(x) for x in getattr(model, "reloaded_variables", ())}
     groups = {
         "model": [x for x in model.variables if id(x) not in others],
@@ -78,8 +78,8 @@ def read_state(path: StrPath) -> tuple[dict[str, Array], dict[str, Any]]:
 def check_same_run(
     path: StrPath, found: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    """Raises a `ValueError` if the fingerprint in a file, which was read from
-    JSON, is not that of the current run."""
+    """Raises a `ValueError` if the fingerprint in a file, which was read from JSON,
+    differs from that of the current run."""
     expected = json.loads(json.dumps(expected))
     changes = []
     for name in sorted(found.keys() | expected.keys()):
