@@ -151,7 +151,7 @@ DEFAULTS = (
 class Config(flags.Study):
     study: str = flags.flag(
         f"studies, separated by commas: {', '.join(STUDIES)}; or all; compute "
-        "has trainings of --steps and of a quarter of them",
+        "trains for --steps and for a quarter of them",
         ",".join(FIRST),
         "LIST",
     )
