@@ -204,10 +204,10 @@ class ViTConfig:
             checks.one_of(name, getattr(self, name), choices)
         if self.activation in _OUTPUT_ACTIVATIONS:
             raise ValueError(
-                "`activation` is that of the encoder's MLPs. Received: "
+                "`activation` sets the activation of the encoder's MLPs. Received: "
                 f"activation={self.activation!r}. Give "
-                f"`classifier_activation={self.activation!r}` for the head's, "
-                "or a `block` whose `make_mlp` uses it."
+                f"`classifier_activation={self.activation!r}` for the head, or a "
+                "`block` whose `make_mlp` uses it."
             )
         if self.mlp_dim is None:
             _set(self, "mlp_dim", 4 * self.hidden_size)
@@ -568,9 +568,8 @@ def resolve(config_class: type[_ModelConfig], arguments: Config) -> _ModelConfig
     ]
     if missing:
         raise ValueError(
-            f"{', '.join(missing)} must be given where there are no `weights` "
-            "to take them from. Received: "
-            f"{', '.join(f'{name}=None' for name in missing)}"
+            f"{', '.join(missing)} must be given if there are no `weights` to take "
+            f"them from. Received: {', '.join(f'{name}=None' for name in missing)}"
         )
     return config_class(**values)
 

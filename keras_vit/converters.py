@@ -179,9 +179,9 @@ def write_model(
         whole = (*DENSE, "dual_encoder")
         if path.suffix != ".keras" and (family_of(model) in whole or any(modes)):
             raise ValueError(
-                f"A .weights.h5 file does not store what the model {model.name!r} "
-                "is: a detector, a segmenter, a dual encoder or one of quantized "
-                "weights. Write a .keras file."
+                "A .weights.h5 file does not store the kind of the model "
+                f"{model.name!r}: a detector, a segmenter, a dual encoder or a model "
+                "with quantized weights. Write a .keras file."
             )
         with atomic_write(path, overwrite) as temporary:
             if path.suffix == ".keras":
@@ -194,7 +194,7 @@ def write_model(
     format = format or ("vit_jax" if path.suffix else "huggingface")
     if format.partition(":")[0] in DENSE and not head:
         raise ValueError(
-            f"The format {format!r} is that of a detector or a segmenter, which "
+            f"The format {format!r} is for detectors and segmenters, which "
             f"`keras_vit.save` writes. Received: the model {model.name!r}"
         )
     weights, arguments, built = describe(model)

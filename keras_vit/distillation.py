@@ -95,16 +95,15 @@ class Distillation(keras.Model):
         scalers = [preprocessing_of(x) is not None for x in (student, teacher)]
         if len({*scalers}) > 1:
             raise ValueError(
-                "Student and teacher get the same images, so that both or none "
-                "must scale them. Received: one of them with `preprocessing`; "
-                "build the student without it, and the teacher by "
-                "`as_teacher`."
+                "Student and teacher get the same images, so both or neither must "
+                "scale them. Received: one of them with `preprocessing`; build the "
+                "student without it, and the teacher by `as_teacher`."
             )
         if {*map(id, student.weights)} & {*map(id, teacher.weights)}:
             raise ValueError(
-                "The teacher's weights do not change, so that it must share "
-                f"none with the student. Received: {teacher.name!r}, which "
-                f"shares weights with {student.name!r}; load another model."
+                "The teacher's weights do not change, so it must not share weights "
+                f"with the student. Received: {teacher.name!r}, which shares weights "
+                f"with {student.name!r}; load another model."
             )
         for model in (student, teacher) if target != "features" else ():
             if (activation := output_activation(model)) != "linear":

@@ -183,8 +183,8 @@ def check_target(path: Path, name: str | None, overwrite: bool) -> "Format":
         or (implied not in (None, form) and name != "web")
     ):
         raise ValueError(
-            f"The name must end in {', '.join(filter(None, by_suffix))} or "
-            "none for a SavedModel, and not contradict the format. Received: "
+            f"The name must end in {', '.join(filter(None, by_suffix))}, or have no "
+            "suffix for a SavedModel, and must not contradict the format. Received: "
             f"{str(path)!r}, format={name!r}"
         )
     backend = keras.config.backend()
@@ -199,8 +199,8 @@ def check_target(path: Path, name: str | None, overwrite: bool) -> "Format":
     existing = path if form.suffix else path / form.mark
     if path.exists() and not existing.is_file():
         raise ValueError(
-            f"{str(path)!r} is no {form.suffix or 'folder with ' + form.mark}, "
-            "and would be deleted. Choose another name."
+            f"{str(path)!r} is not a {form.suffix or 'folder with ' + form.mark}, and "
+            "would be deleted. Choose another name."
         )
     return form
 
@@ -221,10 +221,10 @@ def _check_model(
         len(model.outputs) == 1 or isinstance(model.output, dict)
     ):
         raise ValueError(
-            "Only models of one input, (batch, height, width, channels), and "
-            "one output, or a dict of outputs, can be exported, and "
-            f"{model.name!r} is not one. Of a model of keras_vit.pretraining or a "
-            "`DualEncoder`, export its `encoder`."
+            "Only models with one input, (batch, height, width, channels), and one "
+            f"output, or a dict of outputs, can be exported, and {model.name!r} is "
+            "not one. For a model of keras_vit.pretraining or a `DualEncoder`, "
+            "export its `encoder`."
         )
     _, height, width, channels = inputs[0].shape
     if size and None not in (height, width) and size != (height, width):

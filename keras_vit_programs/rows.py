@@ -168,7 +168,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
         except (OSError, require("tensorflow").errors.OpError) as error:
             self._failed = True
             line = str(error).partition("\n")[0]
-            logger.warning("tensorboard could not be written, and ends: %s", line)
+            logger.warning("tensorboard could not be written, and stops: %s", line)
 
 
 def no_improvement(patience: int) -> Callable[[list[Row]], str | None]:

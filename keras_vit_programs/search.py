@@ -77,7 +77,7 @@ def search(config: Config) -> None:
             query = keras.ops.convert_to_numpy(both.encode_texts([config.text]))[0]
         elif config.text:
             raise ValueError(
-                f"{config.weights!r} has no text tower, which --text takes. Give "
+                f"{config.weights!r} has no text tower, which --text requires. Give "
                 "--like instead, or the files of CLIP or SigLIP."
             )
         paths = [*config.images, *filter(None, [like])]

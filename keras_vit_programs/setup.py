@@ -92,8 +92,8 @@ def load_run_data(config: Dataset) -> ImageDataset:
         return dataclasses.replace(data, num_validation=0)
     if parse_holdout(data.name, holdout) and not data.num_validation:
         raise ValueError(
-            f"--holdout {holdout} of {data.num_train} images is not one "
-            "image. Give a larger share."
+            f"--holdout {holdout} of {data.num_train} images is less than one image. "
+            "Give a larger share."
         )
     return data
 

@@ -73,9 +73,9 @@ def from_arrays(
     kinds = {(x.shape[-1], *y.shape[1:]) for x, y in zip(arrays, found, strict=True)}
     if len(kinds) > 1:
         raise ValueError(
-            "The training and the test images must have as many channels, and "
-            "as many numbers for each label. Received (channels, numbers): "
-            f"{kinds}"
+            "The training and the test images must have the same number of channels, "
+            "and the same number of values for each label. Received (channels, "
+            f"numbers): {kinds}"
         )
     all_labels = np.concatenate(found)
     sizes = {x.shape[1:3] for x in arrays}
@@ -158,8 +158,8 @@ def _check_images(name: str, images: Any) -> Any:
     shape = tuple(images.shape)
     if len(shape) != 4 or shape[-1] > MAX_CHANNELS or 0 in shape:
         raise ValueError(
-            f"`{name}` must be of shape (count, height, width, channels) with "
-            f"up to {MAX_CHANNELS} channels, and hold an image or more. Received: "
+            f"`{name}` must be of shape (count, height, width, channels) with up to "
+            f"{MAX_CHANNELS} channels, and contain at least one image. Received: "
             f"{shape}; give gray images as `images[..., None]`."
         )
     if images.dtype == np.uint8:
@@ -190,18 +190,18 @@ def check_labels(name: str, labels: ArrayLike, count: int) -> Array:
         fits = np.issubdtype(labels.dtype, np.integer) and (labels >= 0).all()
     if labels.ndim not in (1, 2) or len(labels) != count or not fits:
         raise ValueError(
-            f"`{name}` must be {count} integers of 0 or more, the number of "
-            "each image's class, or rows of zeros and ones for several classes "
-            f"an image. Received: {labels.dtype}, shape {labels.shape}, such "
-            f"as {labels.tolist()[:1]}. Names become integers by `np.unique("
-            "labels, return_inverse=True)`; leave out images without a label."
+            f"`{name}` must be {count} integers of 0 or more, the number of each "
+            "image's class, or rows of zeros and ones for several classes per image. "
+            f"Received: {labels.dtype}, shape {labels.shape}, such as "
+            f"{labels.tolist()[:1]}. Names become integers by `np.unique(labels, "
+            "return_inverse=True)`; leave out images without a label."
         )
     if not is_multi_label:
         return labels
     if (labels.sum(1) == 1).all():
         warn(
-            f"Each row of `{name}` has one 1. Rows make a multi-label dataset; "
-            "if each image has one class, give `labels.argmax(1)`."
+            f"Each row of `{name}` contains a single 1. Rows make a multi-label "
+            "dataset; if each image has one class, give `labels.argmax(1)`."
         )
     return labels.astype("float32")
 

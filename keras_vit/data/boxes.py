@@ -207,7 +207,7 @@ def _write_box(
             f"{size[1]} pixels"
         )
     if name not in names:
-        return f"{name!r} is no class of the training images"
+        return f"{name!r} is not a class of the training images"
     number = names.index(name)
     label[0] = -2 - number if is_crowd else number
     label[1:3], label[3:] = (first + last) / 2 / size, (last - first) / size

@@ -129,8 +129,8 @@ def from_csv(
         splits = make_splits(names, labels, splits["train"], splits["test"], holdout)
     elif holdout:
         warn(
-            f"{str(path)!r} has {len(splits['validation'])} validation images, "
-            f"which are those held out: `holdout={holdout:g}` is not used."
+            f"{str(path)!r} has {len(splits['validation'])} validation images, which "
+            f"are held out: `holdout={holdout:g}` is not used."
         )
     for part in ("validation", "test"):
         repeated = len(splits[part]) - len({names[i] for i in splits[part]})
@@ -185,7 +185,8 @@ def _read(path: pathlib.Path, *given: str | None) -> tuple[list[_Line], dict[str
             rows = [(reader.line_num, row) for row in reader if any(row.values())]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(
-            f"{str(path)!r} is no CSV file in UTF-8: {error}. Save it as 'CSV UTF-8'."
+            f"{str(path)!r} is not a CSV file in UTF-8: {error}. Save it as 'CSV "
+            "UTF-8'."
         ) from error
     names = {name.lower(): name for name in found} | {name: name for name in found}
     chosen = {}
@@ -224,9 +225,9 @@ def _read(path: pathlib.Path, *given: str | None) -> tuple[list[_Line], dict[str
         # None.
         if None in row or None in row.values():
             raise ValueError(
-                f"Line {number} of {str(path)!r} must have {len(found)} "
-                "values, as the first line has names, with quotation marks "
-                f"around values with {delimiter!r}. Received: {list(row.values())}"
+                f"Line {number} of {str(path)!r} must have {len(found)} values, one "
+                "for each name in the first line, with quotation marks around values "
+                f"that contain {delimiter!r}. Received: {list(row.values())}"
             )
         image, label, split = (row.get(x, "").strip() for x in chosen.values())
         lines.append(_Line(number, path.parent / image, name_of(image), label, split))

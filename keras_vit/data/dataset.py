@@ -282,7 +282,8 @@ class ImageDataset:
         batching = Batching(batch_size, seed, start, shard, micro_batches)
         if not self.num_train:
             raise ValueError(
-                f"{self.name!r} has no training images, and can only be evaluated on."
+                f"{self.name!r} has no training images, and can only be used for "
+                "evaluation."
             )
         options = {
             "image_size": image_size,
@@ -329,7 +330,7 @@ class ImageDataset:
             return build(self.source.builder(options), self, training, options)
         if options:
             raise ValueError(
-                "`steps` says all that is done with an image: leave out "
+                "`steps` specifies all that is done with an image: leave out "
                 f"{', '.join(f'`{x}`' for x in options)}, or give it to a step."
             )
         return checked("steps", steps), []

@@ -83,7 +83,9 @@ def image_folder(
     that is not an image."""
     root = pathlib.Path(name).expanduser()
     if not root.is_dir():
-        raise ValueError(f"{name!r} is a file, and no CSV file by its name. {_LAYOUTS}")
+        raise ValueError(
+            f"{name!r} is a file, but not a CSV file by its name. {_LAYOUTS}"
+        )
     parts = _parts(root)
     whole = len(parts) == 1
     # A split leaves one image to train on if there are two or more.
@@ -187,9 +189,9 @@ def _channels(files: Sequence[pathlib.Path]) -> int | None:
     if len(found) > 1:
         kinds = [f"{str(x)!r} ({n or 'a picture'})" for n, x in found.items()]
         raise ValueError(
-            "All images must be pictures, or arrays of one number of channels, each "
-            f"in a file. Received: {' and '.join(kinds)}. Save them as arrays of "
-            "NumPy, or leave files out."
+            "All images must be pictures, or arrays with the same number of "
+            f"channels, one per file. Received: {' and '.join(kinds)}. Save them as "
+            "NumPy arrays, or leave files out."
         )
     return next(iter(found), None)
 

@@ -98,9 +98,9 @@ def _choose_splits(
     for key, split in splits.items():
         if not hasattr(split, "__len__") or not len(split):
             raise ValueError(
-                "Each split must be a `datasets.Dataset` of an image or more, "
-                "loaded without `streaming=True`. Received for the split "
-                f"{key!r}: {split!r}"
+                "Each split must be a `datasets.Dataset` with at least one image, "
+                f"loaded without `streaming=True`. Received for the split {key!r}: "
+                f"{split!r}"
             )
     wanted = TEST_SPLITS if test_split is None else (test_split,)
     chosen = {"train": splits["train"]} if "train" in splits else {}

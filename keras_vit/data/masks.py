@@ -106,8 +106,8 @@ def read_mask(file: Any) -> Array:
             )
         if image.format != "PNG":
             raise ValueError(
-                f"it is a file of {image.format}, whatever its name says. A "
-                "mask is a PNG, which keeps the numbers of classes"
+                f"it is a file of {image.format}, whatever its name says. A mask must "
+                "be a PNG, which preserves the numbers of classes"
             )
         turned = require("PIL.ImageOps").exif_transpose(image)
         mask = np.asarray(turned).astype("int32")
@@ -273,10 +273,9 @@ def _check_classes(
     highest = max(set().union(*counts.values()) - {ignore})
     if not names and highest >= _MOST_CLASSES:
         raise ValueError(
-            f"The masks of {str(folder)!r} must have classes below "
-            f"{_MOST_CLASSES}, and no numbers of objects or colors, or "
-            f"{_CLASSES_FILE} must name all classes, one on each line. "
-            f"Received: values up to {highest}"
+            f"The masks of {str(folder)!r} must have classes below {_MOST_CLASSES}, "
+            f"not numbers of objects or colors, or {_CLASSES_FILE} must name all "
+            f"classes, one on each line. Received: values up to {highest}"
         )
     return names or tuple(str(i) for i in range(highest + 1))
 

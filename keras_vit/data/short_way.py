@@ -43,7 +43,7 @@ def build(builder: Builder, data: Any, training: bool, options: dict) -> Lists:
     if others := [name for name in options if name not in known]:
         received = ", ".join(f"{name}={x!r}" for name, x in options.items())
         raise ValueError(
-            f"The images of {data.name!r} are changed by steps that take "
+            f"The steps for the images of {data.name!r} take "
             f"{', '.join(f'`{name}`' for name in known)}: leave out "
             f"{', '.join(f'`{name}`' for name in others)}. Received: {received}"
         )

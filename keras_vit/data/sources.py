@@ -55,8 +55,8 @@ def load_dataset(
     has_files = path.exists() and name != "digits"
     if test_split is not None and (name == "digits" or has_files):
         raise ValueError(
-            f"`test_split` is for data sets in TFDS. Received: {test_split!r} "
-            f"with the data set {name!r}"
+            f"`test_split` is for datasets in TFDS. Received: {test_split!r} with the "
+            f"dataset {name!r}"
         )
     if skip_bad_images and not has_files:
         raise ValueError(

@@ -126,9 +126,9 @@ def make_splits(
         train, test = divide(train)
         if not len(test):
             raise ValueError(
-                "A fifth of the images is needed as test images, and every "
-                "class has one image: give more images, or test images (a "
-                f"column 'split' of a CSV file). Received: {len(labels)} images"
+                "A fifth of the images is needed as test images, but every class has "
+                "only one image: give more images, or test images (a column 'split' "
+                f"of a CSV file). Received: {len(labels)} images"
             )
     validation = np.empty(0, int)
     if len(train):

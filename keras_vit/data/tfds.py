@@ -189,7 +189,7 @@ def from_tfds(
         tfds = require("tensorflow_datasets")
     except ImportError as error:
         raise ImportError(
-            f"There is no folder {name!r}, and to look it up in TFDS: {error}"
+            f"There is no folder {name!r}, and it cannot be looked up in TFDS: {error}"
         ) from error
     builder = open_builder(tfds, name)
     label_name = _label_of(tfds, name, builder.info.features)
@@ -313,7 +313,7 @@ def _label_of(tfds: Any, name: str, features: Any) -> str:
     is_image = isinstance(image, tfds.features.Image)
     if image is None or not is_image or not is_labeled:
         raise ValueError(
-            f"{name!r} is not a classification of images: it needs the "
+            f"{name!r} is not a dataset for image classification: it needs the "
             "features 'image' and 'label'. It has: "
             f"{', '.join(map(repr, kinds)) or 'none by name'}."
         )

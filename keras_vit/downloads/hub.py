@@ -90,11 +90,11 @@ def download_repository(address: str, cache: pathlib.Path) -> pathlib.Path:
                 return folder / file
         if file:
             raise OSError(
-                f"{repository} has no {file!r}. Give the name of a file of it."
+                f"{repository} has no {file!r}. Give the name of a file in it."
             )
         raise OSError(
             f"{repository} has no model.safetensors, pytorch_model.bin or "
-            f"model.weights.h5. Name a file of it: hf://{repository}/FILE"
+            f"model.weights.h5. Name a file in it: hf://{repository}/FILE"
         )
 
 

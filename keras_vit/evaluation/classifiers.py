@@ -365,8 +365,8 @@ def feature_model(model: keras.Model) -> keras.Model:
         shapes = keras.tree.map_structure(lambda x: x.shape, model.output)
         if len(model.outputs) > 1 or model.outputs[0].ndim != 2:
             raise ValueError(
-                "A model without a head must give one vector an image. "
-                f"{model.name!r} gives the shape {shapes}."
+                "A model without a head must output one vector per image. "
+                f"{model.name!r} outputs the shape {shapes}."
             )
         return model
     graph = Graph(model)
@@ -453,7 +453,7 @@ def fitted(data: ImageDataset, trained: LoadedClassifier) -> ImageDataset:
         raise ValueError(
             f"The images of {data.name!r} have {data.channels} channels, and the "
             f"model takes {trained.channels}: give it images as in its training. "
-            "Pictures have 1 or 3 channels, and arrays of NumPy up to 16."
+            "Pictures have 1 or 3 channels, and NumPy arrays up to 16."
         )
     return dataclasses.replace(data, channels=trained.channels)
 

@@ -172,8 +172,8 @@ def _check_finite(batches: Any) -> None:
     """Raises a `ValueError` if batches have no end."""
     if isinstance(batches, keras.utils.PyDataset) and (batches.num_batches is None):
         raise ValueError(
-            "`batches` must have an end, as those of `data.evaluation(...)` "
-            f"have. Received: {type(batches).__name__} with num_batches=None"
+            "`batches` must be finite, like those of `data.evaluation(...)`. "
+            f"Received: {type(batches).__name__} with num_batches=None"
         )
 
 

@@ -73,5 +73,5 @@ def predict_dataset(
             raise wrong from error
         raise
     if not (found and total):
-        raise ValueError("There is no image to look at.")
+        raise ValueError("There are no images to predict.")
     return np.concatenate(found)[:total], np.concatenate(labels)[:total]

@@ -96,8 +96,8 @@ def relevance(
     shapes = keras.tree.map_structure(lambda x: x.shape, model.output)
     if len(model.outputs) > 1 or len(model.outputs[0].shape) > 3:
         raise ValueError(
-            "A score is that of one output of shape (batch, outputs) or of "
-            f"tokens: explain the encoder of a detector or segmenter. Received: "
+            "Scores belong to one output of shape (batch, outputs) or of tokens: "
+            "explain the encoder of a detector or segmenter. Received: "
             f"{model.name!r} with the outputs {shapes}"
         )
     layout = tokens.token_layout(model, images.shape[1:3])

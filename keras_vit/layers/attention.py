@@ -430,7 +430,7 @@ def _check_relative_shape(
     if not fits:
         raise ValueError(
             f"`relative` must be of shape {expected}. Received: shape "
-            f"{tuple(relative_shape)}. Keys and values are both of `context`: "
+            f"{tuple(relative_shape)}. Keys and values both come from `context`: "
             "self-attention is `layer(inputs)`."
         )
 

@@ -53,8 +53,9 @@ class Layer(keras.Layer):
         if name in vars(self) and name in _arguments(kind):
             raise AttributeError(
                 f"`{name}` of the layer {self.name!r} cannot be changed, because "
-                f"parts of the layer depend on it. Make a layer with {name}={value!r}, "
-                "in a model by `block=` of `keras_vit.config.ViTConfig`."
+                "parts of the layer depend on it. Create another layer with "
+                f"{name}={value!r}; in a model, use `block=` of "
+                "`keras_vit.config.ViTConfig`."
             )
         super().__setattr__(name, value)
 

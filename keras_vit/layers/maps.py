@@ -272,9 +272,8 @@ class UpsampleMap(Layer):
         for count, pixels, stride in zip(grid, size, self.stride, strict=True):
             if None not in (count, pixels) and -(-pixels // stride) != count:
                 raise ValueError(
-                    f"UpsampleMap of stride {self.stride} needs the images "
-                    "that the map was computed of. Received: a map of "
-                    f"{grid[0]} x {grid[1]} positions and images of "
-                    f"{size[0]} x {size[1]} pixels"
+                    f"UpsampleMap of stride {self.stride} needs the images from which "
+                    f"the map was computed. Received: a map of {grid[0]} x {grid[1]} "
+                    f"positions and images of {size[0]} x {size[1]} pixels"
                 )
         return (inputs_shape[0], *size, inputs_shape[-1])

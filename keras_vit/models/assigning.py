@@ -119,10 +119,10 @@ def warn_of_other_options(
     if lost:
         listed = ", ".join(f"{key} {value!r}" for key, value in lost.items())
         warn(
-            f"{checkpoint.path!r} is rebuilt without the options of its layers "
-            f"that are no arguments of the model: the {listed}. For a dtype, "
-            "call `keras.config.set_dtype_policy` before; for others pass "
-            "`block` or `classifier_activation`."
+            f"{checkpoint.path!r} is rebuilt without the options of its layers that "
+            f"are not arguments of the model: the {listed}. For a dtype, first call "
+            "`keras.config.set_dtype_policy`; for others, pass `block` or "
+            "`classifier_activation`."
         )
 
 

@@ -44,9 +44,9 @@ def config_of(model: keras.Model) -> ViTConfig | ResNetConfig:
     if not isinstance(config, (ViTConfig, ResNetConfig)):
         raise ValueError(
             f"The model {encoder.name!r} has no config: it was not made by keras_vit, "
-            "or assembled from its layers, or copied by `keras.models.clone_model`. "
-            "Give it the config of the model that its layers are of: `model.config = "
-            "keras_vit.config_of(other)`."
+            "was assembled from its layers, or was copied by "
+            "`keras.models.clone_model`. Give it the config of the model from which "
+            "its layers come: `model.config = keras_vit.config_of(other)`."
         )
     return config
 
@@ -70,7 +70,7 @@ def describe(model: keras.Model) -> tuple[Config, Config]:
     ]
     if different:
         raise ValueError(
-            f"The config of the model {encoder.name!r} is not that of its layers: "
+            f"The config of the model {encoder.name!r} does not match its layers: "
             f"{', '.join(different)}. Set `model.config` to theirs."
         )
     arguments |= fields

@@ -157,11 +157,10 @@ def _stored(
     count = inferred["num_positions"]
     if count is not None and inferred["grid_size"] is None:
         raise ValueError(
-            f"{checkpoint.path!r} has {count} positions, which are no square "
-            "grid and not that of the image. Give `grid_size=(rows, columns)` "
-            f"of the file, with rows * columns = {count} (an argument of "
-            f"`converters.load`). Received: grid_size={grid}, "
-            f"input_shape={input_shape}"
+            f"{checkpoint.path!r} has {count} positions, which form neither a square "
+            "grid nor the grid of the image. Give `grid_size=(rows, columns)` of the "
+            f"file, with rows * columns = {count} (an argument of `converters.load`). "
+            f"Received: grid_size={grid}, input_shape={input_shape}"
         )
     return inferred
 

@@ -301,8 +301,8 @@ def vit(
         block = make_block(**c.block_arguments(i), name=name)
         if not isinstance(block, TransformerBlock) or block.name != name:
             raise ValueError(
-                "`block` must be `TransformerBlock`, a subclass, or a function "
-                f"that returns one of the `name` {name!r}. Received: {block!r}"
+                "`block` must be `TransformerBlock`, a subclass, or a function that "
+                f"returns one with the `name` {name!r}. Received: {block!r}"
             )
         if c.position_placement != "stem":
             positions = shared or _positions(
@@ -373,9 +373,9 @@ def _block_class(config: ViTConfig) -> Callable[..., TransformerBlock]:
     block = TransformerBlock if config.block is None else config.block
     if isinstance(block, str):
         raise ValueError(
-            "The blocks of the saved model are of a class of their own or differ: "
-            f"{block!r}, which cannot be built from the file. Pass the class, or "
-            "the function that made them, as `block`."
+            "The blocks of the saved model have a class of their own or differ: "
+            f"{block!r}, which cannot be built from the file. Pass the class, or the "
+            "function that made them, as `block`."
         )
     return block
 

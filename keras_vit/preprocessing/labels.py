@@ -208,7 +208,7 @@ def read_labels(path: StrPath) -> Labels:
             pairs.append((parts[0] if len(parts) == 2 else None, parts[-1]))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(
-            f"{str(path)!r} is no file of labels ({type(error).__name__}: "
+            f"{str(path)!r} is not a file of labels ({type(error).__name__}: "
             f"{error}). It must be UTF-8 text with one label per line, `name` "
             'or `id<TAB>name`, or JSON, {"0": ["n01440764", "tench"], ...}.'
         ) from error

@@ -76,8 +76,9 @@ class DualEncoder(keras.Model):
         sizes = encoder.output_shape[1:], text_encoder.output_shape[1:]
         if len(sizes[0]) != 1 or sizes[0] != sizes[1]:
             raise ValueError(
-                "Both towers must return embeddings of as many channels. Received: "
-                f"images {encoder.output_shape}, texts {text_encoder.output_shape}"
+                "Both towers must return embeddings with the same number of "
+                f"channels. Received: images {encoder.output_shape}, texts "
+                f"{text_encoder.output_shape}"
             )
         # A new head is zero, and embeddings of length 0 have no gradient.
         head = weights_by_path(encoder).get("head/kernel")
@@ -135,7 +136,7 @@ class DualEncoder(keras.Model):
         if self.tokenizer is None:
             raise ValueError(
                 f"The model {self.name!r} has no tokenizer. Set `model.tokenizer = "
-                "keras_vit.text.Tokenizer.of(...)`, or give ids of tokens."
+                "keras_vit.text.Tokenizer.of(...)`, or give token ids."
             )
         return self.tokenizer(texts)
 

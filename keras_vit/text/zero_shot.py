@@ -88,7 +88,7 @@ def zero_shot(
     assign_all(
         weights_by_path(classifier),
         {**weights, "head/kernel": kernel, "head/bias": bias},
-        lambda: f"The image tower {encoder.name!r} is no plain Vision Transformer.",
+        lambda: f"The image tower {encoder.name!r} is not a plain Vision Transformer.",
     )
     classifier.class_names = tuple(names)
     mode = getattr(encoder, "preprocess_mode", None)

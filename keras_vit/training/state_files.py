@@ -45,9 +45,8 @@ def to_arrays(state: dict[str, Any]) -> dict[str, Array]:
             array = array.astype("float32")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise Diverged(
-                f"A value of {name} is not finite any more. The last good "
-                "checkpoint is kept. Lower the learning rate, or lengthen the "
-                "warm-up."
+                f"A value of {name} is no longer finite. The last good checkpoint is "
+                "kept. Lower the learning rate, or lengthen the warm-up."
             )
         arrays[name] = array
     return arrays
@@ -71,7 +70,7 @@ def read_state(path: StrPath) -> tuple[dict[str, Array], dict[str, Any]]:
         arrays = {name: archive[name] for name in archive.files}
     note = json.loads(arrays.pop("note").tobytes())
     if note.pop("names") != list(arrays):
-        raise ValueError("its arrays are not all there")
+        raise ValueError("some of its arrays are missing")
     return arrays, note
 
 

@@ -121,8 +121,8 @@ class Checkpoint:
         kind = "a detector or a segmenter" if self.is_dense else "quantized weights"
         how = " as it was saved, without other arguments" if self.is_fixed else ""
         raise ValueError(
-            f"{self.path!r} holds {kind}, and no weights of floats of a classifier or "
-            f"an encoder. `keras_vit.load` loads it{how}."
+            f"{self.path!r} holds {kind}, not the float weights of a classifier or an "
+            f"encoder. `keras_vit.load` loads it{how}."
         )
 
     def class_names(self, classes: int | None) -> list[str] | None:
@@ -220,7 +220,7 @@ class Checkpoint:
         those that are assumed."""
         for name, assumption in self.assumed(explicit).items():
             warn(
-                f"{self.path!r} does not store `{name}`, which is taken to be "
+                f"{self.path!r} does not store `{name}`, which is assumed to be "
                 f"{assumption}. Pass `{name}` to `converters.load`."
             )
         if missing := self.missing(explicit):
@@ -361,8 +361,8 @@ def open_checkpoint(
     is_adapter = not is_keras(path) and weights_file(path).name in ADAPTER_FILES
     if base is not None and not is_adapter:
         raise ValueError(
-            f"{str(path)!r} is no adapter of PEFT, which `base` is for. Leave `base` "
-            "out, or give the folder with adapter_config.json."
+            f"{str(path)!r} is not a PEFT adapter, for which `base` is intended. "
+            "Leave `base` out, or give the folder with adapter_config.json."
         )
     if is_keras(path):
         return _open_keras(path, format, finite, decoder, text)
@@ -447,9 +447,8 @@ def _warn_of(
         more = [f"and {len(listed) - 8} more"] if len(listed) > 8 else []
         where = f" in {match.prefix[:-1]!r}" if match.prefix else ""
         warn(
-            f"{str(path)!r} holds {len(left_out)} arrays that are no part of "
-            f"the image model{where}, which are left out: "
-            + ", ".join(listed[:8] + more)
+            f"{str(path)!r} holds {len(left_out)} arrays that are not part of the "
+            f"image model{where}, which are left out: " + ", ".join(listed[:8] + more)
         )
     if match.outer_head:
         warn(
@@ -459,8 +458,8 @@ def _warn_of(
         )
     if "head/kernel" in weights and "head/bias" not in weights:
         warn(
-            f"The head of {str(path)!r} has no bias. The model has one of zeros, "
-            "and files that it is written to, too."
+            f"The head of {str(path)!r} has no bias. The model, and files to which it "
+            "is written, have a bias of zeros."
         )
 
 

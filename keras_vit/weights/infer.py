@@ -408,8 +408,8 @@ def infer_num_heads(
     published = _published_num_heads(hidden_size, weight_map)
     if published is None:
         raise ValueError(
-            "The number of heads is not stored, and the hidden size "
-            f"{hidden_size} is no multiple of 64. {remedy}"
+            f"The number of heads is not stored, and the hidden size {hidden_size} is "
+            f"not a multiple of 64. {remedy}"
         )
     if hidden_size < 192:  # narrower than all published models
         warn(

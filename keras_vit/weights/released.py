@@ -75,9 +75,9 @@ def resolve_weights(
         )
     if variant is None:
         raise ValueError(
-            f"The weights {weights!r} are of one of: {', '.join(variants)}. "
-            f"Build it by name, keras_vit.{variants[0]}(weights={weights!r}), "
-            "or give its `model` to a program."
+            f"The weights {weights!r} belong to one of: {', '.join(variants)}. Build "
+            f"it by name, keras_vit.{variants[0]}(weights={weights!r}), or give its "
+            "`model` to a program."
         )
     if variant not in variants:
         raise ValueError(

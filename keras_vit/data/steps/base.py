@@ -60,7 +60,7 @@ def check_alone(example: Example) -> None:
     the pixels of the image would have to move, too."""
     if others := example.keys() & {"mask", "boxes"}:
         raise ValueError(
-            "This step would move the pixels of an image, and not its mask or boxes: "
+            "This step would move the pixels of an image, but not its mask or boxes: "
             "use `scale_crop`, or a step of your own. Received: an image with "
             f"{', '.join(others)}"
         )
