@@ -476,8 +476,8 @@ def write_onnx(
 
 
 def _register_erfc() -> None:
-    """Registers erfc, of which TensorFlow 2.21 computes exact GELU, with
-    tf2onnx, whose newest version, 1.17.0, lacks it: it is written as 1 - erf."""
+    """Registers erfc, with which TensorFlow 2.21 computes exact GELU, in tf2onnx, whose
+    newest version, 1.17.0, lacks it: it is written as 1 - erf."""
     handler = require("tf2onnx.handler", "export")
     utils = require("tf2onnx.utils", "export")
 

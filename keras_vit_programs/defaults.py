@@ -190,7 +190,7 @@ def evaluate_every(parts: int) -> Rule:
 
 
 def steps(why: str, default: Callable[[Any, "ImageDataset"], int]) -> Rule:
-    """Returns the row of the steps of `--epochs`, or else by default."""
+    """Returns the row of the steps for `--epochs`, or for the default."""
 
     @functools.wraps(default)  # of which --show-settings tells the line
     def value(s: Any, data: "ImageDataset") -> int:

@@ -70,8 +70,8 @@ _BASIC = (
 class Rule(NamedTuple):
     """A row of the table of a program's defaults.
 
-    A name that is no setting is a value that later rows read. Without a
-    function, the setting stays None, which `why` explains.
+    A name that is not a setting is a value that later rows read. Without a function,
+    the setting stays None, which `why` explains.
     """
 
     name: str
@@ -317,9 +317,9 @@ def _place(function: Callable[..., Any] | None) -> list[str]:
 
 
 def fill(given: S, data: Any = None) -> S:
-    """Returns the settings of a program with its defaults: flags that are given
-    stay, others are as published, and else as in the table of its defaults, of
-    which each row reads the settings so far and the data.
+    """Returns the settings of a program with its defaults: flags that are given stay,
+    others are as published, or otherwise as in the table of its defaults, each row of
+    which reads the settings so far and the data.
 
     With `--show-settings`, they are printed, and the program ends.
     """

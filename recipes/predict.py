@@ -187,7 +187,7 @@ def classifier_of_words(config, trained):
     whole = None if config.model else keras_vit.load(config.weights)
     if not isinstance(whole, keras_vit.DualEncoder):
         raise ValueError(
-            f"{config.weights!r} has no text tower, which --names takes. Leave it "
+            f"{config.weights!r} has no text tower, which --names requires. Leave it "
             "out, or give the files of CLIP or SigLIP."
         )
     names = [name.strip() for name in config.names.split(",") if name.strip()]
@@ -205,7 +205,7 @@ def class_names(config, trained):
     if names is None and classes not in (1000, 21843):
         raise ValueError(
             f"The names of the model's {classes} classes are unknown: give "
-            "--labels, a file with one name a line, or, for CLIP and SigLIP, --names."
+            "--labels, a file with one name per line, or, for CLIP and SigLIP, --names."
         )
     decoded(np.zeros((1, classes)), config.top, names, trained.multi_label)
     return names

@@ -89,7 +89,7 @@ class Config(
     def __post_init__(self):
         super().__post_init__()
         if self.weights is None:
-            raise ValueError("Give --weights: what to fine-tune.")
+            raise ValueError("Give --weights: the weights to fine-tune.")
 
 
 def main(config):
@@ -143,7 +143,7 @@ def opened(config):
         settings, done = earlier["config"], earlier["tasks"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{str(path)!r} holds no results of this recipe. Choose another "
+            f"{str(path)!r} does not hold results of this recipe. Choose another "
             "--output, or --overwrite."
         ) from error
     found, expected = (

@@ -237,8 +237,8 @@ def _read(path: pathlib.Path, *given: str | None) -> tuple[list[_Line], dict[str
 def _classes(
     path: pathlib.Path, lines: Sequence[_Line], column: str, multi_label: bool
 ) -> list[list[str]]:
-    """Returns the classes of each line; raises an error if an image has none,
-    or others in another line."""
+    """Returns the classes of each line; raises an error if an image has no class, or
+    other classes in another line."""
     found, first = [], {}
     for line in lines:
         cells = line.label.split(SEPARATOR) if multi_label else [line.label]

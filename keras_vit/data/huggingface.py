@@ -39,9 +39,9 @@ def from_huggingface(
     column of lists makes the dataset multi-label.
 
     Args:
-        dataset: A `datasets.DatasetDict` with a split "train"; or a
-            `datasets.Dataset`, of which about a fifth becomes the test set, as
-            in `from_arrays`. Streaming is not supported.
+        dataset: A `datasets.DatasetDict` with a split "train"; or a `datasets.Dataset`,
+            about a fifth of which becomes the test set, as in `from_arrays`. Streaming
+            is not supported.
         image_column: String. Column of the images, with the feature `Image`, or with
             uint8 arrays of shape `(height, width, channels)`.
         label_column: String. Column of the classes.

@@ -159,7 +159,7 @@ def pack_images(
 def pack(
     xp: Any, pixels: Tensor, patch_size: tuple[int, int], length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns what `pack_images` makes of one image; `xp` is `numpy`, or
+    """Returns the result of `pack_images` for one image; `xp` is `numpy`, or
     `tensorflow` in a function that `tf.data` maps."""
     p, q = patch_size
     rows, columns = xp.shape(pixels)[0] // p, xp.shape(pixels)[1] // q

@@ -116,10 +116,10 @@ def to_tf_dataset(batches: Any) -> Dataset:
     """Returns batches, of a `tf.data.Dataset` or a `keras.utils.PyDataset`, as
     a `tf.data.Dataset` whose autotuning is off.
 
-    Keras itself would turn a `keras.utils.PyDataset` into one that is tuned. Under
-    a strategy of TensorFlow, `model.fit` reads the first batch for its shapes, and
-    then starts again from the beginning: an iterator, which cannot start again, raises
-    a `TypeError`.
+    Keras itself would convert a `keras.utils.PyDataset` to a dataset that is tuned.
+    Under a strategy of TensorFlow, `model.fit` reads the first batch for its shapes,
+    and then starts again from the beginning: an iterator, which cannot start again,
+    raises a `TypeError`.
     """
     if isinstance(batches, keras.utils.PyDataset):
         batches = _from_py_dataset(batches)

@@ -246,7 +246,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def _download_url(url: str, path: pathlib.Path) -> None:
-    """Downloads a file, of which a failure may leave a part."""
+    """Downloads a file; a failure may leave a part of it."""
     from huggingface_hub.utils import tqdm
 
     agent = {"User-Agent": f"keras_vit/{__version__}"}

@@ -108,7 +108,7 @@ def _steps(
     mode: Any = None,
     flip: bool = True,
 ) -> Lists:
-    """Features instead of images, which have been read: the last four are accepted,
-    as those of images are, and change nothing."""
+    """Features instead of images, which have been read: the last four are accepted, as
+    for images, but have no effect."""
     labels, _ = labels_of(data, 0, 0, one_hot, class_weights)
     return labels, []

@@ -366,7 +366,7 @@ def robust_scale(maps: Array) -> Array:
 
 
 def _check_index(name: str, value: Any, count: int) -> None:
-    """Raises a `ValueError` if a value is no index of `count` items."""
+    """Raises a `ValueError` if a value is not an index of `count` items."""
     fits = type(value) is not bool and value in range(-count, count)
     checks.require(fits, name, value, f"an index of {count} items")
 

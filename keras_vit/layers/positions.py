@@ -112,7 +112,7 @@ class AddPositionEmbs(_LearnedPositions):
             DINOv2 without registers), or, to preserve the aspect ratio of positions,
             "bicubic_antialias_square", "bilinear_square" or
             "bilinear_align_corners_square". These resample to a square of the longer
-            side, of which a grid takes the top left part (timm's NaFlexVit).
+            side and take the top left part for a grid (timm's NaFlexVit).
 
     Call arguments:
         inputs: Tokens of shape `(batch, num_prefix_tokens +

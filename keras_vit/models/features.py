@@ -305,8 +305,8 @@ def without_preprocessing(model: keras.Model) -> keras.Model:
 
 
 def _copy(model: keras.Model, inputs: Tensor, **functions: Any) -> keras.Model:
-    """Returns a copy of a model of one input, made by functions of
-    `clone_model`, with the names of its classes and the mode of its pixels."""
+    """Returns a copy of a model with one input, made by functions of `clone_model`,
+    with its class names and preprocessing mode."""
     structure = [inputs] if isinstance(model.input, list) else inputs
     # `clone_model` would compile the copy of a compiled model, which fails with
     # a loss that is not registered.

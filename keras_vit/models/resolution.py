@@ -172,7 +172,7 @@ def _architecture(
     include_top: bool,
 ) -> ViTConfig:
     """Builds the `ViTConfig` or `HybridConfig` of a model from explicit values,
-    else inferred ones, else defaults, without its `grid_size`."""
+    otherwise inferred ones, otherwise defaults, without its `grid_size`."""
     explicit, inferred = known(explicit), known(inferred)
     # These depend on the new model: on the size of its images, and on whether
     # its output is the pooled vector, pre_logits or all tokens.

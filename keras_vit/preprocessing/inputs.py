@@ -123,7 +123,7 @@ def _to_float32(images: Tensor) -> Tensor:
 
 
 def _as_numpy_view(images: Tensor) -> Array | None:
-    """Returns a NumPy view of a tensor in CPU memory, or else None."""
+    """Returns a NumPy view of a tensor in CPU memory, or None."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.compiler.is_compiling():
         return None

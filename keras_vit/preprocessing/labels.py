@@ -188,8 +188,8 @@ def _fetch(name: str, count: int) -> Labels:
 
 
 def read_labels(path: StrPath) -> Labels:
-    """Reads a file of labels: if its suffix is `.json`, a class index as in
-    Keras, else text with `name` or `id<TAB>name` in each line."""
+    """Reads a file of labels: if its suffix is `.json`, a class index as in Keras,
+    otherwise text with `name` or `id<TAB>name` in each line."""
     path = pathlib.Path(path).expanduser()
     pairs: Labels = []
     try:

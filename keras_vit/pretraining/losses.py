@@ -167,8 +167,8 @@ def updated_center(
     mean: Callable[..., Tensor] = ops.mean,
 ) -> Tensor:
     """Returns the moving average of the teacher's outputs, `(dimensions,)`,
-    after a batch; `mean` averages over an axis of the whole batch, also of
-    several devices."""
+    after a batch; `mean` averages over an axis of the whole batch, across all
+    devices."""
     batch = mean(ops.reshape(teacher, (-1, teacher.shape[-1])), axis=0)
     center = ops.convert_to_tensor(center)
     return center * momentum + batch * (1 - momentum)

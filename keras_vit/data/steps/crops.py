@@ -4,8 +4,8 @@ Each step here decodes the image and returns float pixels in [0, 255] of shape
 `(height, width, channels)`.
 
 The published code makes squares. For other rectangles each side of an
-intermediate size is scaled like the side of a square, and an image of which a
-part is taken is resized so that it just covers that intermediate size.
+intermediate size is scaled like the side of a square, and an image that is then cropped
+is resized so that it just covers that intermediate size.
 
 big_vision casts back to uint8 after each resize (`pp/ops_image.py`), which
 drops the fraction; vit_jax and BiT do not. Functions that both use take

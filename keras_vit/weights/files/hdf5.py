@@ -101,8 +101,8 @@ def read_tree(
     """Reads the arrays of the datasets that a function of the root yields, by
     their paths.
 
-    The other results are descriptions of arrays that are no numbers, and the
-    value of an attribute of the root.
+    The other results are descriptions of arrays that do not hold numbers, and the value
+    of an attribute of the root.
     """
     import h5py
 
