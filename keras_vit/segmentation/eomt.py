@@ -349,8 +349,8 @@ def semantic_scores(outputs: dict[str, Tensor]) -> Tensor:
         outputs: Dict of the model's outputs.
 
     Returns:
-        Tensor of shape `(batch, rows, columns, classes)`: the sum over the
-        queries of the probability of the class and that of the mask.
+        Tensor of shape `(batch, rows, columns, classes)`: the sum over the queries of
+        the product of the class's and the mask's probability.
     """
     classes = ops.softmax(outputs["classes"])[..., :-1]
     masks = ops.sigmoid(outputs["masks"])
