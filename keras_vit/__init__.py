@@ -1,5 +1,5 @@
-"""Vision Transformers of "An Image is Worth 16x16 Words" (arXiv 2010.11929) in
-Keras 3, with converters of their weights."""
+"""Vision Transformers from "An Image is Worth 16x16 Words" (arXiv 2010.11929) in Keras
+3, with converters for their weights."""
 
 from typing import NoReturn as _NoReturn
 

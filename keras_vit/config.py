@@ -61,8 +61,8 @@ class ViTConfig:
     of timm, Hugging Face, torchvision and big_vision.
 
     Args:
-        patch_size: Integer or `(rows, columns)`, in pixels, or positions of a hybrid's
-            feature map.
+        patch_size: Integer or `(rows, columns)`, in pixels, or in positions of a
+            hybrid's feature map.
         hidden_size: Integer. Number of channels of a token, D in the paper.
         num_layers: Integer. Number of encoder blocks.
         num_heads: Integer. Number of attention heads, which must divide `hidden_size`.
@@ -76,9 +76,9 @@ class ViTConfig:
             it means no pooling.
         representation_size: Integer. Width of the tanh layer `pre_logits` before the
             head, which the paper uses in pre-training; None for no such layer.
-        unit_norm: Boolean. Whether the head reads features of length 1, as those of
-            texts are compared with (see `keras_vit.zero_shot`). `pre_logits` is then
-            linear.
+        unit_norm: Boolean. Whether the head reads features scaled to length 1, as in
+            comparisons with features of texts (see `keras_vit.zero_shot`). `pre_logits`
+            is then linear.
         class_token: Boolean. Whether to have a class token. None means True, unless
             `pooling` is "gap", "first_patch" or "map", which do not use it.
         num_registers: Integer. Number of register tokens after the class token.
@@ -87,9 +87,9 @@ class ViTConfig:
         mask_token: Boolean. Whether to store the vector for masked patches that
             DINOv2's checkpoints contain. It does not affect the output.
         position_embedding: String. "learned" (also called "learned_1d"), "learned_2d",
-            "relative", "sincos2d" or "none": those of the paper's Appendix D.4 and
-            big_vision's fixed embeddings; "factorized": NaViT's; "rope": DINOv3's
-            rotary positions. See `AddPositionEmbs`, `RelativePositionEmbs` and
+            "relative" or "none" (the paper's Appendix D.4), "sincos2d" (big_vision's
+            fixed embeddings), "factorized" (NaViT) or "rope" (DINOv3's rotary
+            positions). See `AddPositionEmbs`, `RelativePositionEmbs` and
             `RotaryPositionEmbs`.
         position_placement: String. Where position embeddings are added: "stem" (once
             before the blocks), "every_layer" (before every block, separate embeddings)
@@ -102,8 +102,8 @@ class ViTConfig:
             (big_vision and timm's `no_embed_class`). Only patches have relative
             positions.
         grid_size: `(rows, columns)` of patches for which position embeddings are
-            learned. None takes the grid of `input_shape`; if its size is None, that of
-            `weights`, or else that of 224 x 224 pixels.
+            learned. None means the grid of `input_shape`; if its height and width are
+            None, the grid of `weights`, or without weights that of 224 x 224 pixels.
         resampling: String. Method to resample position embeddings to another grid; see
             `AddPositionEmbs`.
         rope_base: Float above 0. The periods of rotary positions are powers of it, up
@@ -119,7 +119,7 @@ class ViTConfig:
         pre_norm: Boolean. Whether to normalize tokens before the first block.
         qkv_bias: Boolean. Whether the query, key and value projections have a bias.
         key_bias: Boolean. Whether the key projection has a bias, if `qkv_bias`.
-            DINOv3's has none.
+            DINOv3 has none.
         qk_norm: Boolean. Whether to normalize queries and keys.
         layer_scale: Float above 0. Initial value of the factors of `LayerScale`; None
             for no `LayerScale`.
@@ -134,16 +134,16 @@ class ViTConfig:
         dropout: Float in [0, 1). Dropout rate after the position embeddings, after the
             attention and after both dense layers of the MLP.
         attention_dropout: Float in [0, 1). Dropout rate of the attention probabilities.
-        drop_path: Float in [0, 1). Stochastic depth rate of the last block, or the only
-            one; the rate grows linearly from 0 in the first of several blocks.
+        drop_path: Float in [0, 1). Stochastic depth rate of the last block. With
+            several blocks, the rate grows linearly from 0 in the first block.
         block: Class of the encoder blocks: `TransformerBlock` or a subclass; or a
-            function that returns such a block. It is called with arguments of
-            `TransformerBlock` by name, among them `name="block_{i}"`: another
-            activation of one block is that of `lambda **a: TransformerBlock(**a |
+            function that returns such a block. It is called with keyword arguments of
+            `TransformerBlock`, such as `name="block_{i}"`. For example, this function
+            gives one block another activation: `lambda **a: TransformerBlock(**a |
             ({"activation": "relu"} if a["name"] == "block_3" else {}))`.
         remat: Boolean. Whether training recomputes the blocks' activations for the
             gradients instead of storing them.
-        pad_to_patch: Boolean. Whether to pad images whose size is no multiple of the
+        pad_to_patch: Boolean. Whether to pad images whose size is not a multiple of the
             patch size with zeros at the bottom and at the right.
 
     Raises:
@@ -204,10 +204,10 @@ class ViTConfig:
             checks.one_of(name, getattr(self, name), choices)
         if self.activation in _OUTPUT_ACTIVATIONS:
             raise ValueError(
-                "`activation` is that of the encoder's MLPs. Received: "
+                "`activation` sets the activation of the encoder's MLPs. Received: "
                 f"activation={self.activation!r}. Give "
-                f"`classifier_activation={self.activation!r}` for the head's, "
-                "or a `block` whose `make_mlp` uses it."
+                f"`classifier_activation={self.activation!r}` for the head, or a "
+                "`block` whose `make_mlp` uses it."
             )
         if self.mlp_dim is None:
             _set(self, "mlp_dim", 4 * self.hidden_size)
@@ -277,7 +277,8 @@ class ViTConfig:
 
     @property
     def stride(self) -> int:
-        """Pixels per position of what is cut into patches, along an axis."""
+        """Pixels per position of the image or feature map that is cut into patches,
+        along an axis."""
         return 1
 
     def block_arguments(self, index: int) -> Config:
@@ -292,15 +293,15 @@ class ViTConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResNetConfig:
-    """Architecture of the hybrids' ResNet, which is of version 1.
+    """Architecture of the hybrids' ResNet, a ResNet of version 1.
 
     The fields are arguments of `keras_vit.HybridVisionTransformer`. The defaults
     are those of google-research/vision_transformer.
 
     Args:
-        resnet_layers: Tuple of integers. Number of units of each stage: (3, 4, 6, 3)
+        resnet_layers: Tuple of integers. Number of units in each stage: (3, 4, 6, 3)
             for a ResNet-50, () for the root alone. The root reduces height and width to
-            a quarter, and each stage but the first halves them.
+            a quarter, and each stage except the first halves them.
         width_factor: Float. The root has `64 * width_factor` channels, which must be a
             multiple of the 32 groups of a norm.
         group_norm_epsilon: Float above 0. Epsilon of the group norms.
@@ -387,8 +388,8 @@ class TextConfig:
     The defaults are those of CLIP's ViT-B towers (https://arxiv.org/abs/2103.00020).
 
     Args:
-        vocabulary_size: Integer. Number of tokens that exist.
-        context_length: Integer. The most tokens of a text.
+        vocabulary_size: Integer. Number of tokens in the vocabulary.
+        context_length: Integer. Maximum number of tokens in a text.
         hidden_size: Integer. Number of channels of a token.
         num_layers: Integer. Number of encoder blocks.
         num_heads: Integer. Number of attention heads, which must divide `hidden_size`.
@@ -396,11 +397,12 @@ class TextConfig:
             `hidden_size`.
         projection_size: Integer. Number of channels of a text's embedding; None for no
             projection.
-        projection_bias: Boolean. Whether the projection has a bias, as SigLIP's.
+        projection_bias: Boolean. Whether the projection has a bias, as in SigLIP.
         causal: Boolean. Whether a token attends only to itself and those before it.
         pooling: String. The token whose output is the embedding: "highest_id", the
-            first of the highest id, as in OpenAI's code, whose end of text has it;
-            "first_end", the first of the id `end_id`; or "last", as in SigLIP.
+            first token with the highest id, which is the end of the text in OpenAI's
+            code; "first_end", the first token with the id `end_id`; or "last", the last
+            token, as in SigLIP.
         end_id: Integer. Id of the end of a text, for "first_end".
         activation: String. As in `ViTConfig`.
         norm_epsilon: Float above 0. Epsilon of every layer norm.
@@ -514,14 +516,14 @@ class _FunctionArguments(_ViTFields, ResNetArguments, total=False):
 
 
 class VariantArguments(_FunctionArguments, total=False):
-    """Arguments of named variants that these do not write out."""
+    """Arguments of named variants that their signatures do not write out."""
 
     num_heads: int | None
 
 
 class ModelArguments(_FunctionArguments, total=False):
     """Arguments of `VisionTransformer`, `HybridVisionTransformer` and `BiT`, for
-    functions that pass them on and have a `num_heads` of their own."""
+    functions that pass them on and have their own argument `num_heads`."""
 
     include_top: bool
     input_tensor: Any | None
@@ -533,8 +535,8 @@ class ModelArguments(_FunctionArguments, total=False):
 
 
 def own_values() -> dict[str, tuple[Any]]:
-    """Returns the values that formats of other code bases can hold of the fields
-    that only this package has, by their names."""
+    """Returns the fields that only this package has, by name, with the values that
+    formats of other code bases can store."""
     own = (x for x in dataclasses.fields(ViTConfig) if x.metadata.get("own"))
     return {field.name: (field.default,) for field in own}
 
@@ -555,8 +557,8 @@ def known(values: Config) -> Config:
 
 
 def resolve(config_class: type[_ModelConfig], arguments: Config) -> _ModelConfig:
-    """Builds a config from arguments, of which None stands for the default, and
-    others than its fields are ignored."""
+    """Builds a config from arguments. None stands for the default, and arguments that
+    are not fields are ignored."""
     fields, given = dataclasses.fields(config_class), known(arguments)
     values = {f.name: given[f.name] for f in fields if f.name in given}
     missing = [
@@ -566,15 +568,14 @@ def resolve(config_class: type[_ModelConfig], arguments: Config) -> _ModelConfig
     ]
     if missing:
         raise ValueError(
-            f"{', '.join(missing)} must be given where there are no `weights` "
-            "to take them from. Received: "
-            f"{', '.join(f'{name}=None' for name in missing)}"
+            f"{', '.join(missing)} must be given if there are no `weights` to take "
+            f"them from. Received: {', '.join(f'{name}=None' for name in missing)}"
         )
     return config_class(**values)
 
 
 def config_from(arguments: Config) -> ViTConfig | ResNetConfig:
-    """Returns the config of the model that arguments describe, as `resolve`."""
+    """Returns the config of the model that arguments describe, as `resolve` does."""
     if "resnet_layers" not in arguments:
         return resolve(ViTConfig, arguments)
     if "hidden_size" in arguments:
@@ -684,7 +685,7 @@ BIT_VARIANTS = {
 
 
 def variant_sizes(name: str) -> Config:
-    """Returns what a name implies of the arguments of its model's function."""
+    """Returns the arguments of a model's function that the model's name implies."""
     if name in BIT_VARIANTS:
         layers, width = BIT_VARIANTS[name]
         return {"resnet_layers": layers, "width_factor": width}

@@ -51,32 +51,31 @@ def load(
     variant of GELU, the resampling of positions) follow from the format.
 
     Args:
-        path: String or path: an .npz, .safetensors or PyTorch file of any ending
-            (.pth, .pt, .bin, .ckpt), also a training program's, of which the
-            model is read; the .index.json of a sharded one, a Hugging Face
-            folder, the folder of a keras-hub preset, or a .keras or .weights.h5
-            file of a model of this package. A .keras file without overrides is
-            loaded by Keras, as it was saved. Also a URL (https://, hf://), or a
-            `Checkpoint` from `open_checkpoint`.
+        path: String or path: an .npz, .safetensors or PyTorch file of any ending (.pth,
+            .pt, .bin, .ckpt), including a training program's checkpoint, from which
+            only the model is read; the .index.json of a sharded checkpoint, a Hugging
+            Face folder, the folder of a keras-hub preset, or a .keras or .weights.h5
+            file of a model of this package. A .keras file without overrides is loaded
+            by Keras, as it was saved. Also a URL (https://, hf://), or a `Checkpoint`
+            from `open_checkpoint`.
         format: String. Format of the checkpoint, which is the way in which a
             code base names its arrays: `"vit_jax"`, `"big_vision"`, `"timm"`,
             `"huggingface"`, `"torchvision"`, `"dinov2"`, `"dinov3"`, `"mae"`,
             `"dino"`, `"mocov3"`, `"bit"`, `"keras_hub"` or `"open_clip"`. `None`
-            infers it from the keys, if only one format fits. For a .weights.h5
-            file that was not written by `converters.save`, the format of the
-            code base from which the weights originally are, which the file does
-            not store.
+            infers it from the keys, if only one format fits. For a .weights.h5 file
+            that was not written by `converters.save`, the format of the code base from
+            which the weights originate, which the file does not store.
         num_heads: Integer. Number of attention heads. Required if the file does
             not store it and a head does not have 64 channels.
-        base: String or path of the weights that an adapter of PEFT changes, if
-            `path` is the folder of one, whose LoRA is merged. `None` for the
-            path in its adapter_config.json, if it is a local one.
+        base: String or path of the base weights, if `path` is the folder of a PEFT
+            adapter, whose LoRA weights are merged into them. `None` for the path in its
+            adapter_config.json, if that is a local path.
         **overrides: Arguments of `VisionTransformer`,
             `HybridVisionTransformer` or `BiT`, depending on the file, that take
             precedence over the file, such as `classes`, `input_shape` or
-            `include_top`. With any, the model is rebuilt: all of its
-            weights are trainable, and in the dtype policy of this process. A
-            warning lists other options of a .keras file that are lost.
+            `include_top`. With any of them, the model is rebuilt: all of its weights
+            are trainable and use the dtype policy of this process. A warning lists
+            other options of a .keras file that are lost.
 
     Returns:
         A `keras.Model`.
@@ -112,8 +111,8 @@ def load(
 def load_for_images(
     checkpoint: Checkpoint, **overrides: Unpack[ModelArguments]
 ) -> keras.Model:
-    """Does what `load` does, but returns the model of images of one size that
-    the file's `mixed_sizes` was made of."""
+    """Like `load`, but returns the model for images of one size if the file contains
+    one of `mixed_sizes`."""
     if "mixed_sizes" in checkpoint.layers:
         return _build(checkpoint, {**overrides})
     return load(checkpoint, **overrides)
@@ -142,11 +141,10 @@ def save(
             .safetensors, .pth, .pt, .bin, or no suffix for a Hugging Face
             folder. A .keras file contains the whole model, a .weights.h5 file
             its weights and the metadata that `load` needs to build it again.
-        format: String. Name of the format to write; `None` for `"vit_jax"`, or
-            `"huggingface"` in a folder, which may also be a preset of
-            `"keras_hub"`. A variant of a format follows a colon:
-            `"vit_jax:current"`, `"big_vision:scan"`. Keras's own files have no
-            format.
+        format: String. Name of the format to write; `None` for `"vit_jax"`, or for
+            `"huggingface"` if `path` is a folder; a folder may also be a preset of
+            `"keras_hub"`. A variant of a format follows a colon: `"vit_jax:current"`,
+            `"big_vision:scan"`. Files in Keras's own file types take no format.
         overwrite: Boolean. Whether an existing file may be replaced.
 
     Raises:
@@ -164,7 +162,7 @@ def write_model(
     overwrite: bool,
     head: Config,
 ) -> None:
-    """Does what `save` does, for a model whose head has the arguments `head`."""
+    """Like `save`, for a model whose head has the arguments `head`."""
     path = pathlib.Path(path).expanduser()
     if is_keras(path):
         if format is not None:
@@ -181,9 +179,9 @@ def write_model(
         whole = (*DENSE, "dual_encoder")
         if path.suffix != ".keras" and (family_of(model) in whole or any(modes)):
             raise ValueError(
-                f"A .weights.h5 file does not store what the model {model.name!r} "
-                "is: a detector, a segmenter, a dual encoder or one of quantized "
-                "weights. Write a .keras file."
+                "A .weights.h5 file does not store the kind of the model "
+                f"{model.name!r}: a detector, a segmenter, a dual encoder or a model "
+                "with quantized weights. Write a .keras file."
             )
         with atomic_write(path, overwrite) as temporary:
             if path.suffix == ".keras":
@@ -196,7 +194,7 @@ def write_model(
     format = format or ("vit_jax" if path.suffix else "huggingface")
     if format.partition(":")[0] in DENSE and not head:
         raise ValueError(
-            f"The format {format!r} is that of a detector or a segmenter, which "
+            f"The format {format!r} is for detectors and segmenters, which "
             f"`keras_vit.save` writes. Received: the model {model.name!r}"
         )
     weights, arguments, built = describe(model)

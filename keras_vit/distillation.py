@@ -38,9 +38,9 @@ TARGETS = {
 class Distillation(keras.Model):
     """A model that trains a student with labels and with a frozen teacher.
 
-    The loss is `(1 - alpha)` times that of `compile` plus `alpha` times that of
-    the teacher's outputs, as in DeiT (https://arxiv.org/abs/2012.12877, Section
-    4, and facebookresearch/deit) and in `timm.task`.
+    The loss is `(1 - alpha)` times the loss of `compile` plus `alpha` times the loss
+    for the teacher's outputs, as in DeiT (https://arxiv.org/abs/2012.12877, Section 4,
+    and facebookresearch/deit) and in `timm.task`.
 
     `evaluate` and `predict` run the student alone. After training, save
     `student`. The teacher sees the augmented images of the student, and runs in
@@ -48,16 +48,16 @@ class Distillation(keras.Model):
     of a `ResumableCheckpoint`.
 
     Args:
-        student: A Vision Transformer, a hybrid or a BiT that outputs logits, or
-            a `keras_vit.mixed_sizes`.
-        teacher: A functional `keras.Model` of the inputs of the student, such
-            as that of `as_teacher`, which outputs logits or features, of
-            shape `(batch, columns)`. It becomes not trainable.
+        student: A Vision Transformer, a hybrid or a BiT that outputs logits, or a model
+            made from one by `keras_vit.mixed_sizes`.
+        teacher: A functional `keras.Model` with the inputs of the student, such as the
+            result of `as_teacher`, which outputs logits or features of shape `(batch,
+            columns)`. It is made non-trainable.
         target: String. "token": the head of the student's distillation token
             learns the teacher's logits, and the other head the labels.
-            "logits": the student's logits learn both. "features": what the
-            student's head reads learns the teacher's features, projected by a
-            dense layer if they have another number of columns.
+            "logits": the student's logits learn both. "features": the features that the
+            student's head reads learn the teacher's features, projected by a dense
+            layer if they have another number of columns.
         loss: A `keras.losses.Loss` of the outputs of teacher and student.
             Defaults to a `losses.DistillationLoss`: "hard" for "token",
             "soft" for "logits", and "cosine" for "features".
@@ -65,9 +65,9 @@ class Distillation(keras.Model):
         **kwargs: `name`, `dtype`.
 
     Raises:
-        ValueError: if an argument is out of range, the student has no such
-            head, the teacher has other classes or weights of the student, or
-            one ends in a softmax.
+        ValueError: if an argument is out of range, the student has no such head, the
+            teacher has other classes or shares weights with the student, or one of them
+            ends in a softmax.
 
     Example:
 
@@ -95,16 +95,15 @@ class Distillation(keras.Model):
         scalers = [preprocessing_of(x) is not None for x in (student, teacher)]
         if len({*scalers}) > 1:
             raise ValueError(
-                "Student and teacher get the same images, so that both or none "
-                "must scale them. Received: one of them with `preprocessing`; "
-                "build the student without it, and the teacher by "
-                "`as_teacher`."
+                "Student and teacher get the same images, so both or neither must "
+                "scale them. Received: one of them with `preprocessing`; build the "
+                "student without it, and the teacher by `as_teacher`."
             )
         if {*map(id, student.weights)} & {*map(id, teacher.weights)}:
             raise ValueError(
-                "The teacher's weights do not change, so that it must share "
-                f"none with the student. Received: {teacher.name!r}, which "
-                f"shares weights with {student.name!r}; load another model."
+                "The teacher's weights do not change, so it must not share weights "
+                f"with the student. Received: {teacher.name!r}, which shares weights "
+                f"with {student.name!r}; load another model."
             )
         for model in (student, teacher) if target != "features" else ():
             if (activation := output_activation(model)) != "linear":
@@ -150,7 +149,7 @@ class Distillation(keras.Model):
         return self.teacher.variables
 
     def teacher_digest(self) -> int:
-        """Returns a checksum of the teacher's weights, with which a run
+        """Returns a checksum of the teacher's weights, which must match when a run
         resumes."""
         digest = 0
         for array in self.teacher.get_weights():
@@ -199,28 +198,28 @@ def as_teacher(
 ) -> keras.Model:
     """Returns a trained model as the teacher of a student.
 
-    It takes the images of the student, scales them as its own weights need, and
-    resizes them, bilinear with antialiasing.
+    It takes the images of the student, scales them as its own weights require, and
+    resizes them bilinearly with antialiasing.
 
     Args:
-        trained: What `keras_vit.evaluation.load_classifier` returns of a run's
-            folder or a checkpoint of any code base; its `image_size` and `mode` are
-            those of the teacher.
-        features: Boolean. Whether the output are the features that its head
-            reads, or all that it outputs without a head. Otherwise it is
-            logits, also if the head ends in a softmax.
+        trained: The result of `keras_vit.evaluation.load_classifier` for a run's folder
+            or a checkpoint of any code base; its `image_size` and `mode` are those of
+            the teacher.
+        features: Boolean. Whether to output the features that the head reads, or the
+            whole output of a model without a head. Otherwise the output is logits, even
+            if the head ends in a softmax.
         student_mode: The `mode` of `preprocess_input` of the student's images.
-        channels: Integer. Channels of these images: those of the teacher, or 1,
-            which is repeated.
-        data: `keras_vit.data.ImageDataset`, in the order of whose class names
-            the logits are; None for the teacher's.
+        channels: Integer. Channels of these images: as for the teacher, or 1, which is
+            repeated.
+        data: `keras_vit.data.ImageDataset` whose class names determine the order of the
+            logits; None for the teacher's order.
 
     Returns:
-        A `keras.Model` of images `(batch, height, width, channels)` of any
+        A `keras.Model` that takes images `(batch, height, width, channels)` of any
         size.
 
     Raises:
-        ValueError: if the teacher has not the classes of `data`, or takes another
+        ValueError: if the teacher does not have the classes of `data`, or takes another
             number of channels.
 
     Example:

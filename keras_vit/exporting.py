@@ -59,38 +59,38 @@ def export(
 ) -> Path:
     """Exports a model to a file that runs without Keras, and checks it.
 
-    The file is read back and run on random images, of two batch sizes if the
-    batch size is dynamic. It is kept if its outputs equal those of Keras. A model
-    of half precision, such as `mixed_bfloat16`, is exported in float32, as few
-    runtimes compute in half precision on a CPU.
+    The file is read back and run on random images, with two batch sizes if the batch
+    size is dynamic. It is kept if its outputs equal those of Keras. A model in half
+    precision, such as `mixed_bfloat16`, is exported in float32, as few runtimes compute
+    in half precision on a CPU.
 
     Args:
-        model: A `keras.Model` of one input, `(batch, height, width,
-            channels)`, and one output or a dict of outputs, whose names are
-            kept; or a `keras_vit.text.TextEncoder`, of texts of its
-            `context_length`; or the path or URL of a checkpoint, of a `.keras` file,
-            or of the folder of a recipe's run. If a checkpoint does not imply all
-            arguments, pass the model that `converters.load` builds with them.
+        model: A `keras.Model` with one input, `(batch, height, width, channels)`, and
+            one output or a dict of outputs, whose names are kept; or a
+            `keras_vit.text.TextEncoder`, for texts of its `context_length`; or the path
+            or URL of a checkpoint, of a `.keras` file, or of the folder of a recipe's
+            run. If a checkpoint does not imply all arguments, pass the model that
+            `converters.load` builds with them.
         path: String or path-like. File to write: `.onnx`, `.xml` (OpenVINO,
             with a second file `.bin`), `.tflite` or `.pt2`; without a suffix,
             the folder of a SavedModel. It is not changed if anything fails.
         format: String. `"saved_model"`, `"onnx"`, `"openvino"`, `"litert"`,
             `"torch"`, or `"web"` for a folder with a page that runs the model
             in the browser; None to choose it by the suffix of `path`. The page
-            "Export and serve" lists those of each backend.
+            "Export and serve" lists the formats of each backend.
         image_size: Integer, or `(height, width)`, in pixels. Defaults to the
-            model's, which may be dynamic. The position embeddings of a
-            checkpoint are resampled for another one.
+            model's, which may be dynamic. For another size, the position embeddings of
+            a checkpoint are resampled.
         batch_size: Integer, or None for any batch size.
         int8_weights: Boolean. Whether to quantize dense weights to int8.
         softmax: Boolean. Whether to output probabilities instead of logits.
-        check: Boolean. Whether to run the file and compare its outputs: at
-            most 1e-4 apart, relative to the largest output if that exceeds 1;
-            with `int8_weights` a quarter of the largest.
+        check: Boolean. Whether to run the file and compare its outputs. They may differ
+            by at most 1e-4, relative to the largest output if that exceeds 1; with
+            `int8_weights`, by a quarter of the largest.
         overwrite: Boolean. Whether to replace an existing file or SavedModel.
 
     Returns:
-        A `pathlib.Path`, `path`.
+        `path`, as a `pathlib.Path`.
 
     Raises:
         OSError: If `path` exists, or its folder does not.
@@ -150,8 +150,8 @@ def read_model(
     size: tuple[int, int] | None,
     form: "Format",
 ) -> keras.Model:
-    """Returns the model of a checkpoint or of any .keras file, of this image
-    size if it is one of this package."""
+    """Returns the model of a checkpoint or of any .keras file, for this image size if
+    it is a model of this package."""
     local = locate(path)
     if form.name == "web":
         return web.model_of_pixels(local, format, settings, size)
@@ -183,8 +183,8 @@ def check_target(path: Path, name: str | None, overwrite: bool) -> "Format":
         or (implied not in (None, form) and name != "web")
     ):
         raise ValueError(
-            f"The name must end in {', '.join(filter(None, by_suffix))} or "
-            "none for a SavedModel, and not contradict the format. Received: "
+            f"The name must end in {', '.join(filter(None, by_suffix))}, or have no "
+            "suffix for a SavedModel, and must not contradict the format. Received: "
             f"{str(path)!r}, format={name!r}"
         )
     backend = keras.config.backend()
@@ -199,8 +199,8 @@ def check_target(path: Path, name: str | None, overwrite: bool) -> "Format":
     existing = path if form.suffix else path / form.mark
     if path.exists() and not existing.is_file():
         raise ValueError(
-            f"{str(path)!r} is no {form.suffix or 'folder with ' + form.mark}, "
-            "and would be deleted. Choose another name."
+            f"{str(path)!r} is not a {form.suffix or 'folder with ' + form.mark}, and "
+            "would be deleted. Choose another name."
         )
     return form
 
@@ -221,10 +221,10 @@ def _check_model(
         len(model.outputs) == 1 or isinstance(model.output, dict)
     ):
         raise ValueError(
-            "Only models of one input, (batch, height, width, channels), and "
-            "one output, or a dict of outputs, can be exported, and "
-            f"{model.name!r} is not one. Of a model of keras_vit.pretraining or a "
-            "`DualEncoder`, export its `encoder`."
+            "Only models with one input, (batch, height, width, channels), and one "
+            f"output, or a dict of outputs, can be exported, and {model.name!r} is "
+            "not one. For a model of keras_vit.pretraining or a `DualEncoder`, "
+            "export its `encoder`."
         )
     _, height, width, channels = inputs[0].shape
     if size and None not in (height, width) and size != (height, width):
@@ -398,15 +398,15 @@ class Format:
     Attributes:
         suffix: Suffix of the file name; "" for a folder.
         backends: Backends that can write it.
-        any_size: Those that can export dynamic height and width.
-        write: Function of a model, a path, the shape of images, None where it
-            is dynamic, and whether the format's own converter, if it has one,
+        any_size: Backends that can export a dynamic height and width.
+        write: Function of a model, a path, the shape of images (None where it is
+            dynamic) and a boolean: whether the format's own converter, if it has one,
             quantizes the weights to int8.
         read: Function that returns the exported model as a function of images.
         converted: Whether a converter writes it, which quantizes weights itself
             and whose files have a limit; otherwise Keras quantizes the model.
         second: Suffix of a second file, which is next to the first one.
-        mark: Name of the file by which a folder of this format is known.
+        mark: Name of the file that identifies a folder of this format.
     """
 
     name: str
@@ -476,8 +476,8 @@ def write_onnx(
 
 
 def _register_erfc() -> None:
-    """Registers erfc, of which TensorFlow 2.21 computes exact GELU, with
-    tf2onnx, whose newest version, 1.17.0, lacks it: it is written as 1 - erf."""
+    """Registers erfc, with which TensorFlow 2.21 computes exact GELU, in tf2onnx, whose
+    newest version, 1.17.0, lacks it: it is written as 1 - erf."""
     handler = require("tf2onnx.handler", "export")
     utils = require("tf2onnx.utils", "export")
 

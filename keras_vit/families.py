@@ -1,5 +1,5 @@
-"""The families of models: which function builds each of a checkpoint, with which
-arguments, and as what it is written."""
+"""The families of models: the function that builds each family from a checkpoint, its
+arguments, and the format in which a model is written."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,13 +21,13 @@ class Family(NamedTuple):
     """A family of models.
 
     Attributes:
-        load: Function that builds the model of a `Checkpoint` and loads its
-            weights; None if only Keras loads it, as it was saved.
+        load: Function that builds the model of a `Checkpoint` and loads its weights;
+            None if only Keras can load the model, as it was saved.
         options: Names of the arguments of `keras_vit.load` that `load` takes.
         format: String. The format of the folder that `keras_vit.save` writes;
             None if only Keras's own files can hold the model.
-        describe: Function of a model that returns the arguments of its head, which
-            a folder stores.
+        describe: Function that takes a model and returns the arguments of its head,
+            which a folder stores.
     """
 
     load: Callable[..., keras.Model] | None
@@ -61,8 +61,8 @@ FAMILIES = {
 
 
 def build(checkpoint: Checkpoint, **arguments: Any) -> keras.Model:
-    """Builds the model of a checkpoint of any family and loads its weights, with
-    arguments of its function that take precedence over the file."""
+    """Builds the model of a checkpoint of any family and loads its weights. Arguments
+    of the family's function take precedence over the file."""
     load = FAMILIES[checkpoint.family].load
     opening = ("num_heads", "decoder_num_heads")  # with which the file was read
     arguments = {x: y for x, y in arguments.items() if x not in opening}

@@ -53,9 +53,9 @@ def save(
     - timm: `timm.create_model("local-dir:folder", pretrained=True)`;
     - transformers: `AutoModelForImageClassification.from_pretrained("folder")`.
 
-    A library that has no model of this architecture is left out. The folder
-    also has a model card, `README.md`, with the dataset and the accuracy in the
-    config.json of a recipe's run.
+    A library that has no model of this architecture is left out. The folder also has a
+    model card, `README.md`, with the dataset and the accuracy from the config.json of a
+    recipe's run.
 
     Args:
         source: String or path of a checkpoint, as in `converters.load`, such as
@@ -71,12 +71,12 @@ def save(
             the checkpoint.
 
     Returns:
-        Dict of the names of libraries ("keras", "timm", "transformers") to
+        Dict that maps the name of each library ("keras", "timm", "transformers") to
         None, or to the reason why the folder has no file for it.
 
     Raises:
         FileExistsError: if files would be replaced and `overwrite` is False.
-        ValueError: if the checkpoint cannot be read or its model built.
+        ValueError: if the checkpoint cannot be read or its model cannot be built.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""`keras_vit.load` and `keras_vit.save`, for files of all models."""
+"""`keras_vit.load` and `keras_vit.save`, for the files of all kinds of models."""
 
 import pathlib
 
@@ -34,7 +34,7 @@ def load(
     mask_ratio: float | None = None,
     norm_pixels: bool | None = None,
 ) -> keras.Model:
-    """Builds the whole model of a file, folder or name, with its weights.
+    """Builds the whole model from a file, a folder or a name, with its weights.
 
     | model                          | arguments that it takes                      |
     |--------------------------------|----------------------------------------------|
@@ -52,30 +52,31 @@ def load(
     | or one of quantized weights    |                                              |
 
     Args:
-        name_or_path: String or path: released weights, as a model and a name of
-            `keras_vit.list_weights()`, such as "ViTB16/imagenet21k"; or a file
-            or URL of `keras_vit.converters.load` or `keras_vit.pretraining.load`
-            (whose decoder is part of the model); or a folder of transformers'
+        name_or_path: String or path: released weights, given as a model and a name from
+            `keras_vit.list_weights()`, such as "ViTB16/imagenet21k"; or a file or URL
+            that `keras_vit.converters.load` or `keras_vit.pretraining.load` accepts
+            (the latter includes the decoder in the model); or a folder of transformers'
             `EomtForUniversalSegmentation` or `YolosForObjectDetection`; or a
             `Checkpoint` of them.
         format: As in `keras_vit.converters.load`.
         num_heads: As in `keras_vit.converters.load`.
         decoder_num_heads: As in `keras_vit.pretraining.load`.
         base: As in `keras_vit.converters.load`.
-        include_top: Boolean. Whether to load the classification head; None if
+        include_top: Boolean. Whether to load the classification head; None loads it if
             the file has one.
-        input_shape: `(height, width, channels)` of the images; None for that of
+        input_shape: `(height, width, channels)` of the images; None for the shape in
             the file.
-        classes: Integer. Number of classes, of a new head if the file has
-            another number.
-        pooling: As in `keras_vit.VisionTransformer`, as are the others; other
+        classes: Integer. Number of classes. If the file has another number, the head is
+            new.
+        pooling: As in `keras_vit.VisionTransformer`, as are the arguments below. Other
             options of a model are arguments of `keras_vit.converters.load`.
         preprocessing: Boolean, or a mode of `keras_vit.preprocess_input`, which
             may be a pair `(mean, std)`.
         dropout: Float in [0, 1).
         drop_path: Float in [0, 1).
-        masked: Boolean. Whether an EoMT of transformers has masked attention, as
-            for training; None if the file's probabilities of it are not all 0.
+        masked: Boolean. Whether an EoMT of transformers has masked attention, as in
+            training; None means True if the file's probabilities of masked attention
+            are not all 0.
         mask_ratio: Float in (0, 1). Share of the patches that are masked.
         norm_pixels: Boolean. Whether MAE reconstructs normalized patches.
 
@@ -140,10 +141,10 @@ def save(
     Args:
         model: A model made by this package.
         path: String or path, whose suffix chooses the kind of file, as in
-            `keras_vit.converters.save`. Without a suffix it is a folder that
-            transformers reads; the one of an EoMT or a YOLOS also has the weights
-            of its loss, the names of the classes and the scaling of pixels, that of
-            a `DualEncoder` its tokenizer.
+            `keras_vit.converters.save`. Without a suffix, the path is a folder that
+            transformers reads. The folder of an EoMT or a YOLOS also has the weights of
+            its loss, the class names and the scaling of pixels; the folder of a
+            `DualEncoder` has its tokenizer.
         format: String. The code base that reads the file, as in
             `keras_vit.converters.save`; None for its default.
         overwrite: Boolean. Whether existing files may be replaced.

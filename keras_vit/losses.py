@@ -18,10 +18,10 @@ class SigmoidCrossentropy(keras.losses.Loss):
     """Binary cross-entropy of logits, summed over classes.
 
     The paper uses it to pre-train on ImageNet-21k ("An Image is Worth 16x16
-    Words", Appendix B.1, and the authors' code). The loss of an image is the
-    sum over classes, and that of a batch the mean over images.
-    `keras.losses.BinaryCrossentropy` is the mean over classes, so that its
-    gradients are smaller by a factor of the number of classes.
+    Words", Appendix B.1, and the authors' code). The loss of an image is the sum over
+    classes, and the loss of a batch is the mean over images.
+    `keras.losses.BinaryCrossentropy` is the mean over classes, so that its gradients
+    are smaller by a factor of the number of classes.
 
     Args:
         reduction: As for `keras.losses.Loss`.
@@ -55,24 +55,24 @@ class SigmoidCrossentropy(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class DistillationLoss(keras.losses.Loss):
-    """Difference of a student's outputs from those of its teacher.
+    """Measures how a student's outputs differ from those of its teacher.
 
-    Of logits:
+    For logits:
 
     - `kind="soft"`: `temperature ** 2 * KL(softmax(teacher / temperature),
       softmax(student / temperature))`, of "Distilling the Knowledge in a Neural
       Network" (https://arxiv.org/abs/1503.02531, Section 2) and Equation 2 of
-      DeiT (https://arxiv.org/abs/2012.12877). It is that of `timm.task`; the
-      code of DeiT divides it by the number of classes too.
+      DeiT (https://arxiv.org/abs/2012.12877). `timm.task` uses the same loss; the code
+      of DeiT also divides it by the number of classes.
     - "hard": the cross-entropy with the class that the teacher predicts,
       which is not smoothed; Equation 3 of DeiT.
 
-    Of features:
+    For features:
 
     - "cosine": 1 minus the cosine of the angle between the two vectors.
     - "smooth_l1": the mean of PyTorch's `smooth_l1_loss`, which is quadratic up
       to a difference of 1.
-    - "mse": the mean squared error, that of `timm.task`.
+    - "mse": the mean squared error, as in `timm.task`.
 
     Args:
         kind: String, as above.

@@ -16,11 +16,10 @@ _LARGEST_LOGIT = 16.0
 class MeanAveragePrecision(keras.metrics.Metric):
     """Mean over classes of the average precision of multi-label classifiers.
 
-    The average precision of a class is the sum over all thresholds of the
-    precision, each multiplied by the increase of the recall, without
-    interpolation, as in scikit-learn's `average_precision_score`. Classes
-    without positives do not count; scikit-learn's `average="macro"` counts
-    them as 0.
+    The average precision of a class is the sum over all thresholds of the precision
+    times the increase of the recall, without interpolation, as in scikit-learn's
+    `average_precision_score`. Classes without positives are ignored; scikit-learn's
+    `average="macro"` counts them as 0.
 
     The metric counts positives and images by class and by score, and needs
     memory for 2 x `classes` x `bins` floats whatever the number of images. Its
@@ -30,12 +29,12 @@ class MeanAveragePrecision(keras.metrics.Metric):
     classes with 0.5% to 20% of 5,000 images each;
     `keras_vit.evaluation.mean_average_precision` computes it.
 
-    Labels between 0 and 1, such as those of mixup, count as a positive and a
-    negative with these weights.
+    Labels between 0 and 1, such as those of mixup, count partly as a positive and
+    partly as a negative.
 
     Args:
         classes: Integer. Number of classes.
-        bins: Integer. Number of scores that are distinguished.
+        bins: Integer. Number of bins into which scores are sorted.
         from_logits: Boolean. Whether predictions are logits, and not
             probabilities.
         name: String.
@@ -80,8 +79,8 @@ class MeanAveragePrecision(keras.metrics.Metric):
         Args:
             y_true: Tensor of shape `(batch, classes)` with values in [0, 1].
             y_pred: Tensor of the same shape.
-            sample_weight: Tensor of shape `(batch,)`. Images of weight 0 do
-                not count.
+            sample_weight: Tensor of shape `(batch,)`. Images with a weight of 0 are
+                ignored.
         """
         y_pred = ops.cast(ops.convert_to_tensor(y_pred), "float32")
         y_true = ops.cast(ops.convert_to_tensor(y_true), "float32")

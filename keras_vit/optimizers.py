@@ -44,7 +44,7 @@ def layer_decay_multipliers(paths: Sequence[str], decay: float) -> list[float]:
         List of floats, one for each path.
 
     Raises:
-        ValueError: if `decay` is out of range, or is not 1 and no path is that of a
+        ValueError: if `decay` is out of range, or is not 1 and no path belongs to a
             block.
     """
     checks.require(0 < decay <= 1, "layer_decay", decay, "above 0 and at most 1")
@@ -80,10 +80,10 @@ MAX_GROUP_BYTES = 2**26
 class ScheduledOptimizer(keras.optimizers.Optimizer):
     """Base class of the optimizers; see `PublishedSGD` for its arguments.
 
-    A batch may be split into micro-batches, which are computed sequentially
-    (`gradient_accumulation_steps`) or on several devices (`tf.distribute`).
-    Gradients are clipped by the global norm of the whole batch, and schedules
-    and moving averages count whole batches.
+    A batch can be split into micro-batches, which are computed sequentially
+    (`gradient_accumulation_steps`) or on several devices (`tf.distribute`). Gradients
+    are clipped by the global norm of the whole batch, and schedules and moving averages
+    count whole batches.
 
     Subclasses compute an update in `update_step` and subtract it with
     `_update`, which adds the weight decay. For PyTorch, they may also compute
@@ -129,7 +129,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         name: str | None = None,
         initializer: Any = "zeros",
     ) -> keras.Variable:
-        """Adds a variable like Keras, in the dtype of moments or updates."""
+        """Adds a variable as Keras does, but in the dtype of moments or updates."""
         variable = reference_variable
         dtype = name == "momentum" and self.momentum_dtype
         wanted = dtype or compute_dtype(variable)
@@ -417,27 +417,27 @@ class PublishedSGD(ScheduledOptimizer):
         learning_rate: Float, schedule, or callable without arguments.
         momentum: Float in [0, 1].
         nesterov: Boolean. Whether to apply Nesterov momentum.
-        weight_decay: Float, or a schedule, which counts the same steps as that
-            of `learning_rate`. As for `keras.optimizers.SGD`. The "wd" of
-            big_vision is already multiplied by the peak learning rate: divide
-            it by that.
+        weight_decay: Float, or a schedule, which counts the same steps as that of
+            `learning_rate`. The meaning is as for `keras.optimizers.SGD`. The "wd" of
+            big_vision is already multiplied by the peak learning rate: divide it by
+            this rate.
         decay_kernels_only: Boolean. Whether weight decay applies only to
             variables named "kernel", as in big_vision, and not to biases,
             norms, tokens and position embeddings.
         layer_decay: Float in (0, 1]. Factor by which the learning rate
             decreases from each layer to the one below; see
             `layer_decay_multipliers`.
-        momentum_dtype: String, such as "bfloat16", which the code of the
-            paper uses to halve the memory of the momentum. Defaults to the
-            dtype of each variable.
+        momentum_dtype: String. Dtype of the momentum, such as "bfloat16", which the
+            paper's code uses to halve its memory. Defaults to the dtype of each
+            variable.
         average_from: Integer. The variables are averaged with equal weights
-            after every update but the first `average_from` ones, as in
-            "Averaging Weights Leads to Wider Optima and Better
-            Generalization" (https://arxiv.org/abs/1803.05407). Until then,
-            the averages are the variables. It replaces the exponential moving
-            average of `use_ema`, and is used like it: `model.fit` assigns the
-            averages to the model when it ends, `averaged` does so for a
-            while, and they are saved with the optimizer.
+            after every update except the first `average_from` ones, as in "Averaging
+            Weights Leads to Wider Optima and Better Generalization"
+            (https://arxiv.org/abs/1803.05407). Until then, the averages equal the
+            variables. This replaces the exponential moving average of `use_ema`, and is
+            used in the same way: `model.fit` assigns the averages to the model when it
+            ends, `averaged` assigns them temporarily, and they are saved with the
+            optimizer.
         **kwargs: As for `keras.optimizers.SGD`: `clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `ema_momentum`, `loss_scale_factor`,
             `gradient_accumulation_steps`, `name`.
@@ -528,9 +528,9 @@ class PublishedAdamW(ScheduledOptimizer):
 
     Args:
         learning_rate: Float, schedule, or callable without arguments.
-        weight_decay: Float, or a schedule. As for `keras.optimizers.AdamW`.
-            The "wd" of big_vision is already multiplied by the peak learning
-            rate: divide it by that.
+        weight_decay: Float, or a schedule. The meaning is as for
+            `keras.optimizers.AdamW`. The "wd" of big_vision is already multiplied by
+            the peak learning rate: divide it by this rate.
         beta_1: Float in [0, 1).
         beta_2: Float in [0, 1).
         epsilon: Float.
@@ -625,12 +625,12 @@ class PublishedAdamW(ScheduledOptimizer):
 
 @contextlib.contextmanager
 def averaged(model: keras.Model) -> Iterator[keras.Model]:
-    """Temporarily assigns a model the moving averages of its weights.
+    """Temporarily assigns the moving averages of its weights to a model.
 
     Within the context, the weights are the averages that an optimizer with
     `use_ema=True` or `average_from` computes; afterwards they are restored.
     Without averages, the model does not change. This is for evaluations during
-    training; at its end, `model.fit` assigns the averages to the model itself.
+    training; when `model.fit` ends, it assigns the averages to the model itself.
 
     Args:
         model: Compiled Keras model.
@@ -639,8 +639,8 @@ def averaged(model: keras.Model) -> Iterator[keras.Model]:
         The model.
 
     Raises:
-        ValueError: if averaged weights precede a batch norm, whose moving
-            statistics are those of weights that are not averaged.
+        ValueError: if averaged weights precede a batch norm, whose moving statistics
+            belong to weights that are not averaged.
     """
     checks.averages_fit_norms(model)
     optimizer = inner_optimizer(model)
@@ -665,7 +665,7 @@ def averaged(model: keras.Model) -> Iterator[keras.Model]:
 
 
 def assign_averages(model: keras.Model) -> None:
-    """Assigns a model the moving averages of its weights, if there are any.
+    """Assigns the moving averages of its weights, if there are any, to a model.
 
     `model.fit` does the same when it ends.
 

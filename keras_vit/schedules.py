@@ -103,8 +103,8 @@ class WarmupMultiStep(_Schedule):
     Args:
         peak: Float. The peak learning rate.
         warmup_steps: Integer. 0 for no warm-up.
-        milestones: List of integers. Steps from which on the learning rate is
-            multiplied by `factor`, once for each of them.
+        milestones: List of integers. From each of these steps on, the learning rate is
+            multiplied by `factor`.
         start: Float. The initial learning rate of the warm-up.
         factor: Float.
 
@@ -141,11 +141,11 @@ class WarmupMultiStep(_Schedule):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class CosineSchedule(_Schedule):
-    """Value that changes from one to another by half a cosine.
+    """Schedule that changes from one value to another along half a cosine.
 
     At step `t` of `steps`, it is `end + (start - end) * (1 + cos(pi * t /
-    steps)) / 2`, as `cosine_scheduler` of facebookresearch/dino, utils.py. DINO
-    and MoCo v3 increase the momentum of the teacher so, and DINO the weight
+    steps)) / 2`, as in `cosine_scheduler` of facebookresearch/dino, utils.py. DINO and
+    MoCo v3 increase the momentum of the teacher in this way, and DINO also the weight
     decay.
 
     Args:
@@ -194,11 +194,10 @@ class BiTHyperRule(_Schedule):
     """Learning rate schedule of BiT-HyperRule, for fine-tuning.
 
     After a linear warm-up, the learning rate is divided by 10 three times.
-    With less than 10,000 steps, the warm-up takes 20% of the steps, and the
-    divisions follow after 40%, 60% and 80%. With more, the warm-up takes 500
-    steps, and the divisions follow after 30%, 60% and 90%. From "Big Transfer
-    (BiT)", Section 3.3 (https://arxiv.org/abs/1912.11370), and
-    `bit_hyperrule.py` of its code.
+    With fewer than 10,000 steps, the warm-up takes 20% of the steps, and the divisions
+    follow after 40%, 60% and 80%. With more, the warm-up takes 500 steps, and the
+    divisions follow after 30%, 60% and 90%. From "Big Transfer (BiT)", Section 3.3
+    (https://arxiv.org/abs/1912.11370), and `bit_hyperrule.py` of its code.
 
     Args:
         peak: Float. The peak learning rate; 0.003 for batches of 512 images.
@@ -221,14 +220,14 @@ class BiTHyperRule(_Schedule):
 
     @staticmethod
     def steps_for(num_images: int) -> int:
-        """Returns the number of steps that the rule gives a dataset.
+        """Returns the number of steps that the rule prescribes for a dataset.
 
         Args:
             num_images: Integer. Number of training images.
 
         Returns:
-            Integer. 500 below 20,000 images, 10,000 below 500,000, and 20,000
-            for more.
+            Integer. 500 for fewer than 20,000 images, 10,000 for fewer than 500,000,
+            and otherwise 20,000.
         """
         if num_images < 20_000:
             return 500

@@ -1,1 +1,1 @@
-"""What the recipes, the tools and the command `keras-vit` share."""
+"""Code shared by the recipes, the tools and the command `keras-vit`."""

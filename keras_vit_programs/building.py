@@ -1,4 +1,4 @@
-"""Models of the flags `--model` and `--weights`."""
+"""Models for the flags `--model` and `--weights`."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""The results by class that a training ends with."""
+"""The results by class at the end of a training."""
 
 from collections.abc import Sequence
 from typing import Any

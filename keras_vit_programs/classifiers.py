@@ -1,4 +1,4 @@
-"""The trained model of a program, and the dataset that it evaluates on."""
+"""The trained model of a program, and the dataset on which it is evaluated."""
 
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.protocols import height_and_width

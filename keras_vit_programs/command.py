@@ -5,7 +5,7 @@
   keras-vit export runs/photos photos.onnx
 
 `keras-vit COMMAND --help` lists the flags of a command, and --version prints
-the version. The values named here may stand in front of the flags:
+the version. The values named here can be given before the flags:
 """
 
 import difflib
@@ -62,7 +62,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "search": (
         "keras_vit_programs.search",
         ("--images", "--text"),
-        "finds the images of a text, or like another",
+        "finds images by a text or by another image",
     ),
     "evaluate": (
         "evaluate.py",

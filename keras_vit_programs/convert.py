@@ -1,7 +1,7 @@
 """Convert checkpoints between Keras, JAX and PyTorch.
 
   keras-vit convert ViT-B_16.npz vit_b16.keras
-      a Keras model from a checkpoint of Google's
+      a Keras model from one of Google's checkpoints
   keras-vit convert model.safetensors ViT-B_16.npz --to vit_jax
       from timm's format, which is inferred from the keys, to Google's
   keras-vit convert vit_b16.keras hub/ --to huggingface
@@ -15,19 +15,19 @@
       convert, then run both files, here and in timm, on the same images
 
 SOURCE is an .npz, .safetensors, .pth, .pt, .bin, .keras or .weights.h5 file,
-the .index.json of a sharded one, a folder of Hugging Face's or a preset of
-keras-hub, or the URL of one: https://..., hf://owner/name,
-hf://owner/name/FILE. TARGET's suffix chooses the file type; without one it is a
-folder. A format is the way in which a code base names its arrays: vit_jax,
+the .index.json of a sharded checkpoint, a Hugging Face folder or a keras-hub
+preset, or the URL of one of these: https://..., hf://owner/name,
+hf://owner/name/FILE. TARGET's suffix chooses the file type; without one it is
+a folder. A format is the way in which a code base names its arrays: vit_jax,
 big_vision, timm, huggingface, torchvision, dinov2, dinov3, mae, bit, keras_hub
 or open_clip; a variant of a format follows a colon, such as vit_jax:current.
---to huggingface and --to keras_hub choose the model class that fits: ViT, DeiT,
-DINOv2, DINOv3, or the image tower of SigLIP or CLIP. Converting between files
-does not import Keras; writing .keras or .weights.h5, and --verify, do, as do
-detectors and segmenters.
+--to huggingface and --to keras_hub choose the model class that fits: ViT,
+DeiT, DINOv2, DINOv3, or the image tower of SigLIP or CLIP. Converting between
+files does not import Keras, except for detectors and segmenters; writing
+.keras or .weights.h5 and --verify do.
 
-Where an error asks for an argument, `format` is given by --from, and any other
-by --set, such as --set num_heads=6.
+If an error asks for an argument, give `format` by --from, and any other
+argument by --set, such as --set num_heads=6.
 
 Exit status: 0 success; 1 error, or --verify found a difference; 2 wrong usage;
 3 success, but --verify could not run an original library that is not installed
@@ -352,7 +352,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--push",
         metavar="OWNER/NAME",
-        help="with --to hub: then upload the folder to this repository of the "
+        help="with --to hub: upload the folder afterwards to this repository of the "
         "Hugging Face hub, with the token of `hf auth login` or HF_TOKEN",
     )
     parser.add_argument(
@@ -371,8 +371,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--encoder",
         action="store_true",
-        help="leave out what a pre-training model has beyond its encoder, "
-        "such as MAE's decoder",
+        help="leave out all parts of a pre-training model except its encoder, such as "
+        "MAE's decoder",
     )
     parser.add_argument("--dtype", choices=DTYPES, help="type of the arrays")
     parser.add_argument(
@@ -383,8 +383,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="then run SOURCE and TARGET on the same images, also in the "
-        "library of their format (timm, transformers, torchvision) if it is "
+        help="after the conversion, run SOURCE and TARGET on the same images, also in "
+        "the library of their format (timm, transformers, torchvision) if it is "
         "installed, and print the largest differences",
     )
     parser.add_argument(

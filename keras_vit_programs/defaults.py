@@ -36,7 +36,7 @@ def patch_size(settings: Any, data: "ImageDataset") -> int | None:
 SPEC = Rule("spec", "", spec_of)
 PATCH_SIZE = Rule(
     "patch_size",
-    "that of the model, or the one that gives about 8 x 8 patches",
+    "that of the model, or a size that gives about 8 x 8 patches",
     patch_size,
     over="given",
 )
@@ -71,7 +71,7 @@ def batch_size(size: int) -> tuple[Rule, Rule]:
     """Returns the rows of a batch size: a default, and whole batches."""
     return (
         Rule("batch_size", str(size), lambda settings, data: size),
-        Rule("batch_size", "at most all images", whole_batch, over="given"),
+        Rule("batch_size", "at most the number of images", whole_batch, over="given"),
     )
 
 
@@ -83,7 +83,7 @@ def scaled_rate(settings: Any, rate: float) -> float:
 
 PUBLISHED_RATE = Rule(
     "learning_rate",
-    "a published one is proportional to the batch size",
+    "a published rate is proportional to the batch size",
     lambda settings, data: scaled_rate(settings, settings.learning_rate),
     over="published",
 )
@@ -140,7 +140,7 @@ def pretraining(
             few_images,
             over="published",
         ),
-        Rule("batch_size", "whole micro-batches", whole_batch, over="given"),
+        Rule("batch_size", "rounded to whole micro-batches", whole_batch, over="given"),
         Rule("steps", "the published epochs", epochs),
         Rule(
             "warmup_steps",
@@ -173,7 +173,7 @@ def label_free(**options: Any) -> tuple[Rule, ...]:
         return max(1, min(s.steps // 10, round(10 * epoch)))
 
     return (
-        Rule("model", "compact-vit, of 4 layers of width 64, with settings for it"),
+        Rule("model", "compact-vit (4 layers of width 64), with settings for it"),
         *pretraining(**options),
         Rule("evaluate_every", "10 epochs, or a tenth of --steps", every),
         constant("keep", "last"),
@@ -190,7 +190,7 @@ def evaluate_every(parts: int) -> Rule:
 
 
 def steps(why: str, default: Callable[[Any, "ImageDataset"], int]) -> Rule:
-    """Returns the row of the steps of `--epochs`, or else by default."""
+    """Returns the row of the steps for `--epochs`, or for the default."""
 
     @functools.wraps(default)  # of which --show-settings tells the line
     def value(s: Any, data: "ImageDataset") -> int:

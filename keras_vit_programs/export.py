@@ -13,7 +13,8 @@
   KERAS_BACKEND=torch keras-vit export runs/digits page --to web
       a page that runs in the browser, offline, from any static server
 
-The backend determines what can be written. A .keras file loads under each:
+The backend determines what can be written. A .keras file can be loaded with
+each:
 
   format       TARGET    tensorflow          jax            torch
   saved_model  (folder)  any batch and size  any, any       -
@@ -30,7 +31,7 @@ The exported model takes the same preprocessed images as the Keras model. It is
 written to a temporary file, read back and run on random images. If an output
 differs from Keras's by more than 1e-4, relative to the largest output if that
 exceeds 1 (with --int8-weights a quarter of the largest), TARGET is not written.
-A model of half precision, such as mixed_bfloat16, is exported in float32.
+A model in half precision, such as mixed_bfloat16, is exported in float32.
 
 In Python, this is `keras_vit.export`.
 

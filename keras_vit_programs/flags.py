@@ -70,8 +70,8 @@ _BASIC = (
 class Rule(NamedTuple):
     """A row of the table of a program's defaults.
 
-    A name that is no setting is a value that later rows read. Without a
-    function, the setting stays None, which `why` explains.
+    A name that is not a setting is a value that later rows read. Without a function,
+    the setting stays None, which `why` explains.
     """
 
     name: str
@@ -263,11 +263,10 @@ def _plain(hint: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the settings of every program have; each group of flags is a
-    subclass."""
+    """Settings of every program; each group of flags is a subclass."""
 
     show_settings: bool = flag(
-        "print each setting with what set it, a flag, a preset or a rule, and exit",
+        "print each setting, and the flag, preset or rule that set it, and exit",
         False,
     )
 
@@ -318,9 +317,9 @@ def _place(function: Callable[..., Any] | None) -> list[str]:
 
 
 def fill(given: S, data: Any = None) -> S:
-    """Returns the settings of a program with its defaults: flags that are given
-    stay, others are as published, and else as in the table of its defaults, of
-    which each row reads the settings so far and the data.
+    """Returns the settings of a program with its defaults: flags that are given stay,
+    others are as published, or otherwise as in the table of its defaults, each row of
+    which reads the settings so far and the data.
 
     With `--show-settings`, they are printed, and the program ends.
     """
@@ -361,13 +360,14 @@ class Output(Settings):
     """The output folder."""
 
     output: str | None = flag(
-        "output folder, which all processes must share; default: in runs/, the "
-        "name of the dataset, after that of a study or an evaluation",
+        "output folder, which all processes must share; default: a folder in runs/, "
+        "named after the study or evaluation, if any, and the dataset",
         metavar="DIR",
     )
     overwrite: bool = flag("replace the files of an earlier run in --output", False)
     no_compile_cache: bool = flag(
-        "do not keep what JAX compiles, in the folder of downloads, for the next run",
+        "do not keep programs that JAX compiles for the next run, in the folder of "
+        "downloads",
         False,
     )
 
@@ -381,20 +381,20 @@ class Model(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Weights(Model):
-    """A model and the weights that it begins with."""
+    """A model and its initial weights."""
 
     weights: str | None = flag(
-        "weights to begin with: the path or URL of a checkpoint of Google, "
-        "timm or another library, the folder of a run, or, with --model, the "
-        "name of released weights, such as imagenet21k (see "
-        "keras_vit.list_weights()); default: from scratch",
+        "initial weights: the path or URL of a checkpoint from Google, timm or "
+        "another library, the folder of a run, or, with --model, the name of released "
+        "weights, such as imagenet21k (see keras_vit.list_weights()); default: from "
+        "scratch",
         metavar="FILE|NAME",
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class Pixels(Settings):
-    """What a model sees of an image."""
+    """Image size and pixel values."""
 
     image_size: int | str | None = flag(
         "images are resized to N x N, or to height x width, such as 64x48",
@@ -451,7 +451,7 @@ class Compute(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Steps(Settings):
-    """Steps of an optimizer."""
+    """Optimization steps."""
 
     batch_size: int | None = flag("images per step", minimum=1)
     steps: int | None = flag("training steps", minimum=1)
@@ -479,7 +479,7 @@ def give_one(config: Settings, one: str, other: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Training(Output, Pixels, Compute, Steps):
-    """What all trainings have that write checkpoints."""
+    """Settings of all trainings that write checkpoints."""
 
     weight_decay: float | None = flag(
         "weight decay: each step multiplies kernels by 1 minus this times the "
@@ -608,9 +608,9 @@ class Keep(Settings):
     """Which weights are saved."""
 
     keep: str | None = flag(
-        "which weights to save: last, those of the last step, or best, those of "
-        "the evaluation with the best score, which is optimistic where test images "
-        "are evaluated",
+        "which weights to save: last (those of the last step) or best (those of the "
+        "evaluation with the best score, which is optimistic if test images are "
+        "evaluated)",
         choices=("last", "best"),
     )
 
@@ -651,8 +651,8 @@ class Dataset(Training):
     )
     protocol: str | None = flag(
         f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
-        "simple randomly shifts whole images, vit_jax is that of the paper's "
-        "code"
+        "simple randomly shifts whole images, vit_jax is the protocol of the "
+        "paper's code"
     )
 
 
@@ -710,12 +710,12 @@ class Mixing(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Regularization(Compute):
-    """What published trainings of encoders set, besides the common flags."""
+    """Settings of published trainings of encoders, besides the common flags."""
 
     warmup_steps: int | None = flag("number of warm-up steps", minimum=0)
     clip: float | None = flag(
-        "maximum norm of the gradients, 0 for no clipping: the global norm, or in "
-        "DINO and MoCo v3 that of each variable",
+        "maximum norm of the gradients (the global norm, or in DINO and MoCo v3 the "
+        "norm of each variable); 0 for no clipping",
         minimum=0,
     )
     drop_path: float | None = flag(
@@ -745,9 +745,9 @@ class Labels(Mixing, Regularization):
         choices=("float32", "bfloat16"),
     )
     loss: str | None = flag(
-        "cross-entropy: softmax, for images of one class each; or sigmoid for "
-        "each class, also for images of several classes, which are evaluated "
-        "by the mean average precision",
+        "cross-entropy: softmax, for images with one class each; or a sigmoid for "
+        "each class, also for images with several classes, which are evaluated by the "
+        "mean average precision",
         choices=("softmax", "sigmoid"),
     )
     dropout: float | None = flag(
@@ -771,36 +771,37 @@ class Labels(Mixing, Regularization):
 
 @dataclasses.dataclass(frozen=True)
 class Teacher(Pixels, Labels):
-    """Training with labels, and the outputs of another model."""
+    """Training with labels and with the outputs of another model."""
 
     teacher: str | None = flag(
-        "weights of a trained model whose outputs the model learns too: a path or "
-        "URL, the folder of a run, or, with --teacher-model, the name of released "
+        "weights of a trained model from whose outputs the model also learns: a path "
+        "or URL, the folder of a run, or, with --teacher-model, the name of released "
         "weights; default: none",
         metavar="FILE|NAME",
     )
     teacher_model: str | None = flag("the --model of the teacher, for released weights")
     teacher_size: int | str | None = flag(
-        "images are resized to this size for the teacher; default: its own",
+        "size to which images are resized for the teacher; default: its own",
         metavar="N|HxW",
     )
     teacher_mode: console.Mode | None = flag(
-        "the --mode of the teacher; default: its own, or tf if its file does not tell",
+        "the --mode of the teacher; default: its own, or tf if its file does not "
+        "specify it",
         metavar="MODE",
     )
     distill: str | None = flag(
-        "what learns from the teacher: logits, those of the model; token, "
-        "those of the distillation token of DeiT; or features, what the head "
-        "reads; default: that of --preset, else logits",
+        "what learns from the teacher: logits (those of the model), token (the logits "
+        "of DeiT's distillation token) or features (the inputs of the head); default: "
+        "that of --preset, else logits",
         choices=("token", "logits", "features"),
     )
     distill_loss: str | None = flag(
-        "soft, the divergence from the teacher's probabilities, or hard, the "
-        "cross-entropy with its class; of features cosine, smooth_l1 or mse; "
+        "soft (the divergence from the teacher's probabilities) or hard (the "
+        "cross-entropy with its class); for features, cosine, smooth_l1 or mse; "
         "default: hard for token, soft for logits, cosine for features"
     )
     alpha: float = flag(
-        "weight of the teacher's loss; that of the labels' is 1 minus this",
+        "weight of the teacher's loss; the weight of the labels' loss is 1 minus this",
         0.5,
         minimum=0,
         maximum=1,
@@ -884,8 +885,8 @@ class Sweep(Holdout, Dataset):
 
 @dataclasses.dataclass(frozen=True)
 class Study(RandAugment, Mixing, Accumulate, Average, Dataset):
-    """Studies of several trainings, of which each is evaluated on the test
-    images after its last step."""
+    """Studies of several trainings, each of which is evaluated on the test images after
+    its last step."""
 
     shots: int = flag(
         "training images per class in the few-shot evaluation", 5, minimum=1
@@ -936,7 +937,7 @@ class Trained(Output):
         metavar="N|HxW",
     )
     max_tokens: int | None = flag(
-        "resize images to at most N patches and keep their aspect, instead of "
+        "resize images to at most N patches and keep their aspect ratio, instead of "
         "--image-size; default: as in training, unless --image-size is given",
         minimum=1,
     )

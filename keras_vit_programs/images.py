@@ -63,8 +63,8 @@ def _read(path: pathlib.Path, channels: int) -> Array:
         return read_image(path, channels)
     found = array.shape[-1] if array else "1 or 3"
     raise ValueError(
-        f"it has {found} channels, and the model takes {channels}. Files of NumPy and "
-        "TIFF have up to 16"
+        f"it has {found} channels, and the model takes {channels}. NumPy and TIFF "
+        "files have up to 16"
     )
 
 

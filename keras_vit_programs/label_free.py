@@ -211,10 +211,10 @@ def report_collapse(after: int) -> Callable[[Recorder, Row], None]:
     def report(recorder: Recorder, row: Row) -> None:
         if collapse_step(recorder.rows, after) == row["step"]:
             logger.warning(
-                "collapse: the teacher has the same output for all images at "
-                "step %d (diversity %.4f of 1, less than %g). Against it help "
-                "centering, a lower --teacher-temperature, a higher "
-                "--teacher-momentum, a lower learning rate and larger batches.",
+                "collapse: the teacher has the same output for all images at step %d "
+                "(diversity %.4f of 1, less than %g). Centering, a lower "
+                "--teacher-temperature, a higher --teacher-momentum, a lower "
+                "learning rate and larger batches help against it.",
                 row["step"],
                 row["train_teacher_diversity"],
                 COLLAPSED,

@@ -96,7 +96,7 @@ def _infer(checkpoint: Checkpoint, arguments: Config, ambiguities: list[str]) ->
                 f"({n}, {count // n})" for n in range(1, count + 1) if count % n == 0
             ]
             ambiguities.append(
-                f"grid_size: {count} positions are no square. Give "
+                f"grid_size: {count} positions do not form a square. Give "
                 f"`grid_size=(rows,columns)`. Possible: {', '.join(grids)}"
             )
     return {**inferred, **arguments}

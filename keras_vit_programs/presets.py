@@ -58,7 +58,7 @@ class Published:
 
     def values(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the settings that fields of a config have which are None;
-        raises a `ValueError` if its model or dataset has none."""
+        raises a `ValueError` if there are none for its model or dataset."""
         preset = config.get("preset")
         dataset = str(config.get("dataset")).partition(":")[0]
         model = config.get("model") or self.settings.get("model")

@@ -12,10 +12,9 @@
 The report is one self-contained page, report.html, with its figures as PNG
 files next to it: attention over images (Figure 6 of the paper), the attention
 maps of every head, the principal components of patches' features, the three
-panels of Figure 7, and the L2 norms of tokens. Of a detector, it has the
-objects that it finds, filters and positions.
-The figures show at most eight images; attention distances are averaged over all
-images, of which the paper uses 128.
+panels of Figure 7, and the L2 norms of tokens. For a detector, it shows the
+objects that it finds, filters and positions. The figures show at most eight
+images; attention distances are averaged over all images (the paper uses 128).
 
 Exit status: 0 done, 1 error, 2 wrong usage.
 """

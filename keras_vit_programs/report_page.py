@@ -50,9 +50,9 @@ class Report:
     """Builds the page and the figures of a report.
 
     Images are uint8 arrays `(height, width, channels)`; `labels` are as in
-    `decode_predictions`, or None for ImageNet's names if there are as many
-    classes, else for numbers. `objects` is a figure of what a detector finds;
-    the attention of its tokens is not shown.
+    `decode_predictions`, or None for ImageNet's names if the number of classes matches,
+    otherwise for numbers. `objects` is a figure of what a detector finds; the attention
+    of its tokens is not shown.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a run does with its evaluations: metrics file, log, curves, stopping.
+"""Processing of a run's evaluations: metrics file, log, curves, early stopping.
 
 At each evaluation, `Recorder` makes a row of metrics and calls functions with
 it, its sinks.
@@ -89,8 +89,7 @@ class Recorder(ResumableCheckpoint):
         self._ended = time.perf_counter()
 
     def make_row(self, logs: Logs) -> Row:
-        """Returns the row of the current interval, of which the evaluation may
-        be missing."""
+        """Returns the row of the current interval; its evaluation may be missing."""
         measured = {}
         if self.learning_rate:
             # The last update used the learning rate at the step before it.
@@ -168,7 +167,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
         except (OSError, require("tensorflow").errors.OpError) as error:
             self._failed = True
             line = str(error).partition("\n")[0]
-            logger.warning("tensorboard could not be written, and ends: %s", line)
+            logger.warning("tensorboard could not be written, and stops: %s", line)
 
 
 def no_improvement(patience: int) -> Callable[[list[Row]], str | None]:

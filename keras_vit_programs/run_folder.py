@@ -178,8 +178,8 @@ def save_csv(
     path: pathlib.Path,
     columns: Iterable[str] | None = None,
 ) -> None:
-    """Writes dicts to a CSV file atomically; the columns are by default those
-    of all of them, of which each may miss some."""
+    """Writes dicts to a CSV file atomically; by default, the columns are those of all
+    rows, each of which may lack some."""
     with (
         atomic_write(path) as temporary,
         open(temporary, "w", newline="", errors="backslashreplace") as file,

@@ -1,4 +1,4 @@
-"""What a run says of itself: its beginning, its results, `config.json`."""
+"""The reports of a run: its beginning, its results, `config.json`."""
 
 import pathlib
 import shlex

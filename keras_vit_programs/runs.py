@@ -336,8 +336,8 @@ class Run:
                 head.
 
         Returns:
-            Dict. The arguments of `model.fit`, of which an epoch ends with an
-            evaluation and a step is a micro-batch.
+            Dict. The arguments of `model.fit`; an epoch ends with an evaluation, and a
+            step is a micro-batch.
         """
 
         def batches(start: int) -> Any:

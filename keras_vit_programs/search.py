@@ -1,15 +1,15 @@
-"""Finds the images that show what a text says, or that look like another image.
+"""Finds images that match a text, or that are similar to another image.
 
   keras-vit search photos "a red car" --weights clip-vit-base-patch32
   keras-vit search photos --like photos/car.jpg --weights runs/photos
   keras-vit search photos --duplicates 0.98 --weights runs/photos
 
-A text needs both towers of CLIP or SigLIP; for an image, and for pairs of images that
-are nearly the same, any model will do. Folders are searched for image files. The
-output folder contains search.csv and search.png, the images with the highest cosines,
-or duplicates.csv and duplicates.png, the pairs. The embeddings are kept in
---cache, one file for each model, by the content of the images: another search
-computes those of new images only.
+A text requires both towers of CLIP or SigLIP; for an image, and for pairs of
+images that are nearly the same, any model is suitable. Folders are searched
+for image files. The output folder contains search.csv and search.png with the
+images of the highest cosine similarity, or duplicates.csv and duplicates.png
+with the pairs. The embeddings are kept in --cache, one file for each model, by
+the content of the images: another search computes only those of new images.
 """
 
 import dataclasses
@@ -32,10 +32,13 @@ class Config(flags.Trained):
     images: tuple[str, ...] = flags.flag(
         "image files and folders of image files", (), "PATH"
     )
-    text: str | None = flags.flag("what the images show, such as 'a red car'")
-    like: str | None = flags.flag("an image that they look like", metavar="PATH")
+    text: str | None = flags.flag("description of the images, such as 'a red car'")
+    like: str | None = flags.flag(
+        "an image to which the images are similar", metavar="PATH"
+    )
     duplicates: float | None = flags.flag(
-        "pairs of images whose cosine is at least this, up to 1", metavar="COSINE"
+        "find pairs of images with at least this cosine similarity, up to 1",
+        metavar="COSINE",
     )
     top: int = flags.flag("number of images in the picture", 12, minimum=1)
     cache: str = flags.flag("folder of embeddings", "runs/embeddings", "DIR")
@@ -43,7 +46,7 @@ class Config(flags.Trained):
     defaults = (
         flags.Rule("protocol", "as in training if that is known, else vit_jax"),
         defaults.constant("batch_size", 32),
-        flags.Rule("output", "runs/search, else with -2, -3, ..."),
+        flags.Rule("output", "runs/search, with -2, -3, ... appended if it exists"),
     )
 
     def __post_init__(self) -> None:
@@ -74,7 +77,7 @@ def search(config: Config) -> None:
             query = keras.ops.convert_to_numpy(both.encode_texts([config.text]))[0]
         elif config.text:
             raise ValueError(
-                f"{config.weights!r} has no text tower, which --text takes. Give "
+                f"{config.weights!r} has no text tower, which --text requires. Give "
                 "--like instead, or the files of CLIP or SigLIP."
             )
         paths = [*config.images, *filter(None, [like])]
@@ -136,7 +139,7 @@ def search(config: Config) -> None:
 def _pairs(
     vectors: Array, files: Sequence[pathlib.Path], least: float
 ) -> list[dict[str, Any]]:
-    """Returns pairs of files whose cosine is at least `least`, the nearest first."""
+    """Returns the pairs of files whose cosine is at least `least`, nearest first."""
     found = []
     for i, vector in enumerate(vectors):
         cosines = vectors[i + 1 :] @ vector

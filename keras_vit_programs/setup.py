@@ -29,9 +29,9 @@ C = TypeVar("C", bound=Training)
 
 
 def cache_compilations() -> None:
-    """Makes JAX keep what it compiles in the folder of downloads, so that the same
-    command starts sooner the next time. Folders that JAX's variables of the
-    environment name come first."""
+    """Makes JAX keep compiled programs in the folder of downloads, so that the same
+    command starts sooner the next time. Folders that JAX's variables of the environment
+    name come first."""
     if keras.config.backend() != "jax":
         return
     import jax
@@ -74,8 +74,8 @@ def build_optimizer(
 
 
 def load_run_data(config: Dataset) -> ImageDataset:
-    """Returns the dataset of a config, of whose training images the fraction
-    `holdout`, or that of "paper", is evaluated on instead.
+    """Returns the dataset of a config. The fraction `holdout` of its training images,
+    or that of "paper", is evaluated on instead.
 
     With 0, the model trains on all training images and is evaluated on the test
     set, or on the validation images of a CSV file. None is like 0, except that
@@ -92,8 +92,8 @@ def load_run_data(config: Dataset) -> ImageDataset:
         return dataclasses.replace(data, num_validation=0)
     if parse_holdout(data.name, holdout) and not data.num_validation:
         raise ValueError(
-            f"--holdout {holdout} of {data.num_train} images is not one "
-            "image. Give a larger share."
+            f"--holdout {holdout} of {data.num_train} images is less than one image. "
+            "Give a larger share."
         )
     return data
 

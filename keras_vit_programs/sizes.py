@@ -181,9 +181,11 @@ def resolve_model_spec(
 
 
 def check_is_vit(model: str | None) -> None:
-    """Raises a `ValueError` if a model is no Vision Transformer."""
+    """Raises a `ValueError` if a model is not a Vision Transformer."""
     if resolve_model_spec(model, None)["stride"] != 1:
-        raise ValueError(f"{model} is no Vision Transformer: give one, such as ViTB16.")
+        raise ValueError(
+            f"{model} is not a Vision Transformer: give one, such as ViTB16."
+        )
 
 
 def sizes_of(model: str | None) -> dict[str, Any]:

@@ -55,8 +55,8 @@ def load_stamps(
             parts["test"].append(files[first:])
     if not names:
         raise ValueError(
-            "Pictures must be FOLDER/CLASS/*.png, five or more of a class. "
-            f"Received: {str(folder)!r}, without them"
+            "Pictures must be FOLDER/CLASS/*.png, five or more per class. Received: "
+            f"{str(folder)!r}, without them"
         )
     for files in parts["train"] + parts["test"]:
         for file in files:

@@ -2,26 +2,26 @@
 
   python recipes/detect.py
       finds handwritten digits on photographs, in minutes on a CPU and without
-      a download; docs/detection-measured.md has what was measured
+      a download; docs/detection-measured.md contains measurements
   python recipes/detect.py --dataset photos --weights ViT-S_16.npz \\
       --image-size 512
-      fine-tunes on images of yours: photos/train.json and test.json with
-      annotations of COCO, or photos/train.csv and test.csv with the columns
-      path,class,x_min,y_min,x_max,y_max in pixels, one line for each box; see
-      keras_vit.data.load_detection
+      fine-tunes on your own images: photos/train.json and test.json with
+      annotations in COCO's format, or photos/train.csv and test.csv with the
+      columns path,class,x_min,y_min,x_max,y_max in pixels, one line for each
+      box; see keras_vit.data.load_detection
   python recipes/detect.py --stamps stamps/animals --weights dinov2_s14 \\
       --train head
-      trains on pictures with alpha, stamps/animals/CLASS/*.png, which are
-      composed on photographs, with a frozen encoder
+      trains on pictures with an alpha channel, stamps/animals/CLASS/*.png,
+      which are composed on photographs, with a frozen encoder
 
-All images are read before anything is trained. An interrupted run resumes bit
-for bit with the same command.
+All images are read before training begins. An interrupted run resumes bit for
+bit with the same command.
 
 The output folder contains model.keras, metrics.csv with the loss, AP and AP50
-of the test images, curves.png, config.json, coco.json with the twelve numbers
-of COCO, and detection.png with test images, their boxes and the predictions.
-Sizes are those of images that are resized to --image-size.
-The environment variable KERAS_BACKEND selects jax, tensorflow or torch.
+of the test images, curves.png, config.json, coco.json with COCO's twelve
+metrics, and detection.png with test images, their boxes and the predictions.
+Object sizes are measured in images resized to --image-size. The environment
+variable KERAS_BACKEND selects jax, tensorflow or torch.
 """
 
 import dataclasses
@@ -92,17 +92,17 @@ DEFAULTS = (
     defaults.evaluate_every(5),
     flags.Rule(
         "learning_rate",
-        "0.001, and 0.0001 for all weights of --weights on other images than digits",
+        "0.001, or 0.0001 for all weights of --weights on images other than digits",
         learning_rate,
     ),
     flags.Rule(
         "scale",
-        "2, and 1.1 for digits and stamps",
+        "2, or 1.1 for digits and stamps",
         lambda s, data: 1.1 if is_composed(s) else 2.0,
     ),
     flags.Rule(
         "queries",
-        "100, and 8 for digits and stamps",
+        "100, or 8 for digits and stamps",
         lambda s, data: 8 if is_composed(s) else 100,
     ),
     defaults.constant("weight_decay", 0.05),
@@ -122,30 +122,31 @@ class Config(
     flags.Training,
 ):
     dataset: str = flags.flag(
-        "'digits', handwritten digits on photographs; voc or coco of TFDS; or "
-        "a folder with train.json and test.json of COCO, or train.csv and "
+        "'digits', handwritten digits on photographs; voc or coco of TFDS; or a "
+        "folder with train.json and test.json in COCO's format, or train.csv and "
         "test.csv",
         "digits",
         "NAME|FOLDER",
     )
     stamps: str | None = flags.flag(
-        "instead of --dataset, a folder of pictures with alpha, "
+        "instead of --dataset, a folder of pictures with an alpha channel, "
         "DIR/CLASS/*.png, to compose on photographs of scikit-learn",
         metavar="DIR",
     )
     head: str = flags.flag(
-        "fcos, points without anchors on a feature pyramid, or yolos, "
-        "detection tokens in the encoder, which needs more steps",
+        "fcos (points on a feature pyramid, without anchors) or yolos (detection "
+        "tokens in the encoder, which needs more steps)",
         "fcos",
         choices=("fcos", "yolos"),
     )
     train: str = flags.flag(
-        "trainable weights: all, or head, the encoder frozen",
+        "trainable weights: all, or head (with a frozen encoder)",
         "all",
         choices=("all", "head"),
     )
     queries: int | None = flags.flag(
-        "detection tokens of yolos, the most boxes of an image", minimum=1
+        "number of detection tokens of yolos, the maximum number of boxes in an image",
+        minimum=1,
     )
     scale: float | None = flags.flag(
         "images are scaled by a random factor between 1/X and X before they "

@@ -8,7 +8,7 @@ measures the calibration of the probabilities and the accuracy of each class.
       evaluates the model of a training recipe's run on the test images of the
       same dataset
   python recipes/evaluate.py --weights runs/photos --dataset other-photos
-      evaluates it on another folder, with classes of the training
+      evaluates it on another folder, with classes of the training set
   python recipes/evaluate.py --model ViTB16 --weights imagenet \\
       --dataset imagenet2012 --image-size 224
       evaluates released weights on a dataset of TFDS; a GPU is recommended
@@ -18,12 +18,12 @@ measures the calibration of the probabilities and the accuracy of each class.
       are named ILSVRC2012_val_00000001.JPEG and so on
 
 The output folder contains results.json, per_class.csv, reliability.png and
-confusion.png; with imagenet2012_real, only results.json; with a model of
+confusion.png; with imagenet2012_real, only results.json; with a model for
 several classes per image, which is evaluated by the mean average precision,
-results.json and per_class.csv. Every image is evaluated exactly once. The image
-size, the preprocessing and the class names are read from the config.json of the
-run, if there is one. The environment variable KERAS_BACKEND selects jax,
-tensorflow or torch.
+results.json and per_class.csv. Every image is evaluated exactly once. The
+image size, the preprocessing and the class names are read from the config.json
+of the run, if there is one. The environment variable KERAS_BACKEND selects
+jax, tensorflow or torch.
 """
 
 import dataclasses

@@ -13,14 +13,15 @@
   python recipes/finetune_cifar.py --preset vit_jax --dataset cifar100 \\
       --model ViTB16 --weights imagenet21k --accumulate 8 --sweep paper
       fine-tunes downloaded weights as in the paper, with the learning rate
-      that is best on a validation split, in 8 micro-batches a step
+      that is best on a validation split, in 8 micro-batches per step
 
-docs/finetune.md explains more, and docs/reproduce.md the presets, which train
-on the same fraction of the training images as their source and evaluate on the
-test set. Without one, the settings are for small machines and datasets. With
---holdout 0, and at the end of --sweep, all training images are used.
-An interrupted run resumes bit for bit with the same command. recipes/README.md
-lists the files in the output folder. KERAS_BACKEND selects the backend.
+docs/finetune.md explains more, and docs/reproduce.md explains the presets,
+which train on the same fraction of the training images as their source and
+evaluate on the test set. Without a preset, the settings are for small machines
+and datasets. With --holdout 0, and at the end of --sweep, all training images
+are used. An interrupted run resumes bit for bit with the same command.
+recipes/README.md lists the files in the output folder. KERAS_BACKEND selects
+the backend.
 """
 
 import dataclasses
@@ -133,8 +134,8 @@ DEFAULTS = (
     defaults.HOLDOUT,
     flags.Rule(
         "optimizer",
-        "sgd for --weights with --sweep paper, whose learning rates are for it, "
-        "else adamw",
+        "sgd for --weights with --sweep paper, whose learning rates are for sgd, else "
+        "adamw",
         lambda s, data: "sgd" if s.sweep == "paper" and s.weights else "adamw",
     ),
     flags.Rule("scratch", "", scratch),
@@ -147,15 +148,15 @@ DEFAULTS = (
     defaults.SPEC,
     flags.Rule(
         "image_size",
-        "that of the dataset, its median if images differ in size, in whole "
-        "patches; with --weights at most their image size and at least 4 x 4 "
-        "patches, from scratch at most 64; with --model 224",
+        "that of the dataset, or the median if images differ in size, in whole "
+        "patches; with --weights, at most their image size and at least 4 x 4 "
+        "patches; from scratch, at most 64; with --model, 224",
         image_size,
     ),
     defaults.PATCH_SIZE,
     flags.Rule(
         "mixup",
-        "with bit-hyperrule 0.1 for 20000 images or more",
+        "0.1 with bit-hyperrule and 20000 images or more",
         lambda s, data: 0.1 if data.num_train >= 20_000 else 0.0,
     ),
     # The published batch size, 512, is for several accelerators. A smaller one
@@ -165,7 +166,9 @@ DEFAULTS = (
         "64, or more for --accumulate",
         lambda s, data: max(64, s.accumulate),
     ),
-    flags.Rule("batch_size", "at most all images", defaults.whole_batch, over="given"),
+    flags.Rule(
+        "batch_size", "at most the number of images", defaults.whole_batch, over="given"
+    ),
     defaults.steps(
         "30 epochs, but from scratch at least 2400 (half of both for "
         "compact-hybrid on images above 40 pixels) and at most 300 epochs, and "
@@ -187,10 +190,10 @@ DEFAULTS = (
     ),
     flags.Rule(
         "learning_rate",
-        "0.003 from scratch (0.001 for compact-hybrid and others with a ResNet), and "
-        "with --weights 0.03 for sgd and, for adamw, "
+        "0.003 from scratch (0.001 for compact-hybrid and others with a ResNet); with "
+        "--weights, 0.03 for sgd and, for adamw, depending on --train, "
         + ", ".join(f"{x} ({name})" for name, x in LEARNING_RATES.items())
-        + f" by --train, or {LOW_LEARNING_RATE} with another layer decay, times "
+        + f", or {LOW_LEARNING_RATE} with another layer decay, times "
         "the square root of the batch size / 32",
         learning_rate,
     ),
@@ -203,15 +206,15 @@ DEFAULTS = (
     defaults.MODE,
     flags.Rule(
         "features",
-        "with --train head once, but each-step with a flag that changes images or "
-        "the encoder, such as --protocol, or for fewer steps than 4 epochs",
+        "once with --train head, but each-step with a flag that changes images or the "
+        "encoder, such as --protocol, or for fewer steps than 4 epochs",
         features,
     ),
     flags.Rule(
         "keep",
-        "best with a validation split (--holdout, or that of a CSV file), but "
-        "last with --preset or --sweep and where test images are evaluated, "
-        "whose accuracy would be optimistic if it chose the weights",
+        "best with a validation split (--holdout, or that of a CSV file), but last "
+        "with --preset or --sweep, and if test images are evaluated, whose accuracy "
+        "would be optimistic if it determined the weights",
         lambda s, data: (
             "best" if data.num_validation and not (s.preset or s.sweep) else "last"
         ),
@@ -243,7 +246,7 @@ class Config(
         False,
     )
     max_tokens: int | None = flags.flag(
-        "resize images to at most N patches and keep their aspect",
+        "resize images to at most N patches and keep their aspect ratio",
         minimum=1,
     )
     optimizer: str | None = flags.flag(
@@ -251,8 +254,8 @@ class Config(
         choices=("sgd", "adamw"),
     )
     class_weights: str | None = flags.flag(
-        "balanced: each class has the same part in the training loss, however "
-        "many images it has; default: each image has the same",
+        "balanced: each class has the same share of the training loss, regardless of "
+        "its number of images; default: each image has the same share",
         choices=("balanced",),
     )
     train: str = flags.flag(
@@ -262,8 +265,8 @@ class Config(
         choices=tuple(LEARNING_RATES),
     )
     features: str | None = flags.flag(
-        "with --train head, when features are computed: once, before training, those "
-        "of randomly changed images of four epochs; or each-step",
+        "with --train head, when features are computed: once (before training, from "
+        "the randomly augmented images of four epochs) or each-step",
         choices=("once", "each-step"),
     )
     lora_rank: int = flags.flag("rank of --train lora", 8, minimum=1)

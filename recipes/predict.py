@@ -9,17 +9,17 @@
   python recipes/predict.py --weights clip/ --images a.png --names "cat,dog"
       uses CLIP or SigLIP with both towers, without training (docs/text.md)
 
-Folders are searched for image files and arrays of NumPy. The output folder
-contains predictions.csv, predictions.json and predictions.png, the images with
-bar charts of their top classes; for a detector, the boxes with a score of at
-least --least-score, in pixels. Probabilities are those of a
-softmax, or after training with `--loss sigmoid` those of a sigmoid for each
-class. The image size, the preprocessing and the class names are read from the
-config.json of the run, if there is one. The environment variable KERAS_BACKEND
-selects jax, tensorflow or torch.
+Folders are searched for image files and NumPy arrays. The output folder
+contains predictions.csv, predictions.json and predictions.png, which shows the
+images with bar charts of their top classes. For a detector, they contain the
+boxes with a score of at least --least-score, in pixels. Probabilities are
+those of a softmax, or after training with `--loss sigmoid` those of a sigmoid
+for each class. The image size, the preprocessing and the class names are read
+from the config.json of the run, if there is one. The environment variable
+KERAS_BACKEND selects jax, tensorflow or torch.
 
-With `--explain`, explanations.png shows the images as the model gets them, with
-`--max-tokens` resized to its image size, and how much the score of the
+With `--explain`, explanations.png shows the images as the model receives them
+(with `--max-tokens`, resized to its image size), and how much the score of the
 predicted class depends on each patch, by gradient rollout
 (`keras_vit.inspection.relevance`).
 
@@ -49,7 +49,9 @@ DRAWN = 24  # maximum number of images in a figure
 DEFAULTS = (
     flags.Rule("protocol", "as in training if that is known, else vit_jax"),
     defaults.constant("batch_size", 32),
-    flags.Rule("output", "runs/predict or runs/explain, else with -2, -3, ..."),
+    flags.Rule(
+        "output", "runs/predict or runs/explain, with -2, -3, ... appended if it exists"
+    ),
 )
 
 
@@ -64,22 +66,23 @@ class Config(flags.Trained):
         metavar="FILE",
     )
     names: str | None = flags.flag(
-        "names of classes for CLIP or SigLIP, whose text tower makes the classifier",
+        "class names for CLIP or SigLIP, whose text tower converts them to a "
+        "classifier",
         metavar="NAME,NAME",
     )
     templates: str = flags.flag(
         "texts for each of --names: photo ('a photo of a {}.'), imagenet-7, "
-        "imagenet-80, or one with {}",
+        "imagenet-80, or a text with {}",
         "photo",
         metavar="NAME|TEXT",
     )
     top: int | None = flags.flag(
-        "number of classes per image; default: 5, or for a model of several "
-        "classes per image all that are more probable than 0.5",
+        "number of classes per image; default: 5, or, for a model with several "
+        "classes per image, all with a probability above 0.5",
         minimum=1,
     )
     least_score: float = flags.flag(
-        "lowest score of the boxes of a detector", 0.4, minimum=0
+        "minimum score of a detector's boxes", 0.4, minimum=0
     )
     explain: bool = flags.flag(
         f"also write {EXPLANATIONS}: for the first {DRAWN} images, which "
@@ -184,7 +187,7 @@ def classifier_of_words(config, trained):
     whole = None if config.model else keras_vit.load(config.weights)
     if not isinstance(whole, keras_vit.DualEncoder):
         raise ValueError(
-            f"{config.weights!r} has no text tower, which --names takes. Leave it "
+            f"{config.weights!r} has no text tower, which --names requires. Leave it "
             "out, or give the files of CLIP or SigLIP."
         )
     names = [name.strip() for name in config.names.split(",") if name.strip()]
@@ -202,7 +205,7 @@ def class_names(config, trained):
     if names is None and classes not in (1000, 21843):
         raise ValueError(
             f"The names of the model's {classes} classes are unknown: give "
-            "--labels, a file with one name a line, or, for CLIP and SigLIP, --names."
+            "--labels, a file with one name per line, or, for CLIP and SigLIP, --names."
         )
     decoded(np.zeros((1, classes)), config.top, names, trained.multi_label)
     return names

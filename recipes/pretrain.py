@@ -32,10 +32,10 @@ AugReg and big_vision leave out the last 1%. They evaluate on the test set.
 With --holdout, the model is evaluated on a validation split instead; with
 --holdout 0, it trains on all training images.
 
-A given flag overrides its preset. If the dataset has less than 20 batches, the
-batch size is reduced, and in a short run the warm-up is shortened; the output
-reports both. Interrupted runs, the output folder and KERAS_BACKEND are as for
-finetune_cifar.py.
+A given flag overrides its preset. If the dataset has fewer than 20 batches,
+the batch size is reduced, and in a short run the warm-up is shortened; the
+output reports both. Interrupted runs, the output folder and KERAS_BACKEND are
+as for finetune_cifar.py.
 """
 
 import dataclasses
@@ -90,7 +90,7 @@ def of_encoders(name, other=None):
 
 # The defaults, in the order in which they are set, after those of `preset`.
 DEFAULTS = (
-    flags.Rule("model", "compact-vit, of 4 layers of width 64"),
+    flags.Rule("model", "compact-vit (4 layers of width 64)"),
     *defaults.pretraining(),
     flags.Rule(
         "evaluate_every", "an epoch, or a tenth of given --steps", evaluate_every

@@ -3,7 +3,7 @@
 "Emerging Properties in Self-Supervised Vision Transformers"
 (https://arxiv.org/abs/2104.14294) and "An Empirical Study of Training
 Self-Supervised Vision Transformers" (https://arxiv.org/abs/2104.02057);
-docs/contrastive.md explains both and has what was measured.
+docs/contrastive.md explains both and contains measurements.
 
   python recipes/pretrain_contrastive.py --method dino --output runs/dino
       trains on handwritten digits, in minutes on 2 CPU cores, without a
@@ -63,7 +63,7 @@ DEFAULTS = (
     # Digits of 8 x 8 pixels are enlarged, so that crops have several patches.
     *defaults.label_free(share=10, min_size=16, small_patch=4),
     flags.Rule("crops", "", crops, over="published"),
-    flags.Rule("frozen_steps", "those of the first epoch", frozen_steps),
+    flags.Rule("frozen_steps", "the number of steps of the first epoch", frozen_steps),
     flags.Rule("frozen_epochs", "converted", lambda s, data: None, over="given"),
 )
 

@@ -1,7 +1,8 @@
 """Trains an image tower and a text tower on images and their texts.
 
-CLIP (https://arxiv.org/abs/2103.00020), SigLIP (https://arxiv.org/abs/2303.15343) and
-LiT (https://arxiv.org/abs/2111.07991); docs/text.md has what was measured.
+The methods are CLIP (https://arxiv.org/abs/2103.00020), SigLIP
+(https://arxiv.org/abs/2303.15343) and LiT (https://arxiv.org/abs/2111.07991);
+docs/text.md contains measurements.
 
   python recipes/pretrain_pairs.py --output runs/pairs
       trains on handwritten digits and "a photo of the digit seven", in minutes
@@ -11,11 +12,12 @@ LiT (https://arxiv.org/abs/2111.07991); docs/text.md has what was measured.
   python recipes/pretrain_pairs.py --weights runs/digits --train text
       trains the text tower, with the image tower of a trained model (LiT)
 
-The accuracy is that of the evaluated images whose own text is the nearest of all
-different texts. A small text tower is trained from scratch, on words of the texts.
-The output folder contains model.keras, a `keras_vit.DualEncoder` with its
-tokenizer, for `keras-vit classify` and `keras-vit search`, metrics.csv, curves.png
-and config.json. Interrupted runs and KERAS_BACKEND are as for finetune_cifar.py.
+The accuracy is the fraction of the evaluated images whose own text is the
+nearest among all different texts. A small text tower is trained from scratch,
+on words of the texts. The output folder contains model.keras, a
+`keras_vit.DualEncoder` with its tokenizer, for `keras-vit classify` and
+`keras-vit search`, metrics.csv, curves.png and config.json. Interrupted runs
+and KERAS_BACKEND are as for finetune_cifar.py.
 """
 
 import dataclasses
@@ -38,8 +40,8 @@ DIGITS = "zero one two three four five six seven eight nine".split()
 DEFAULTS = (
     flags.Rule(
         "model",
-        "the architecture of --weights, or without them compact-vit, of 4 layers "
-        "of width 64",
+        "the architecture of --weights, or without them compact-vit (4 layers of "
+        "width 64)",
     ),
     defaults.SPEC,
     flags.Rule(
@@ -77,19 +79,24 @@ class Config(
     flags.Dataset,
 ):
     method: str = flags.flag(
-        "the loss: clip, the softmax over a batch, or siglip, the sigmoid of each pair",
+        "the loss: clip (the softmax over a batch) or siglip (the sigmoid of each "
+        "pair)",
         "clip",
         choices=("clip", "siglip"),
     )
     train: str = flags.flag(
-        "trainable weights: all; or text, all but those of the image tower below "
-        "its new projection",
+        "trainable weights: all, or text (all except those of the image tower below "
+        "its new projection)",
         "all",
         choices=("all", "text"),
     )
-    template: str | None = flags.flag("text of an image, with {} for its own")
+    template: str | None = flags.flag(
+        "template of an image's text, with {} in place of the text in the dataset"
+    )
     text_layers: int = flags.flag("layers of the text tower", 2, minimum=1)
-    text_width: int = flags.flag("its width, a multiple of 16", 64, minimum=16)
+    text_width: int = flags.flag(
+        "width of the text tower, a multiple of 16", 64, minimum=16
+    )
     embedding_size: int = flags.flag("channels of the embeddings", 64, minimum=1)
 
     defaults = DEFAULTS

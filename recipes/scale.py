@@ -25,10 +25,10 @@ missing. The output folder contains report.md with all tables and pictures,
 results.json, and a folder for each model in `models`.
 
 The computation of a training is `keras_vit.cost(...).training(...)`: 6 x
-multiply-adds x images. Few-shot accuracy is that of ridge regression on the
-features of 5 images per class, sampled from all training images.
+multiply-adds x images. Few-shot accuracy is measured by ridge regression on
+the features of 5 images per class, sampled from all training images.
 
-docs/scaling.md has the results of all studies on digits, and what they took.
+docs/scaling.md has the results of all studies on digits, and their CPU times.
 """
 
 import dataclasses
@@ -151,7 +151,7 @@ DEFAULTS = (
 class Config(flags.Study):
     study: str = flags.flag(
         f"studies, separated by commas: {', '.join(STUDIES)}; or all; compute "
-        "has trainings of --steps and of a quarter of them",
+        "trains for --steps and for a quarter of them",
         ",".join(FIRST),
         "LIST",
     )

@@ -4,19 +4,19 @@
       compares three ways to segment handwritten digits on photographs, in
       minutes on 2 CPU cores, without a download: a linear head on the frozen
       encoder of a classifier of digits, the same with the encoder fine-tuned,
-      and both trained from scratch; docs/segmentation.md has what was measured
+      and both trained from scratch; docs/segmentation.md contains measurements
   python recipes/segment.py --dataset photos --weights ViT-B_16.npz \\
       --image-size 512 --train head
-      trains the head on images of yours, photos/images/NAME.jpg with the masks
+      trains the head on your own images, photos/images/NAME.jpg with the masks
       photos/masks/NAME.png, or photos/{train,test}/{images,masks}/*
   python recipes/segment.py --dataset scene_parse150 --model ViTB16 \\
       --weights imagenet21k --image-size 512 --steps 40000
       fine-tunes downloaded weights on ADE20K, which TFDS downloads
 
 A mask is a gray PNG or one with a palette. Its values, or indices, are classes
-from 0; pixels of the value --ignore-value have no class, and are neither
-trained nor counted. FOLDER/classes.txt may name the classes, one on each line.
-All images and masks are read before anything is trained.
+from 0; pixels with the value --ignore-value have no class, and are neither
+used in training nor counted. FOLDER/classes.txt may name the classes, one on
+each line. All images and masks are read before training begins.
 
 An interrupted run resumes bit for bit with the same command.
 
@@ -84,8 +84,8 @@ def learning_rate(s, data):
 DEFAULTS = (
     flags.Rule(
         "model",
-        "the architecture of --weights, or without them compact-vit, of 4 layers "
-        "of width 64",
+        "the architecture of --weights, or without them compact-vit (4 layers of "
+        "width 64)",
     ),
     defaults.SPEC,
     flags.Rule(
@@ -103,13 +103,13 @@ DEFAULTS = (
     defaults.evaluate_every(5),
     flags.Rule(
         "learning_rate",
-        "0.01 with --train head, else 0.003, and 0.0001 for --weights on other "
-        "images than digits",
+        "0.01 with --train head, else 0.003, or 0.0001 for --weights on images other "
+        "than digits",
         learning_rate,
     ),
     flags.Rule(
         "scale",
-        "2, and 1.25 for digits",
+        "2, or 1.25 for digits",
         lambda s, data: 1.25 if s.dataset == "digits" else 2.0,
     ),
     defaults.constant("weight_decay", 0.05),
@@ -142,13 +142,11 @@ class Config(
         (-1,),
     )
     train: str = flags.flag(
-        "trainable weights: all, or head, the encoder frozen",
+        "trainable weights: all, or head (with a frozen encoder)",
         "all",
         choices=("all", "head"),
     )
-    ignore_value: int = flags.flag(
-        "value of the pixels of masks that have no class", 255
-    )
+    ignore_value: int = flags.flag("value of mask pixels that have no class", 255)
     scale: float | None = flags.flag(
         "images are scaled by a random factor between 1/X and X before they "
         "are cropped",

@@ -12,8 +12,8 @@ flips. Tasks, splits and labels are those of "VTAB"
 google-research/task_adaptation.
 
   python recipes/vtab.py --model ViTB16 --weights imagenet21k
-      runs all 19 tasks, on a GPU or a TPU, with several hundred GB of data of
-      TFDS
+      runs all 19 tasks, on a GPU or a TPU, with several hundred GB of TFDS
+      data
   python recipes/vtab.py --weights ViT-B_16.npz --tasks dtd pets eurosat
       runs three of them
   python recipes/vtab.py --weights ViT-B_16.npz --validate
@@ -53,7 +53,7 @@ TASKS = (
     *("smallnorb-azimuth", "smallnorb-elevation"),
 )
 DEFAULTS = (
-    flags.Rule("weights", "none, they must be given"),
+    flags.Rule("weights", "none; it is required"),
     flags.Rule("spec", "", lambda s, _: sizes.resolve_model_spec(s.model, s.weights)),
     defaults.MODE,
     defaults.constant("image_size", 384),
@@ -89,7 +89,7 @@ class Config(
     def __post_init__(self):
         super().__post_init__()
         if self.weights is None:
-            raise ValueError("Give --weights: what to fine-tune.")
+            raise ValueError("Give --weights: the weights to fine-tune.")
 
 
 def main(config):
@@ -143,7 +143,7 @@ def opened(config):
         settings, done = earlier["config"], earlier["tasks"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{str(path)!r} holds no results of this recipe. Choose another "
+            f"{str(path)!r} does not hold results of this recipe. Choose another "
             "--output, or --overwrite."
         ) from error
     found, expected = (

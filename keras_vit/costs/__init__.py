@@ -1,4 +1,4 @@
-"""What models cost: parameters, multiply-adds, computation."""
+"""The cost of models: parameters, multiply-adds and training operations."""
 
 from keras_vit.costs.cost import Cost, cost
 from keras_vit.costs.trace import LayerCost

@@ -22,29 +22,28 @@ def cost(
     num_heads: int | None = None,
     **architecture: Unpack[ModelArguments],
 ) -> "Cost":
-    """Computes what a model costs: parameters and multiply-adds.
+    """Computes the cost of a model: parameters and multiply-adds.
 
-    A model of a given name is built without its variables' values, which takes
-    about a second for the largest ones, and called on symbolic tensors, which
-    computes nothing.
+    If a name is given, the model is built without values of its variables, which takes
+    about a second for the largest models. It is called on symbolic tensors, so nothing
+    is computed.
 
-    Multiply-adds are those of matrix products and convolutions, as PyTorch's
-    `FlopCounterMode` and timm's lists count them; padding counts. Norms,
-    softmax and activation functions do not count, nor does the resampling of
-    position embeddings.
+    Multiply-adds are those of matrix products and convolutions, as counted by PyTorch's
+    `FlopCounterMode` and in timm's lists; padding is included. Norms, softmax,
+    activation functions and the resampling of position embeddings are not counted.
 
-    The backends report themselves how much memory a step needs, on which it
-    depends; docs/cost.md says how to ask them.
+    The memory that a step needs depends on the backend, which can report it;
+    docs/cost.md describes how.
 
     Args:
         model: String, the name of a model such as "ViTB16",
             "VisionTransformer" or "BiT"; or a functional `keras.Model`.
         image_size: Integer or `(height, width)`. None means 224, or the size
             that the given model was built for.
-        channels: Integer. Channels of the images, for a name only.
-        num_heads: Integer. Number of attention heads, for a name only.
-        **architecture: Other arguments of the model function, such as
-            `classes=10`, `patch_size=8` or `pooling="gap"`, for a name only.
+        channels: Integer. Channels of the images, if `model` is a name.
+        num_heads: Integer. Number of attention heads, if `model` is a name.
+        **architecture: Other arguments of the model function, such as `classes=10`,
+            `patch_size=8` or `pooling="gap"`, if `model` is a name.
 
     Returns:
         A `Cost`. Printing it prints a table.
@@ -104,8 +103,8 @@ class Cost:
 
     Attributes:
         model: String. Name of the model.
-        layers: Tuple of `LayerCost`, in the order of computation. Their numbers
-            are those of one image.
+        layers: Tuple of `LayerCost`, in the order of computation, with the cost for one
+            image.
     """
 
     model: str
@@ -123,18 +122,18 @@ class Cost:
 
     @property
     def activations(self) -> int:
-        """Values that the matrix products of one image output, as counted in
-        timm's lists."""
+        """Number of values that the matrix products output for one image, as in timm's
+        lists."""
         return self._sum("activations")
 
     def training(
         self, images: float, epochs: float = 1, rate: float | None = None
     ) -> dict[str, float]:
-        """Computes what training costs.
+        """Computes the cost of training.
 
-        A gradient takes two products for each one of the forward pass, and a
-        multiply-add is two operations; this is how the numbers of the paper's
-        Table 6 were computed.
+        Gradients take two products for each product of the forward pass, and a
+        multiply-add is two operations; this is how the numbers of the paper's Table 6
+        were computed.
 
         Args:
             images: Number of images of an epoch.
@@ -161,7 +160,7 @@ class Cost:
         return found
 
     def groups(self) -> list[LayerCost]:
-        """Returns the layers of the model, each with its sublayers' sum.
+        """Returns the layers of the model, each with the sum over its sublayers.
 
         Returns:
             List of `LayerCost`. Equal consecutive layers are not merged.

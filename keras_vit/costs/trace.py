@@ -1,4 +1,4 @@
-"""The layers of a Keras model and what each costs for one image."""
+"""The layers of a Keras model and the cost of each for one image."""
 
 import dataclasses
 import inspect
@@ -27,14 +27,14 @@ class LayerCost:
     """Cost of one layer for one image; see `Cost.layers`.
 
     Attributes:
-        name: String. Name of the layer, with those of the layers around it:
-            "block_3/mlp".
+        name: String. Name of the layer, after the names of the layers that contain it,
+            such as "block_3/mlp".
         kind: String. Its class.
         output_shape: Shape of its output, without the batch axis.
         parameters: Integer. Number of its weights, trainable or not.
         macs: Integer. Multiply-adds of its matrix products and convolutions.
         activations: Integer. Values that its matrix products and convolutions
-            output; those within attention are not counted, as in timm's lists.
+            output; those inside attention are not counted, as in timm's lists.
     """
 
     name: str
@@ -46,7 +46,7 @@ class LayerCost:
 
     @property
     def group(self) -> str:
-        """Name of the layer of the model that this one is part of."""
+        """Name of the model's layer that this layer is part of."""
         return self.name.partition("/")[0]
 
 
@@ -64,7 +64,7 @@ class _Call:
 def trace(
     model: keras.Model, image_size: int | tuple[int, int] | None = None
 ) -> list[LayerCost]:
-    """Returns the costs of a functional model's layers, the input's first.
+    """Returns the costs of a functional model's layers, beginning at the input.
 
     The model is called on symbolic tensors, which computes nothing.
     """

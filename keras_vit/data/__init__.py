@@ -1,4 +1,4 @@
-"""Images and their labels, and the steps from a file to a batch, on every backend.
+"""Datasets of labeled images, and the steps from a file to a batch, for every backend.
 
 TensorFlow is imported when a pipeline is built, not with this package.
 """

@@ -1,5 +1,5 @@
-"""Batches that NumPy makes, without TensorFlow: of digits, of masks and boxes, and of
-files without labels."""
+"""Batches made with NumPy, without TensorFlow: for digits, masks, boxes and files
+without labels."""
 
 import concurrent.futures
 import dataclasses
@@ -72,8 +72,8 @@ class ArraySource:
         steps: Sequence[StepFunction | None],
         keys: Iterable[tuple[int, ...]],
     ) -> Example:
-        """Returns a batch: images after the steps, of which `keys` seed the random
-        numbers of each image."""
+        """Returns a batch of images after the steps; `keys` seed the random numbers of
+        each image."""
         fixed = {"channels": data.channels, "ignore": data.ignore}
 
         def one(index: int, key: tuple[int, ...]) -> Example:
@@ -105,7 +105,7 @@ class ArraySource:
         return np.bincount(self.labels, minlength=len(data.class_names))
 
     def sample(self, split: str, total: int, chosen: Array) -> "ArraySource":
-        """Returns a source to evaluate on, of which a split has some images."""
+        """Returns a source to evaluate on, with some of the images of a split."""
 
         def example(name: str, index: int) -> tuple[Array, Array]:
             return self.example(name, int(chosen[index]) if name == split else index)
@@ -125,9 +125,9 @@ class ArraySource:
 def scaled_dataset(
     read: Callable[[str, int], tuple[Array, Array]], kind: str, **fields: Any
 ) -> ImageDataset:
-    """Returns the `ImageDataset` of images and their masks or boxes, the `kind`, that
-    `read` returns, of "train" or "test" and an index: a uint8 image `(height, width,
-    channels)`, and an integer mask `(height, width)` or boxes."""
+    """Returns the `ImageDataset` of images with masks or boxes, the `kind`. `read`
+    takes "train" or "test" and an index, and returns a uint8 image `(height, width,
+    channels)` and an integer mask `(height, width)` or boxes."""
     warn_similar_names(fields["class_names"])
     source = ArraySource(read, short_way.images_with_places, kind)
     return ImageDataset(source=source, **fields)

@@ -45,16 +45,16 @@ def from_arrays(
 
     Args:
         images: Array of shape `(count, height, width, channels)`, with 1 to 16
-            channels: uint8, uint16, whose values are divided by 257, or float with
-            values from 0 to 255. A memory map is read image by image.
+            channels: uint8, uint16 (whose values are divided by 257), or floats from 0
+            to 255. A memory map is read image by image.
         labels: Integer array of shape `(count,)` or `(count, 1)`, with values
             from 0 to the number of classes minus 1. If an image may have
             several classes, an array of zeros and ones of shape
             `(count, classes)`: the dataset is then multi-label.
         test: `(images, labels)` to evaluate on, in the same form. None
             evaluates on about a fifth of `images`, which are not trained on.
-            A hash of an image's index decides, so that appending images moves
-            no other one.
+            The split depends on a hash of each image's index, so that appending images
+            does not move any other image.
         class_names: List of strings. None for "0", "1", ...
         name: String. Name of the dataset.
         holdout: As in `load_dataset`.
@@ -73,9 +73,9 @@ def from_arrays(
     kinds = {(x.shape[-1], *y.shape[1:]) for x, y in zip(arrays, found, strict=True)}
     if len(kinds) > 1:
         raise ValueError(
-            "The training and the test images must have as many channels, and "
-            "as many numbers for each label. Received (channels, numbers): "
-            f"{kinds}"
+            "The training and the test images must have the same number of channels, "
+            "and the same number of values for each label. Received (channels, "
+            f"numbers): {kinds}"
         )
     all_labels = np.concatenate(found)
     sizes = {x.shape[1:3] for x in arrays}
@@ -108,9 +108,9 @@ def indexed_dataset(
     channels: int,
     image_size: int | None,
 ) -> ImageDataset:
-    """Returns the `ImageDataset` of images that `pixels` returns, of the name
-    of a part and an index; the part named `train` is trained on, and the others
-    are evaluated on."""
+    """Returns the `ImageDataset` of images that `pixels` returns for the name of a part
+    and an index; the part named `train` is trained on, and the others are evaluated
+    on."""
     rows = [(key, i) for key, part in parts.items() for i in range(len(part))]
     indices = np.arange(len(rows))
     is_train = np.array([key == train for key, _ in rows])
@@ -158,8 +158,8 @@ def _check_images(name: str, images: Any) -> Any:
     shape = tuple(images.shape)
     if len(shape) != 4 or shape[-1] > MAX_CHANNELS or 0 in shape:
         raise ValueError(
-            f"`{name}` must be of shape (count, height, width, channels) with "
-            f"up to {MAX_CHANNELS} channels, and hold an image or more. Received: "
+            f"`{name}` must be of shape (count, height, width, channels) with up to "
+            f"{MAX_CHANNELS} channels, and contain at least one image. Received: "
             f"{shape}; give gray images as `images[..., None]`."
         )
     if images.dtype == np.uint8:
@@ -179,7 +179,7 @@ def _check_images(name: str, images: Any) -> Any:
 
 def check_labels(name: str, labels: ArrayLike, count: int) -> Array:
     """Returns labels as an array of integers or of rows of floats; raises a
-    `ValueError` if they are none, or not `count` ones."""
+    `ValueError` if they are not labels, or not `count` ones."""
     labels = np.asarray(labels)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -190,24 +190,24 @@ def check_labels(name: str, labels: ArrayLike, count: int) -> Array:
         fits = np.issubdtype(labels.dtype, np.integer) and (labels >= 0).all()
     if labels.ndim not in (1, 2) or len(labels) != count or not fits:
         raise ValueError(
-            f"`{name}` must be {count} integers of 0 or more, the number of "
-            "each image's class, or rows of zeros and ones for several classes "
-            f"an image. Received: {labels.dtype}, shape {labels.shape}, such "
-            f"as {labels.tolist()[:1]}. Names become integers by `np.unique("
-            "labels, return_inverse=True)`; leave out images without a label."
+            f"`{name}` must be {count} integers of 0 or more, the number of each "
+            "image's class, or rows of zeros and ones for several classes per image. "
+            f"Received: {labels.dtype}, shape {labels.shape}, such as "
+            f"{labels.tolist()[:1]}. Names become integers by `np.unique(labels, "
+            "return_inverse=True)`; leave out images without a label."
         )
     if not is_multi_label:
         return labels
     if (labels.sum(1) == 1).all():
         warn(
-            f"Each row of `{name}` has one 1. Rows make a multi-label dataset; "
-            "if each image has one class, give `labels.argmax(1)`."
+            f"Each row of `{name}` contains a single 1. Rows make a multi-label "
+            "dataset; if each image has one class, give `labels.argmax(1)`."
         )
     return labels.astype("float32")
 
 
 def names_of(labels: Array, class_names: Sequence[str] | None) -> tuple[str, ...]:
-    """Returns the names of the classes of labels, by default their numbers."""
+    """Returns the class names of labels, by default their numbers."""
     is_multi_label = labels.ndim == 2
     count = labels.shape[1] if is_multi_label else int(labels.max()) + 1
     names = tuple(map(str, range(count) if class_names is None else class_names))

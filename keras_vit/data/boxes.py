@@ -34,30 +34,28 @@ def load_detection(name: str) -> ImageDataset:
         name: "digits", handwritten digits on photographs of scikit-learn;
             "voc" or "coco" of TFDS, such as "voc/2012", whose validation images
             are the test set, and whose files are kept in memory; or a folder
-            with the annotations `train.json` and `test.json` of COCO, or
-            `train.csv` and `test.csv` with a header and the columns path,
-            class, x_min, y_min, x_max and y_max, in pixels, one line for each
-            box. An image without objects has a line without a class. Paths
-            begin at `FOLDER/train` and `FOLDER/test`, if there are such
-            folders, else at `FOLDER`. Boxes of COCO without a width or height
-            are left out.
+            with the annotations `train.json` and `test.json` in COCO's format, or
+            `train.csv` and `test.csv` with a header and the columns path, class, x_min,
+            y_min, x_max and y_max, in pixels, one line for each box. An image without
+            objects has a line without a class. Paths are relative to `FOLDER/train` and
+            `FOLDER/test` if these folders exist, otherwise to `FOLDER`. COCO boxes
+            without a width or height are left out.
 
     Returns:
         An `ImageDataset` whose labels are float arrays `(objects, 5)`: class,
         center x, center y, width and height as fractions of the image, as
         `keras_vit.detection.set_loss` takes them. The class is -1 where an
-        image has fewer objects than another, and where a random crop has cut
-        more than three quarters of a box off. It is `-2 - class` of a crowd of
-        COCO and of a difficult object of VOC: the losses leave them out, and
-        `evaluate_boxes` counts a box in one neither as right nor as wrong.
+        image has fewer objects than another, and where a random crop has cut off more
+        than three quarters of a box. For COCO's crowds and VOC's difficult objects, it
+        is `-2 - class`: the losses leave them out, and `evaluate_boxes` counts a
+        predicted box in one neither as right nor as wrong.
 
     Raises:
         ValueError: if there is no such dataset, an image is missing or cannot
-            be read, a box is empty or not in its image or has no class, the
-            class of a test image is in no training image, an image is of
-            another size than in the file of COCO, or there are no images or
-            no boxes to train on. One error lists files and lines. All images
-            are read for this.
+            be read, a box is empty, not in its image or without a class, a class of the
+            test images is in no training image, an image differs in size from COCO's
+            file, or there are no images or boxes to train on. One error lists files and
+            lines. All images are read for these checks.
 
     Example:
 
@@ -209,7 +207,7 @@ def _write_box(
             f"{size[1]} pixels"
         )
     if name not in names:
-        return f"{name!r} is no class of the training images"
+        return f"{name!r} is not a class of the training images"
     number = names.index(name)
     label[0] = -2 - number if is_crowd else number
     label[1:3], label[3:] = (first + last) / 2 / size, (last - first) / size

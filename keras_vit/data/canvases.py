@@ -1,8 +1,8 @@
 """Handwritten digits on photographs, with a class for each pixel.
 
-All of it is made of data that scikit-learn brings along, in NumPy: 1,797 digits
-of 8 x 8 pixels and two photographs. Digits and parts of the photographs that
-are in test images are in no training image.
+They are made with NumPy from data that scikit-learn includes: 1,797 digits of 8 x 8
+pixels and two photographs. No training image contains a digit, or a part of a
+photograph, of the test images.
 """
 
 import functools
@@ -65,10 +65,8 @@ def digit_canvases(
 def single_digits(
     size: int = SIZE, num_train: int = 8000, num_test: int = 400
 ) -> tuple[tuple[Array, Array], ...]:
-    """Returns gray images of one digit on a photograph, and its value.
-
-    A classifier that is trained on them has features of digits, but has never
-    seen a mask.
+    """Returns gray images of one digit on a photograph, and the digits' values. A
+    classifier that is trained on them learns features of digits without masks.
 
     Args:
         size: Integer. Height and width of the images, 16 or more.
@@ -76,7 +74,7 @@ def single_digits(
         num_test: Integer. Number of test images.
 
     Returns:
-        Pairs of uint8 images and integer labels, to train and to test with.
+        Two pairs of uint8 images and integer labels: to train and to test on.
     """
     pairs = []
     for part, count in (("train", num_train), ("test", num_test)):

@@ -1,4 +1,4 @@
-"""Datasets that are a CSV file of the paths of images and their labels."""
+"""Datasets described by a CSV file with paths of images and their labels."""
 
 import csv
 import functools
@@ -56,8 +56,8 @@ def from_csv(
     photos/2.jpg,dog
     ```
 
-    Images of several classes each, or none, make a multi-label dataset, whose
-    labels are rows of zeros and ones.
+    If an image can have several classes, or none, the dataset is multi-label, and its
+    labels are rows of zeros and ones:
 
     ```
     data = keras_vit.data.from_csv("photos.csv")
@@ -70,27 +70,27 @@ def from_csv(
     ```
 
     Args:
-        path: Path of the file, in UTF-8 with commas. `load_dataset` takes it as
-            well, if its name ends in .csv.
+        path: Path of the file, in UTF-8 with commas. `load_dataset` also accepts it if
+            its name ends in .csv.
         image_column: String. Column of the images' paths, relative to the
-            folder of the file, or absolute. None takes the first one that is
-            there of "image", "path", "file", "file_name" and "filename".
+            folder of the file, or absolute. None takes the first existing column among
+            "image", "path", "file", "file_name" and "filename".
         label_column: String. Column of the classes. None takes "label",
             "labels" or "class".
-        split_column: String. Column of "train", "validation" ("valid", "val",
-            "dev") and "test". None takes "split", or fastai's "is_valid" of
-            "True" and "False", if it is there. Without such a column, a hash of
-            each path decides, as in a folder.
+        split_column: String. Column with the values "train", "validation" ("valid",
+            "val", "dev") and "test". None takes "split", or fastai's "is_valid" with
+            "True" and "False", if it exists. Without such a column, the split depends
+            on a hash of each path, as for a folder.
         multi_label: Boolean. Whether an image may have several classes, as in
-            "cat;dog", or none, an empty cell. None: whether any cell contains
-            a semicolon. Lines of the same image must have the same classes.
-        holdout: As in `load_dataset`. If there are both validation and test
-            images, the validation images are those held out. Without test
-            images, they are the test set.
+            "cat;dog", or none (an empty cell). None means True if any cell contains a
+            semicolon. Lines of the same image must have the same classes.
+        holdout: As in `load_dataset`. If there are both validation and test images, the
+            validation images are held out. Without test images, the validation images
+            are the test set.
         skip_bad_images: As in `load_dataset`.
 
     Raises:
-        ValueError: if a column, a label or a file is missing, or a file is no
+        ValueError: if a column, a label or a file is missing, or a file is not an
             image.
     """
     path = pathlib.Path(path).expanduser()
@@ -129,8 +129,8 @@ def from_csv(
         splits = make_splits(names, labels, splits["train"], splits["test"], holdout)
     elif holdout:
         warn(
-            f"{str(path)!r} has {len(splits['validation'])} validation images, "
-            f"which are those held out: `holdout={holdout:g}` is not used."
+            f"{str(path)!r} has {len(splits['validation'])} validation images, which "
+            f"are held out: `holdout={holdout:g}` is not used."
         )
     for part in ("validation", "test"):
         repeated = len(splits[part]) - len({names[i] for i in splits[part]})
@@ -163,8 +163,8 @@ class _Line(NamedTuple):
 
 
 def delimiter_of(file: TextIO) -> str:
-    """Returns what separates the cells of an open CSV file by its first line: a comma,
-    or the semicolon or tab that spreadsheets write in some languages."""
+    """Returns the delimiter of an open CSV file, from its first line: a comma, or the
+    semicolon or tab that spreadsheets write in some languages."""
     first = re.sub('"[^"]*"', "", file.readline())  # names may have commas
     file.seek(0)
     return max(",;\t", key=first.count)
@@ -185,7 +185,8 @@ def _read(path: pathlib.Path, *given: str | None) -> tuple[list[_Line], dict[str
             rows = [(reader.line_num, row) for row in reader if any(row.values())]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(
-            f"{str(path)!r} is no CSV file in UTF-8: {error}. Save it as 'CSV UTF-8'."
+            f"{str(path)!r} is not a CSV file in UTF-8: {error}. Save it as 'CSV "
+            "UTF-8'."
         ) from error
     names = {name.lower(): name for name in found} | {name: name for name in found}
     chosen = {}
@@ -224,9 +225,9 @@ def _read(path: pathlib.Path, *given: str | None) -> tuple[list[_Line], dict[str
         # None.
         if None in row or None in row.values():
             raise ValueError(
-                f"Line {number} of {str(path)!r} must have {len(found)} "
-                "values, as the first line has names, with quotation marks "
-                f"around values with {delimiter!r}. Received: {list(row.values())}"
+                f"Line {number} of {str(path)!r} must have {len(found)} values, one "
+                "for each name in the first line, with quotation marks around values "
+                f"that contain {delimiter!r}. Received: {list(row.values())}"
             )
         image, label, split = (row.get(x, "").strip() for x in chosen.values())
         lines.append(_Line(number, path.parent / image, name_of(image), label, split))
@@ -236,8 +237,8 @@ def _read(path: pathlib.Path, *given: str | None) -> tuple[list[_Line], dict[str
 def _classes(
     path: pathlib.Path, lines: Sequence[_Line], column: str, multi_label: bool
 ) -> list[list[str]]:
-    """Returns the classes of each line; raises an error if an image has none,
-    or others in another line."""
+    """Returns the classes of each line; raises an error if an image has no class, or
+    other classes in another line."""
     found, first = [], {}
     for line in lines:
         cells = line.label.split(SEPARATOR) if multi_label else [line.label]

@@ -22,8 +22,8 @@ from keras_vit.utils.types import Array, ArrayLike
 
 @dataclasses.dataclass(frozen=True)
 class Batching:
-    """Which images are in which batch: arguments of `ImageDataset.train` and `test`,
-    checked in one place."""
+    """The assignment of images to batches: arguments of `ImageDataset.train` and
+    `test`, checked in one place."""
 
     batch_size: int
     seed: int = 0
@@ -92,30 +92,29 @@ class Batching:
 class ImageDataset:
     """A dataset of labeled images: its metadata and its batches.
 
-    `load_dataset`, `from_arrays`, `from_csv` and `from_huggingface` make one,
-    and `load_segmentation` one whose labels are masks.
+    `load_dataset`, `from_arrays`, `from_csv` and `from_huggingface` return such a
+    dataset; `load_segmentation` returns one whose labels are masks.
 
     Attributes:
         name: String.
         class_names: Tuple of strings.
-        channels: Integer, 1 or 3, or up to 16 of arrays.
+        channels: Integer, 1 or 3, or up to 16 for arrays.
         image_size: Integer, the height and width of all images; None if they
             differ or are not squares.
         median_side: Integer. Median of the heights and widths of a sample of
             the training images, in pixels; None if it is unknown.
-        num_train: Integer, without the images that are held out.
+        num_train: Integer, excluding the images that are held out.
         num_test: Integer.
         num_validation: Integer.
         num_skipped: Integer. Number of files that cannot be read.
-        num_unverified: Integer. Number of files of which only the header and
-            the trailer were checked.
-        multi_label: Boolean. Whether an image may have several classes, or
-            none. Its label is then a row of float32 zeros and ones, one number
-            for each class.
-        ignore: Integer. Value of the pixels of masks that have no class; None
-            if labels are those of whole images.
-        can_flip: Boolean. Whether a mirrored image is one of the same classes.
-        max_value: Integer. The largest value of a pixel of the original images.
+        num_unverified: Integer. Number of files whose header and trailer alone were
+            checked.
+        multi_label: Boolean. Whether an image may have several classes, or none. Labels
+            are then rows of float32 zeros and ones, with one number for each class.
+        ignore: Integer. Value of mask pixels that have no class; None if labels are
+            those of whole images.
+        can_flip: Boolean. Whether a mirrored image has the same classes.
+        max_value: Integer. The largest pixel value in the original images.
         source: Object with the methods `train(data, steps, batch_steps, batching)`,
             `evaluation_batches(data, split, total, steps, batching)`, `sample`,
             `class_counts(data)`, `example(split, index)`, `builder(options)`, the
@@ -149,7 +148,7 @@ class ImageDataset:
         return "protocol" in inspect.signature(builder).parameters
 
     def read(self, split: str, index: int) -> tuple[Array, Array]:
-        """Returns an image as it is, and its label or mask.
+        """Returns an unchanged image, and its label or mask.
 
         Args:
             split: "train", "validation" or "test".
@@ -193,28 +192,27 @@ class ImageDataset:
         batch k gets the same batches as one that was not interrupted. Every
         image is used once before any image is used again.
 
-        There are two ways to say what is done with an image: `image_size` and the
-        arguments from `protocol` on, or a list of `steps`. `training_steps` returns
-        the list that the arguments stand for.
+        There are two ways to specify how an image is processed: `image_size` and the
+        arguments from `protocol` on, or a list of `steps`. `training_steps` returns the
+        steps that correspond to the arguments.
 
         Args:
-            batch_size: Integer. Number of images in a batch, of all processes
+            batch_size: Integer. Number of images in a batch, over all processes
                 together.
             image_size: Integer, the height and width of the batches' images;
                 or `(height, width)`. Published protocols are for squares; see
-                `keras_vit.data.protocols` for other rectangles. Or a
-                `TokenBudget`, for images that keep their aspect.
-            steps: List of functions `step(example, seed)` that return the example
-                changed, such as those of `keras_vit.data.steps`; None in the list
-                keeps the place of a step that is left out.
-            batch_steps: Likewise, of whole batches, after the others: such as
-                `keras_vit.data.steps.mix(mixup=0.2)`.
-            seed: Integer. Seed of the order and of every augmentation.
+                `keras_vit.data.protocols` for other rectangles. Or a `TokenBudget`, for
+                images that keep their aspect ratio.
+            steps: List of functions `step(example, seed)` that return the modified
+                example, such as those in `keras_vit.data.steps`. None in the list keeps
+                the place of a step that is left out.
+            batch_steps: Like `steps`, but for whole batches and applied afterwards,
+                such as `keras_vit.data.steps.mix(mixup=0.2)`.
+            seed: Integer. Seed of the order of the images and of every augmentation.
             start: Integer. Number of the first batch.
-            shard: `(index, count)` of this process, which gets its rows of each
-                batch. The rows of all processes together do not depend on
-                `count`, except that the partners of mixup and cutmix come
-                from the same process.
+            shard: `(index, count)` of this process, which gets its share of the rows of
+                each batch. The rows of all processes together do not depend on `count`,
+                except that the partners of mixup and cutmix come from the same process.
             micro_batches: Integer. Number of micro-batches that each batch is
                 split into, to accumulate gradients. Images, augmentation and
                 mixing are those of the whole batch.
@@ -224,15 +222,16 @@ class ImageDataset:
                 `keras_vit.data.PROTOCOLS`.
             augment: Level of RandAugment in "How to train your ViT?": "none",
                 "light1", "light2", "medium1", "medium2", "strong1" or
-                "strong2". It does not include mixup. Or a step of your own in its
-                place: it gets pixels in [0, 255].
-            mixup: Float in [0, 1], the p of Beta(p, p); 0 for none.
-            cutmix: Likewise. With both, each batch gets one of the two.
-            erase: Float in [0, 1]. Probability of random erasing in an image,
-                0.25 in DeiT; or a `RandomErasing` with other arguments.
+                "strong2". It does not include mixup. Alternatively, a step of your own,
+                which gets pixels in [0, 255].
+            mixup: Float in [0, 1], the parameter p of Beta(p, p); 0 for no mixup.
+            cutmix: Like `mixup`, for cutmix. With both, one of the two is applied to
+                each batch.
+            erase: Float in [0, 1]. Probability that a random rectangle of an image is
+                erased, 0.25 in DeiT; or a `RandomErasing` with other arguments.
             flip: Boolean. Whether to flip half of the images horizontally.
             mode: "tf" for values in [-1, 1], "torch" for ImageNet's mean and
-                standard deviation, or others as `(mean, std)`; see
+                standard deviation, or other values as `(mean, std)`; see
                 `preprocess_input`, which repeats the channel of gray images.
             one_hot: Boolean. Whether labels are floats of shape
                 `(batch, classes)`. With mixup or cutmix, and for a multi-label
@@ -245,20 +244,20 @@ class ImageDataset:
                 one image. `image_size` is that of the global crops.
             scale: Float of 1 or more, 2 by default, for datasets with masks:
                 the short side of an image is scaled to `image_size` times a
-                random factor between `1 / scale` and `scale`. A crop is padded
-                with gray, and with pixels to ignore, where the image is
-                smaller.
+                random factor between `1 / scale` and `scale`. Where the image is
+                smaller than a crop, the image is padded with gray, and its mask with
+                pixels to ignore.
 
         Returns:
-            An iterable of `(images, labels)` for `model.fit`, or with
-            `class_weights` of `(images, labels, weights)`. With `crops`,
-            `images` is a dict of `global`, of shape `(batch, 2, height, width,
-            channels)`, and `local`. For a dataset with masks, labels are int32
-            masks, cropped and flipped as their images.
+            An iterable of `(images, labels)` for `model.fit`; with `class_weights`, of
+            `(images, labels, weights)`. With `crops`, `images` is a dict with the keys
+            `global`, of shape `(batch, 2, height, width, channels)`, and `local`. For a
+            dataset with masks, labels are int32 masks, cropped and flipped like their
+            images.
 
         Raises:
-            ValueError: if an argument is invalid, or not for the images of the
-                dataset.
+            ValueError: if an argument is invalid, or does not apply to the images of
+                the dataset.
 
         Example:
 
@@ -283,7 +282,8 @@ class ImageDataset:
         batching = Batching(batch_size, seed, start, shard, micro_batches)
         if not self.num_train:
             raise ValueError(
-                f"{self.name!r} has no training images, and can only be evaluated on."
+                f"{self.name!r} has no training images, and can only be used for "
+                "evaluation."
             )
         options = {
             "image_size": image_size,
@@ -306,15 +306,15 @@ class ImageDataset:
         return source.train(self, steps, of_batch, batching)
 
     def training_steps(self, **options: Any) -> Lists:
-        """Returns the lists of steps that arguments of `train` stand for.
+        """Returns the lists of steps that correspond to arguments of `train`.
 
         Args:
             image_size, protocol, augment, mixup, cutmix, erase, flip, mode, one_hot,
                 class_weights, crops, scale: As in `train`.
 
         Returns:
-            The steps of an image, with None for those that are left out, and those
-            of a batch: `steps` and `batch_steps` of `train`.
+            The steps for an image, with None for those that are left out, and the steps
+            for a batch: `steps` and `batch_steps` of `train`.
         """
         return self._steps(None, True, given(options, ImageDataset.train))
 
@@ -330,7 +330,7 @@ class ImageDataset:
             return build(self.source.builder(options), self, training, options)
         if options:
             raise ValueError(
-                "`steps` says all that is done with an image: leave out "
+                "`steps` specifies all that is done with an image: leave out "
                 f"{', '.join(f'`{x}`' for x in options)}, or give it to a step."
             )
         return checked("steps", steps), []
@@ -358,12 +358,12 @@ class ImageDataset:
     def class_counts(self) -> Array:
         """Returns the number of training images of each class.
 
-        Without the images that are held out. The records of a TFDS dataset
-        are read for it, but its images are not decoded.
+        Images that are held out are not counted. For a TFDS dataset, all records are
+        read, but images are not decoded.
 
         Returns:
-            Integer array of shape `(classes,)`. An image of a multi-label data
-            set counts for each of its classes.
+            Integer array of shape `(classes,)`. An image of a multi-label dataset
+            counts for each of its classes.
         """
         return self.source.class_counts(self)
 
@@ -372,9 +372,8 @@ class ImageDataset:
 
         The last batch may be smaller than the others, and weights are 1. Images
         and masks of a dataset with masks are resized, masks to the nearest
-        pixel. An image without a label, of which ImageNet's ReaL labels have
-        some, has a weight of 0 and only counts in `metrics`, not in
-        `weighted_metrics`.
+        pixel. An image without a label, as some have in ImageNet's ReaL labels, has a
+        weight of 0: it counts in `metrics`, but not in `weighted_metrics`.
 
         Args:
             image_size, batch_size, steps, protocol, mode, one_hot: As in `train`.
@@ -383,22 +382,21 @@ class ImageDataset:
                 number of batches, which are padded.
             pad: Boolean. Whether to pad the last batch to the size of the
                 others, so that several devices can split it, and JAX and
-                `jit_compile` compile one program instead of two. The images
-                of the padding have a weight of 0, which counts in
-                `weighted_metrics`, but not in `metrics` and `predict`. The
-                mean of the weights is 1, padding included, so that the loss is
-                right as well.
+                `jit_compile` compile one program instead of two. The padding has a
+                weight of 0, which `weighted_metrics` take into account, but not
+                `metrics` and `predict`. The mean of the weights, padding included, is
+                1, so that the loss is correct as well.
 
         Returns:
-            An iterable of `(images, labels, weights)` for `model.evaluate`. For
-            a dataset with masks, of `(images, masks)`, which `metrics` take; if
-            it is padded, with weights of shape `(batch, 1, 1)`, with which a
-            batch counts in a loss as it has images.
+            An iterable of `(images, labels, weights)` for `model.evaluate`. For a
+            dataset with masks, an iterable of `(images, masks)`, which `metrics` take;
+            if it is padded, there are also weights of shape `(batch, 1, 1)`, so that a
+            batch counts in a loss in proportion to its number of images.
         """
         return self.batches("test", **options)
 
     def validation(self, **options: Any) -> Any:
-        """Like `test`, with the training images that are held out."""
+        """Like `test`, for the training images that are held out."""
         return self.batches("validation", **options)
 
     @property
@@ -448,13 +446,14 @@ class ImageDataset:
     def sample(self, split: str, count: int) -> "ImageDataset":
         """Returns the dataset with a random sample of the images of a split.
 
-        The first images of a folder or a file are those of the first classes.
-        A random sample has images of all. It depends only on the numbers of
-        images.
+        The first images of a folder or a file are those of the first classes, whereas a
+        random sample has images of all classes. The sample depends only on the numbers
+        of images.
 
         Args:
             split: "train", "validation" or "test".
-            count: Integer. Number of images. All remain if there are not more.
+            count: Integer. Number of images. If the split has no more images, all of
+                them are kept.
 
         Returns:
             An `ImageDataset` to evaluate on. Its images keep their order.
@@ -486,7 +485,7 @@ class ImageDataset:
 
 
 def balanced_class_weights(counts: ArrayLike) -> Array:
-    """Returns weights that give every class the same part in the loss.
+    """Returns weights that give every class the same share of the loss.
 
     They are those of scikit-learn's `class_weight="balanced"`: the number of
     images divided by the number of classes and by the number of images of the
@@ -497,8 +496,8 @@ def balanced_class_weights(counts: ArrayLike) -> Array:
             `ImageDataset.class_counts()`.
 
     Returns:
-        Float array of the shape of `counts`. Classes without images do not
-        count, and have a weight of 0.
+        Float array of the shape of `counts`. Classes without images are not counted and
+        have a weight of 0.
 
     Example:
 

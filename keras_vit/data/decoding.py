@@ -54,16 +54,16 @@ def decode(
     channels: int,
     window: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Decodes a string tensor of an image file to uint8 `(height, width,
-    channels)`; pixels keep their type.
+    """Decodes a string tensor of an image file to uint8 `(height, width, channels)`; a
+    tensor of pixels keeps its type.
 
-    Images are rotated and flipped as Pillow's `exif_transpose` does. Of 16 bits
-    the upper 8 are kept, and of an animation the first frame. Alpha is ignored,
-    but transparent pixels of a GIF are black. CMYK becomes RGB, and images are
-    converted to 1 or 3 channels.
+    Images are rotated and flipped as Pillow's `exif_transpose` does. The upper 8 of 16
+    bits are kept, and the first frame of an animation. Alpha is ignored, but
+    transparent pixels of a GIF are black. CMYK becomes RGB, and images are converted to
+    1 or 3 channels.
 
-    `window` returns the top, left, height and width of a crop for the image's
-    shape. Of a JPEG, only this crop is decoded.
+    `window` maps the image's shape to the top, left, height and width of a crop. For a
+    JPEG, only this crop is decoded.
     """
     encoded = tf.convert_to_tensor(encoded)
 
@@ -156,8 +156,8 @@ def read_pixels(path: pathlib.Path, channels: int) -> Array:
     """Returns what `decode` returns for a file, without TensorFlow; raises a
     `ValueError` if it cannot be read.
 
-    A JPEG is decoded with the fast cosine transform of libjpeg, as TensorFlow does:
-    Pillow, which has the exact one only, returns pixels that differ by up to 16.
+    A JPEG is decoded with libjpeg's fast cosine transform, as in TensorFlow. Pillow has
+    only the exact transform, and its pixels differ by up to 16.
     """
     content = path.read_bytes()
     try:

@@ -82,7 +82,7 @@ def _steps(
     class_weights: Sequence[float] | None = None,
 ) -> Lists:
     """The steps of digits, as those of `short_way`. Digits are never flipped, as a
-    flipped digit is no digit."""
+    flipped digit is not a digit."""
     labels, batch = labels_of(data, mixup, cutmix, one_hot, class_weights)
     enlarged = enlarge(checks.positive_pair("image_size", image_size))
     finish = scale_digits(as_mode(mode))

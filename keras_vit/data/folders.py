@@ -33,9 +33,9 @@ _THUMBNAIL_SIDE = 512
 
 
 def load_thumbnail(path: pathlib.Path) -> Array:
-    """Returns an image file as an array of values in [0, 1], for a plot.
+    """Reads an image file as an array of values in [0, 1], for a plot.
 
-    Of a large image, every n-th pixel is taken, to save memory.
+    For a large image, only every n-th pixel is used, to save memory.
     """
     if array := open_array(path):
         pixels = array.read().mean(-1)  # in gray
@@ -48,8 +48,8 @@ def load_thumbnail(path: pathlib.Path) -> Array:
 def warn_duplicate_images(
     files: Sequence[pathlib.Path], root: pathlib.Path, depth: int
 ) -> None:
-    """Warns of identical files of the same name in two classes, or in train and
-    test, which the first `depth` parts of their paths below `root` name."""
+    """Warns of identical files with the same name in two classes, or in train and test,
+    as named by the first `depth` parts of their paths below `root`."""
     named, found = collections.defaultdict(list), []
     for path in files:
         named[path.name.lower(), path.stat().st_size].append(path)
@@ -79,11 +79,13 @@ def image_folder(
     name: str, holdout: float = 0.0, skip_bad_images: bool = False
 ) -> ImageDataset:
     """Returns the `ImageDataset` of a folder of images; raises a `ValueError`
-    if it has another layout, a class without images or, unless they are
-    skipped, a file that is no image."""
+    if it has another layout, a class without images or, unless they are skipped, a file
+    that is not an image."""
     root = pathlib.Path(name).expanduser()
     if not root.is_dir():
-        raise ValueError(f"{name!r} is a file, and no CSV file by its name. {_LAYOUTS}")
+        raise ValueError(
+            f"{name!r} is a file, but not a CSV file by its name. {_LAYOUTS}"
+        )
     parts = _parts(root)
     whole = len(parts) == 1
     # A split leaves one image to train on if there are two or more.
@@ -187,9 +189,9 @@ def _channels(files: Sequence[pathlib.Path]) -> int | None:
     if len(found) > 1:
         kinds = [f"{str(x)!r} ({n or 'a picture'})" for n, x in found.items()]
         raise ValueError(
-            "All images must be pictures, or arrays of one number of channels, each "
-            f"in a file. Received: {' and '.join(kinds)}. Save them as arrays of "
-            "NumPy, or leave files out."
+            "All images must be pictures, or arrays with the same number of "
+            f"channels, one per file. Received: {' and '.join(kinds)}. Save them as "
+            "NumPy arrays, or leave files out."
         )
     return next(iter(found), None)
 
@@ -199,15 +201,15 @@ def load_files(
 ) -> tuple[ImageDataset, list[pathlib.Path]]:
     """Returns an `ImageDataset` of image files without labels, and their paths.
 
-    They are read without TensorFlow, but for a `TokenBudget`, a list of `steps` and
-    protocols that crop.
+    They are read without TensorFlow, except with a `TokenBudget`, a list of `steps` or
+    a protocol that crops.
 
     Args:
         paths: Paths of files, and of folders that are searched for images.
         skip_bad_images: As in `load_dataset`.
 
     Raises:
-        ValueError: if there is none, or one is no image.
+        ValueError: if there are no image files, or if one is not an image.
         FileNotFoundError: if there is no such file.
     """
     files = []

@@ -34,29 +34,28 @@ def from_huggingface(
     data = keras_vit.data.from_huggingface(dataset, label_column="labels")
     ```
 
-    Images are decoded by `dataset`, one at a time, and only those of a batch.
-    Classes are the names of a `ClassLabel`; for other columns, the distinct
-    values in sorted order. A column of lists makes the dataset multi-label.
+    `dataset` decodes images one at a time, when their batch is read. Classes are the
+    names of a `ClassLabel`; for other columns, the distinct values in sorted order. A
+    column of lists makes the dataset multi-label.
 
     Args:
-        dataset: A `datasets.DatasetDict` with a split "train"; or a
-            `datasets.Dataset`, of which about a fifth becomes the test set, as
-            in `from_arrays`. Streaming is not supported.
-        image_column: String. Column of images: of the feature `Image`, or of
+        dataset: A `datasets.DatasetDict` with a split "train"; or a `datasets.Dataset`,
+            about a fifth of which becomes the test set, as in `from_arrays`. Streaming
+            is not supported.
+        image_column: String. Column of the images, with the feature `Image`, or with
             uint8 arrays of shape `(height, width, channels)`.
         label_column: String. Column of the classes.
-        test_split: String. The split to evaluate on. None takes "test", or
-            "validation" ("valid", "val") where there is no such split or its
-            labels are missing, which are stored as -1.
+        test_split: String. The split to evaluate on. None takes "test", or "validation"
+            ("valid", "val") if there is no such split or its labels are missing (stored
+            as -1).
         name: String. Name of the dataset.
         channels: 3 for color, to which gray images are converted; 1 for gray.
-        image_size: Integer. Height and width, if they are those of every
-            image, such as 32 for CIFAR: some protocols treat small images
-            differently.
+        image_size: Integer. Height and width of the images, if all have this size, such
+            as 32 for CIFAR: some protocols treat small images differently.
         holdout: As in `load_dataset`.
 
     Raises:
-        ValueError: if a split or a column is missing, or is of another type.
+        ValueError: if a split or a column is missing or has another type.
     """
     holdout = parse_holdout(name, holdout)
     splits = _choose_splits(dataset, label_column, test_split)
@@ -99,9 +98,9 @@ def _choose_splits(
     for key, split in splits.items():
         if not hasattr(split, "__len__") or not len(split):
             raise ValueError(
-                "Each split must be a `datasets.Dataset` of an image or more, "
-                "loaded without `streaming=True`. Received for the split "
-                f"{key!r}: {split!r}"
+                "Each split must be a `datasets.Dataset` with at least one image, "
+                f"loaded without `streaming=True`. Received for the split {key!r}: "
+                f"{split!r}"
             )
     wanted = TEST_SPLITS if test_split is None else (test_split,)
     chosen = {"train": splits["train"]} if "train" in splits else {}

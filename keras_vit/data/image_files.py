@@ -33,11 +33,11 @@ _BMP_MASKS = b"\0\0\xff\0\0\xff\0\0\xff\0\0\0"  # blue is the first byte
 def image_files(
     roots: Sequence[pathlib.Path], extensions: tuple[str, ...] = EXTENSIONS
 ) -> dict[pathlib.Path, list[pathlib.Path]]:
-    """Returns the sorted files of each folder, and its sub-folders, that are
-    named as images, and warns of others, but not of hidden files and of notes.
+    """Returns the sorted image files, by their names, of each folder and its
+    sub-folders. It warns of other files, except hidden files and notes.
 
-    Links to folders are not followed, as they may form a circle, and pipes are
-    not opened, as nothing may ever come out of them.
+    Links to folders are not followed, as they may form a circle, and pipes are not
+    opened, as reading one may never end.
     """
     images, others = {}, []
     for root in roots:
@@ -66,9 +66,9 @@ def validate_images(
     """Returns the set of the files that can be read as images, and the number
     of the others.
 
-    With `skip`, every image is decoded, and those that cannot be read are
-    warned of. Otherwise the header and the trailer of every file are checked,
-    files without a trailer are decoded, and the first defect is a `ValueError`.
+    With `skip`, every image is decoded, and a warning names those that cannot be read.
+    Otherwise the header and the trailer of every file are checked, files without a
+    trailer are decoded, and the first defect is a `ValueError`.
     """
     if not skip:
         for path in paths:

@@ -26,7 +26,7 @@ def from_indexable(
 ) -> ImageDataset:
     """Returns the `ImageDataset` of a dataset of another library.
 
-    Its batches are shuffled, augmented, resumed and shared by processes as those of
+    Its batches are shuffled, augmented, resumed and shared by processes like those of
     files.
 
     Example:
@@ -49,18 +49,18 @@ def from_indexable(
     Args:
         train: An object with a length whose items are `(image, label)`, or dicts with
             the keys "image" and "label": a `torch.utils.data.Dataset` without
-            transforms, or a Grain source. Items are read when their batch is. Or
-            what is read once and kept in memory: a `tf.data.Dataset`, of examples or
-            of batches, or a `keras.utils.PyDataset`. Images are those of Pillow or
-            uint8 arrays of shape `(height, width, channels)`; labels as in
-            `from_arrays`.
-        test: Likewise, to evaluate on. None evaluates on about a fifth of `train`.
+            transforms, or a Grain source. Items are read when their batch is read.
+            Alternatively, a `tf.data.Dataset`, of examples or of batches, or a
+            `keras.utils.PyDataset`, which is read once and kept in memory. Images are
+            Pillow images or uint8 arrays of shape `(height, width, channels)`; labels
+            as in `from_arrays`.
+        test: Like `train`, to evaluate on. None evaluates on about a fifth of `train`.
         class_names: List of strings. None for "0", "1", ...
-        labels: The labels of `train`, followed by those of `test`. None reads each
-            item once to know them.
+        labels: The labels of `train`, followed by those of `test`. None reads each item
+            once to obtain them.
         name: String. Name of the dataset.
         channels: 3 for color, to which gray images are converted; 1 for gray.
-        image_size: Integer. Height and width, if they are those of every image.
+        image_size: Integer. Height and width of the images, if all have this size.
         holdout: As in `load_dataset`.
 
     Raises:

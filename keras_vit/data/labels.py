@@ -45,8 +45,8 @@ def encode_labels(
 
 
 def warn_similar_names(names: Sequence[str]) -> None:
-    """Warns of names of classes that differ only by case, by spaces, or by how an
-    accent is encoded, of which Unicode has two ways."""
+    """Warns of names of classes that differ only by case, by spaces, or by which of
+    Unicode's two encodings of an accent they use."""
     groups = collections.defaultdict(list)
     for name in names:
         plain = unicodedata.normalize("NFKC", "".join(name.split()).casefold())
@@ -54,7 +54,7 @@ def warn_similar_names(names: Sequence[str]) -> None:
     found = [", ".join(map(repr, x)) for x in groups.values() if len(x) > 1]
     if found:
         warn(
-            "Names of classes are the same but for case, spaces or the encoding of "
+            "Names of classes differ only by case, spaces or the encoding of "
             f"accents: {summarize(found)}. They are different classes: if they should "
             "be one, give all of its images the same name."
         )
@@ -66,7 +66,7 @@ def warn_missing_classes(
     labels: Array,
     splits: Mapping[str, Array],
 ) -> None:
-    """Warns of classes to evaluate on that no training image has."""
+    """Warns of evaluated classes that no training image has."""
     found = {
         part: set(
             np.unique(labels[splits[part]])
@@ -79,9 +79,9 @@ def warn_missing_classes(
     if missing and len(splits["train"]):
         names = [class_names[i] for i in missing]
         warn(
-            f"{source!r}: {len(missing)} of {len(class_names)} classes have "
-            "test images and no training image, so that a model cannot learn "
-            f"them: {summarize(names, ', ')}."
+            f"{source!r}: {len(missing)} of {len(class_names)} classes have test "
+            "images but no training image, so that a model cannot learn them: "
+            f"{summarize(names, ', ')}."
         )
 
 

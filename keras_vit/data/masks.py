@@ -53,27 +53,25 @@ def load_segmentation(name: str, ignore: int = 255) -> ImageDataset:
         name: "digits", handwritten digits on photographs of scikit-learn; a
             name in TFDS, "oxford_iiit_pet" or "scene_parse150"; or a folder
             with `train/images/*`, `train/masks/*`, `test/images/*` and
-            `test/masks/*`, or with `images/*` and `masks/*`, of which a hash of
-            the name takes 20% as the test set. An image and its mask, a PNG,
-            have the same name but for the suffix, also in sub-folders. Both
-            are turned as their EXIF orientation says. The values of a gray
-            mask, and the indices of one with a palette, are classes from 0.
-            The file `classes.txt`, if there is one, has the name of a class on
-            each line.
-        ignore: Integer. Value of the pixels of masks that have no class: one
-            that `classes.txt` does not name, or 0, whose class is then not
-            learned.
+            `test/masks/*`, or with `images/*` and `masks/*`, of which 20%, chosen by a
+            hash of the name, are the test set. An image and its mask, a PNG, have the
+            same name except for the suffix, including sub-folders. Both are rotated
+            according to their EXIF orientation. Classes, counted from 0, are the values
+            of a gray mask or the indices of a mask with a palette. The optional file
+            `classes.txt` has the name of a class on each line.
+        ignore: Integer. Value of mask pixels without a class: one that `classes.txt`
+            does not name, or 0, whose class is then not learned.
 
     Returns:
         An `ImageDataset` whose labels are masks: int32 arrays of the
         height and width of the images.
 
     Raises:
-        ValueError: if there is no such dataset, or images without masks,
-            masks without images, files that cannot be read, masks of another
-            size than their image, of colors, or with classes that
-            `classes.txt` does not name, for which all are read; or if there
-            are less than two classes in the training masks.
+        ValueError: if there is no such dataset; if there are images without masks,
+            masks without images or files that cannot be read; if a mask differs in size
+            from its image, has colors, or has classes that `classes.txt` does not name;
+            or if the training masks have fewer than two classes. All files are read for
+            these checks.
         ImportError: if a package is missing.
 
     Example:
@@ -97,8 +95,8 @@ def load_segmentation(name: str, ignore: int = 255) -> ImageDataset:
 
 
 def read_mask(file: Any) -> Array:
-    """Returns a file of a mask as an integer array of classes; raises a
-    `ValueError` if its pixels are colors, or it is no PNG."""
+    """Returns a file of a mask as an integer array of classes; raises a `ValueError` if
+    its pixels are colors, or it is not a PNG."""
     with open_image(file) as image:
         if image.mode not in ("1", "L", "P", "I", "I;16", "I;16B"):
             raise ValueError(
@@ -108,8 +106,8 @@ def read_mask(file: Any) -> Array:
             )
         if image.format != "PNG":
             raise ValueError(
-                f"it is a file of {image.format}, whatever its name says. A "
-                "mask is a PNG, which keeps the numbers of classes"
+                f"it is a file of {image.format}, whatever its name says. A mask must "
+                "be a PNG, which preserves the numbers of classes"
             )
         turned = require("PIL.ImageOps").exif_transpose(image)
         mask = np.asarray(turned).astype("int32")
@@ -275,10 +273,9 @@ def _check_classes(
     highest = max(set().union(*counts.values()) - {ignore})
     if not names and highest >= _MOST_CLASSES:
         raise ValueError(
-            f"The masks of {str(folder)!r} must have classes below "
-            f"{_MOST_CLASSES}, and no numbers of objects or colors, or "
-            f"{_CLASSES_FILE} must name all classes, one on each line. "
-            f"Received: values up to {highest}"
+            f"The masks of {str(folder)!r} must have classes below {_MOST_CLASSES}, "
+            f"not numbers of objects or colors, or {_CLASSES_FILE} must name all "
+            f"classes, one on each line. Received: values up to {highest}"
         )
     return names or tuple(str(i) for i in range(highest + 1))
 

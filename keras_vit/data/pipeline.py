@@ -1,4 +1,4 @@
-"""Batches of encoded images by tf.data, for any backend."""
+"""Batches of encoded images from tf.data, for any backend."""
 
 import collections
 import dataclasses
@@ -153,7 +153,7 @@ class ImageSource:
         return counts
 
     def sample(self, split: str, total: int, chosen: Array) -> "ImageSource":
-        """Returns a source to evaluate on, of which a split has some images."""
+        """Returns a source to evaluate on, with some of the images of a split."""
         is_chosen = np.isin(np.arange(total), chosen)
 
         def stream(name: str, rows: range) -> Dataset:
@@ -190,8 +190,7 @@ def listed_dataset(
     floats) and contents, by default the names, are in lists; `splits` has the
     indices of the images of "train", "validation" and "test".
 
-    Classes to evaluate on that no training image has are warned of, and similar
-    names of classes.
+    It warns of test classes without training images, and of similar class names.
     """
     warn_similar_names(class_names)
     warn_missing_classes(name, class_names, labels, splits)
@@ -257,10 +256,10 @@ def map_with_names(examples: Dataset, prepare: Callable[..., Any]) -> Dataset:
     """Maps `prepare` over images; an error names the image.
 
     An error in a tf.data graph does not name the element that caused it, and
-    can only be ignored, which leaves the element out. Therefore each image is a
-    dataset of one element, and where this is empty after ignoring errors, the
-    next element raises an error with the name, which travels with the content.
-    This costs about 0.1 ms an image.
+    can only be ignored, which leaves the element out. Therefore each image is a dataset
+    of one element. Where this is empty after ignoring errors, the next element raises
+    an error with the name, which is passed along with the content. This takes about 0.1
+    ms per image.
     """
 
     def one(*example: Tensor) -> Dataset:
@@ -291,15 +290,14 @@ def map_with_names(examples: Dataset, prepare: Callable[..., Any]) -> Dataset:
 
 
 def find_data_error(error: Exception) -> ValueError | None:
-    """Returns the error of an image that cannot be read, or of a wrong label,
-    that caused an error, or None.
+    """Returns the cause of an error, if it is an unreadable image or a wrong label.
 
     Args:
-        error: Exception, raised when batches of an `ImageDataset` are read.
+        error: Exception that was raised while batches of an `ImageDataset` were read.
 
     Returns:
-        A `ValueError` that names the image, or the dataset and its split; None
-        for an error of another cause.
+        A `ValueError` that names the image, or the dataset and its split; None if the
+        error has another cause.
     """
     text = str(error)
     return next((each for each in _raised if str(each) in text), None)

@@ -24,7 +24,7 @@ def height_and_width(
     size: int | tuple[int, ...] | list[int],
 ) -> tuple[int, int]:
     """Returns an image size, an integer or `(height, width)`, as a pair of
-    positive integers; raises a `ValueError` for others."""
+    positive integers; raises a `ValueError` for other values."""
     return checks.positive_pair("image_size", size)
 
 
@@ -39,8 +39,8 @@ def parse_image_size(
     value: Any, name: str = "image_size"
 ) -> int | tuple[int, int] | None:
     """Returns an image size, such as 64, "64" or "64x48", as an
-    integer or, if they differ, `(height, width)`; raises a `ValueError` if it
-    is no size."""
+    integer or, if they differ, `(height, width)`; raises a `ValueError` if it is not a
+    size."""
     if value is None:
         return None
     sides = value if isinstance(value, tuple | list) else str(value).split("x")
@@ -60,8 +60,8 @@ def parse_image_size(
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """The step that reads, crops and resizes an image, as a function of its size, to
-    train and to test."""
+    """The steps that read, crop and resize an image, as functions of its size, for
+    training and for testing."""
 
     train: Callable[[Any], Step]
     test: Callable[[Any], Step]

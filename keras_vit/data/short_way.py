@@ -1,6 +1,5 @@
-"""The lists of steps that the arguments of `ImageDataset.train` and `test` stand for.
-
-Each function here is for one kind of images, and takes the arguments that these have.
+"""The lists of steps that correspond to arguments of `ImageDataset.train` and `test`.
+Each function here is for one kind of images, and takes the arguments for this kind.
 """
 
 import inspect
@@ -24,7 +23,7 @@ Builder: TypeAlias = Callable[..., Lists]
 
 
 def given(options: dict[str, Any], defaults: Callable[..., Any]) -> dict[str, Any]:
-    """Returns the options that are not the defaults of a function."""
+    """Returns the options that differ from the defaults of a function."""
     signature = inspect.signature(defaults)
     signature.bind_partial(**options)  # an error for a name that there is not
     parameters = signature.parameters
@@ -44,7 +43,7 @@ def build(builder: Builder, data: Any, training: bool, options: dict) -> Lists:
     if others := [name for name in options if name not in known]:
         received = ", ".join(f"{name}={x!r}" for name, x in options.items())
         raise ValueError(
-            f"The images of {data.name!r} are changed by steps that take "
+            f"The steps for the images of {data.name!r} take "
             f"{', '.join(f'`{name}`' for name in known)}: leave out "
             f"{', '.join(f'`{name}`' for name in others)}. Received: {received}"
         )

@@ -1,4 +1,4 @@
-"""Find a data set by its name: digits, a folder or CSV file, or TFDS."""
+"""Finds a dataset by its name: digits, a folder or CSV file, or TFDS."""
 
 import pathlib
 
@@ -21,31 +21,30 @@ def load_dataset(
     Args:
         name: "digits"; a folder, with `train/CLASS/*` and `test/CLASS/*` or
             only `CLASS/*`; a CSV file of paths and labels, as `from_csv` reads
-            it; or a name in TFDS, which may be downloaded. The files are pictures,
-            or arrays `(height, width, channels)` of one number of channels, up to
-            16, in files of NumPy or TIFF: uint8, uint16, whose values are divided
-            by 257, or floats from 0 to 255.
+            it; or a name in TFDS, which is downloaded if necessary. The files are
+            images, or arrays `(height, width, channels)` in NumPy or TIFF files, all
+            with the same number of channels, up to 16: uint8, uint16 (whose values are
+            divided by 257), or floats from 0 to 255.
         holdout: Float in [0, 1). Fraction of the training images to hold out
-            for `ImageDataset.validation`, always the same ones; or "paper" for
-            the fraction of the paper: 1% of ImageNet, 2% of CIFAR, 10% of
-            others.
-        skip_bad_images: Boolean. For files, whether to decode every image
-            now and to leave out, with a warning that names them, those that
-            cannot be read. Otherwise they are errors: now if the header or the
-            trailer of a file shows it (another format, truncated, too large),
-            else when their batch is read, which ends a run after its last
-            checkpoint.
+            for `ImageDataset.validation`, always the same ones; or "paper" for the
+            paper's fraction: 1% of ImageNet, 2% of CIFAR, 10% of other datasets.
+        skip_bad_images: Boolean. For files, whether to decode every image now and to
+            leave out those that cannot be read, with a warning that names them.
+            Otherwise, such a file is an error. It is raised now if the header or the
+            trailer shows the defect (another format, truncated, too large), or else
+            when its batch is read, which ends a run after its last checkpoint.
         test_split: String. For a name in TFDS, the split to evaluate on. None
-            takes "test", or "validation" ("val") where there is no such split
-            or its images have no labels, as of ImageNet and iNaturalist.
+            takes "test", or "validation" ("val") if there is no such split or its
+            images have no labels, as in ImageNet and iNaturalist.
 
     Returns:
-        An `ImageDataset`. One without a test set is split about 80 to 20,
-        always in the same way, so that weights trained in one run have not seen
-        the test images of another. In a folder, a hash of each image's path
-        decides (relative to the folder, so with the name of its class), so that
-        adding, removing or renaming an image moves no other one, but that a
-        class always keeps one training image, and the test set is never empty.
+        An `ImageDataset`. A dataset without a test set is split about 80 to 20, always
+        in the same way, so that a model trained in one run has not seen the test images
+        of another. For a folder, the split depends on a hash of each image's path
+        (relative to the folder, so with the name of its class), so that adding,
+        removing or renaming an image does not move any other image. There are two
+        exceptions: every class keeps at least one training image, and the test set is
+        never empty.
 
     Raises:
         ValueError: if there is no such dataset, or it cannot be used.
@@ -56,8 +55,8 @@ def load_dataset(
     has_files = path.exists() and name != "digits"
     if test_split is not None and (name == "digits" or has_files):
         raise ValueError(
-            f"`test_split` is for data sets in TFDS. Received: {test_split!r} "
-            f"with the data set {name!r}"
+            f"`test_split` is for datasets in TFDS. Received: {test_split!r} with the "
+            f"dataset {name!r}"
         )
     if skip_bad_images and not has_files:
         raise ValueError(

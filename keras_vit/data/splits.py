@@ -1,4 +1,4 @@
-"""Split the images of a data set into training, validation and test images."""
+"""Splits of a dataset into training, validation and test images."""
 
 import hashlib
 import math
@@ -27,9 +27,9 @@ PAPER_HOLDOUT = {
 
 
 def parse_holdout(name: str, holdout: float | str | None) -> float:
-    """Returns the fraction of a data set's training images to hold out: of a
-    number, also as text, or of "paper", that of `PAPER_HOLDOUT`; raises a
-    `ValueError` if it is not from 0 to below 1."""
+    """Returns the fraction of a dataset's training images to hold out, given as a
+    number, as text, or as "paper" for that of `PAPER_HOLDOUT`; raises a `ValueError` if
+    it is not in [0, 1)."""
     if holdout == "paper":
         return PAPER_HOLDOUT.get(name.split(":")[0], 0.1)
     try:
@@ -47,8 +47,8 @@ def parse_holdout(name: str, holdout: float | str | None) -> float:
 def stratified_split(
     labels: ArrayLike, fraction: float = TEST_FRACTION, seed: int = 0
 ) -> tuple[Array, Array]:
-    """Returns the sorted indices of two parts, by default 80 to 20 within every
-    class of two examples or more, always the same ones for a seed."""
+    """Returns the sorted indices of two parts, by default 80 to 20 within every class
+    with at least two examples. They are always the same for a seed."""
     labels = np.asarray(labels)
     if not fraction:
         return np.arange(len(labels)), np.empty(0, int)
@@ -73,13 +73,12 @@ def split_by_path(
     relative paths and a salt.
 
     A file is in the second part if its hash, a number in [0, 1), is below
-    `fraction`. Therefore adding, removing or renaming a file moves no other
-    one. There are two exceptions, so that neither part lacks what it needs: the
-    file of each class with the largest hash is in the first part, and the file
-    with the smallest hash of all is in the second, unless `fraction` is 0 or
-    every class has one file. They only matter if all files of a class have a
-    hash below `fraction` (with n files and a fraction of 0.2, once in 5^n
-    classes), or if no file has.
+    `fraction`. Therefore adding, removing or renaming a file does not move any other.
+    There are two exceptions, so that neither part lacks what it needs: the file of each
+    class with the largest hash is in the first part, and the file with the smallest
+    hash of all is in the second, unless `fraction` is 0 or every class has one file.
+    They only matter if all files of a class have a hash below `fraction` (with n files
+    and a fraction of 0.2, in one of 5^n classes), or if no file has such a hash.
     """
     labels = np.asarray(labels)
     if not fraction:
@@ -127,9 +126,9 @@ def make_splits(
         train, test = divide(train)
         if not len(test):
             raise ValueError(
-                "A fifth of the images is needed as test images, and every "
-                "class has one image: give more images, or test images (a "
-                f"column 'split' of a CSV file). Received: {len(labels)} images"
+                "A fifth of the images is needed as test images, but every class has "
+                "only one image: give more images, or test images (a column 'split' "
+                f"of a CSV file). Received: {len(labels)} images"
             )
     validation = np.empty(0, int)
     if len(train):

@@ -120,8 +120,8 @@ def read_examples(
     split: str,
     indices: range,
 ) -> Dataset:
-    """Returns a slice of a split, in order: name, encoded image, label, which
-    is made of the features."""
+    """Returns a slice of a split, in order: name, encoded image, and label, which is
+    derived from the features."""
     tfds = require("tensorflow_datasets")
     # A process without images reads one, and takes none.
     examples = builder.as_dataset(
@@ -181,15 +181,15 @@ def from_tfds(
     name: str, holdout: float = 0.0, test_split: str | None = None
 ) -> ImageDataset:
     """Returns the `ImageDataset` of a name of `tfds.builder`, which is
-    downloaded if necessary; raises a `ValueError` if there is none, or it is no
-    classification of images, has no labeled test set, or cannot be downloaded.
+    downloaded if necessary; raises a `ValueError` if there is no such dataset, or it is
+    not for image classification, has no labeled test set, or cannot be downloaded.
     """
     try:
         import_tensorflow()
         tfds = require("tensorflow_datasets")
     except ImportError as error:
         raise ImportError(
-            f"There is no folder {name!r}, and to look it up in TFDS: {error}"
+            f"There is no folder {name!r}, and it cannot be looked up in TFDS: {error}"
         ) from error
     builder = open_builder(tfds, name)
     label_name = _label_of(tfds, name, builder.info.features)
@@ -285,7 +285,7 @@ def open_builder(tfds: Any, name: str) -> Any:
 
 
 def unknown_dataset_error(name: str, known: Sequence[str] = ()) -> ValueError:
-    """Returns the error for a name that is no folder or file, nor in TFDS."""
+    """Returns the error for a name that is neither a folder or file, nor in TFDS."""
     if name.split(":")[0] == "imagenet21k":
         return ValueError(
             "ImageNet-21k is not in TFDS: give a folder of it, or prepare a "
@@ -313,7 +313,7 @@ def _label_of(tfds: Any, name: str, features: Any) -> str:
     is_image = isinstance(image, tfds.features.Image)
     if image is None or not is_image or not is_labeled:
         raise ValueError(
-            f"{name!r} is not a classification of images: it needs the "
+            f"{name!r} is not a dataset for image classification: it needs the "
             "features 'image' and 'label'. It has: "
             f"{', '.join(map(repr, kinds)) or 'none by name'}."
         )

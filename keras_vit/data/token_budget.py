@@ -1,4 +1,4 @@
-"""Images at their aspect: their patches, in batches of several sizes."""
+"""Images that keep their aspect ratio: their patches, in batches of several sizes."""
 
 import dataclasses
 import functools
@@ -19,24 +19,24 @@ WHOLE, CROPPED = ("simple", "whole"), ("vit_jax", "big_vision", "pretrain")
 
 @dataclasses.dataclass(frozen=True)
 class TokenBudget:
-    """Images that keep their aspect, resized to at most a number of patches.
+    """Images that keep their aspect ratio, resized to a maximum number of patches.
 
     Pass one as `image_size` to the methods of `ImageDataset`, whose batches are
     then for a model of `keras_vit.mixed_sizes`: the images of a batch are
     `(patches, coordinates, valid)`, padded to `max_tokens` patches.
 
-    An image is resized, with antialiasing, to the largest size of whole patches
-    at about its aspect that has at most `max_tokens` of them, as in NaFlex
-    (https://arxiv.org/abs/2502.14786, Section 2.4.2); small images are
-    enlarged. It is the whole image; of the protocols "vit_jax", "big_vision"
-    and "pretrain", for training, a random crop of 5% to 100% of its area.
+    An image is resized, with antialiasing, to the largest size that consists of at most
+    `max_tokens` whole patches and has about its aspect ratio, as in NaFlex
+    (https://arxiv.org/abs/2502.14786, Section 2.4.2); small images are enlarged. The
+    whole image is used, except in training with the protocols "vit_jax", "big_vision"
+    and "pretrain", which take a random crop of 5% to 100% of its area.
 
     Attributes:
-        max_tokens: Integer. Number of patches of an image, at most.
-        patch_size: Integer or `(rows, columns)`, in pixels. That of the model.
+        max_tokens: Integer. Maximum number of patches of an image.
+        patch_size: Integer or `(rows, columns)`, in pixels, as in the model.
 
     Raises:
-        ValueError: if an argument is no positive integer.
+        ValueError: if an argument is not a positive integer.
 
     Example:
 
@@ -119,8 +119,8 @@ def pack_images(
             the values that the model takes (see `preprocess_input`). Heights
             and widths must be multiples of those of a patch.
         patch_size: Integer or `(rows, columns)`, in pixels.
-        length: Integer. Number of patches to pad each image to; None for that
-            of the largest image. JAX compiles a model for each length.
+        length: Integer. Number of patches to pad each image to; None for the number of
+            patches of the largest image. JAX compiles a model for each length.
 
     Returns:
         `[patches, coordinates, valid]`: float32 of shape `(batch, length, rows
@@ -159,7 +159,7 @@ def pack_images(
 def pack(
     xp: Any, pixels: Tensor, patch_size: tuple[int, int], length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns what `pack_images` makes of one image; `xp` is `numpy`, or
+    """Returns the result of `pack_images` for one image; `xp` is `numpy`, or
     `tensorflow` in a function that `tf.data` maps."""
     p, q = patch_size
     rows, columns = xp.shape(pixels)[0] // p, xp.shape(pixels)[1] // q

@@ -153,7 +153,7 @@ VTAB_TASKS = {
 
 
 def load_vtab(name: str, validate: bool = False) -> ImageDataset:
-    """Returns the `ImageDataset` of a task, which is downloaded if necessary.
+    """Returns the `ImageDataset` of a VTAB task, which is downloaded if necessary.
 
     Args:
         name: One of `VTAB_TASKS`.
@@ -217,7 +217,7 @@ def load_vtab(name: str, validate: bool = False) -> ImageDataset:
 
 def split_ranges(task: Task, splits: Any) -> dict[str, tuple[str, range]]:
     """Returns the images of a task's splits, as `{name: (split, range)}`:
-    "train" and "val", of which VTAB-1k takes 800 and 200, and "test"."""
+    "train" and "val", from which VTAB-1k takes 800 and 200 images, and "test"."""
     found = {}
     for name in ("train", "val", "test"):
         split, start, end = getattr(task, name)

@@ -1,4 +1,4 @@
-"""Object detection on Vision Transformers."""
+"""Object detection with Vision Transformers."""
 
 from keras_vit.detection.decoding import decode
 from keras_vit.detection.fcos import FCOS

@@ -1,4 +1,4 @@
-"""From the outputs of a detector to boxes."""
+"""Conversion of a detector's outputs to boxes."""
 
 import keras
 import numpy as np
@@ -19,17 +19,16 @@ def decode(
 
     Args:
         outputs: Dict of the outputs of a `YOLOS` or an `FCOS`.
-        height: Number. Height of the images; 1 for fractions of it.
-        width: Number. Width of the images.
+        height: Number. Height of the images; 1 returns fractions of the height.
+        width: Number. Width of the images, likewise.
 
     Returns:
-        For each image, a dict of NumPy arrays: "boxes", the first x, first y,
-        last x and last y; "classes" and "scores". Of a YOLOS, one row for each
-        query: the most probable class of all but no object, and its
-        probability; its box may reach beyond the image. Of an FCOS, at most 100
-        boxes in the image of a score above 0.05, the highest first, without
-        those that overlap one of a higher score and the same class by an IoU
-        above 0.6.
+        For each image, a dict of NumPy arrays: "boxes", with the first x, first y, last
+        x and last y; "classes"; and "scores". For a YOLOS, there is one row per query,
+        with the most probable class other than "no object" and its probability; a box
+        may extend beyond the image. For an FCOS, there are at most 100 boxes, inside
+        the image, with scores above 0.05, the highest first. Boxes that overlap a box
+        of the same class and a higher score by an IoU above 0.6 are left out.
 
     Raises:
         ValueError: if an output is NaN.
@@ -89,8 +88,8 @@ def box_areas(boxes: Array) -> Array:
 
 
 def box_overlaps(boxes: Array, targets: Array, crowd: Array | bool = False) -> Array:
-    """Returns the IoU of boxes and objects; with a crowd, the fraction of the
-    box that is in it."""
+    """Returns the IoU of boxes and objects; for a crowd, the fraction of the box that
+    is inside it."""
     both = np.minimum(boxes[:, None, 2:], targets[:, 2:])
     both = both - np.maximum(boxes[:, None, :2], targets[:, :2])
     both = np.where((both > 0).all(-1), both.prod(-1), 0.0)

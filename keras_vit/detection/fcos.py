@@ -25,8 +25,7 @@ _MOST_LOG_DISTANCE = 7  # so that exponentials of large steps are finite
 
 @keras.saving.register_keras_serializable("keras_vit")
 class FCOSModel(SetModel):
-    """The functional model that `FCOS` returns, which `fit` trains with
-    `fcos_loss`."""
+    """The functional model that `FCOS` returns; `fit` trains it with `fcos_loss`."""
 
     def set_loss(self, y: Any, y_pred: Any) -> Tensor:
         return fcos_loss(y_pred, y)
@@ -45,42 +44,42 @@ def FCOS(
 
     The last map of the encoder becomes a `SimpleFeaturePyramid`. At each point
     of each level, convolutions that the levels share predict the classes and
-    the distances to the four sides of a box. It learns from fewer steps than a
-    `YOLOS`; `decode` leaves out the duplicates of a box.
+    the distances to the four sides of a box. An FCOS needs fewer training steps than a
+    `YOLOS`; `decode` leaves out duplicates of a box.
 
     From "FCOS: Fully Convolutional One-Stage Object Detection"
     (https://arxiv.org/abs/1904.01355), with the quality focal loss of
-    "Generalized Focal Loss" (https://arxiv.org/abs/2006.04388) instead of the
-    center-ness, with layer norms, and with `filters` and `depth` for small
-    datasets; both papers have 256 filters and 4 convolutions.
+    "Generalized Focal Loss" (https://arxiv.org/abs/2006.04388) instead of center-ness,
+    with layer norms, and with defaults of `filters` and `depth` for small datasets;
+    both papers use 256 filters and 4 convolutions.
 
-    The model shares its weights with `encoder`: set `encoder.trainable = False`
-    before to train the detector alone. It takes images of any size of two
-    patches or more, and is trained by `fit` with targets as `set_loss` takes
-    them, without a `loss` in `compile`.
+    The model shares its weights with `encoder`: set `encoder.trainable = False` first
+    to train the detector alone. It takes images of any size of two patches or more.
+    `fit` trains it with the targets of `set_loss`, without a `loss` in `compile`.
 
     Args:
         encoder: A Vision Transformer or a hybrid, such as
             `ViTS16(include_top=False)`, whose width is a multiple of 4.
         classes: Integer. Number of classes.
-        levels: Levels of the pyramid, of "P2" to "P5", whose points are 1/4 to
-            2 patches apart. An object is learned at the level where the largest
-            distance to its sides is 4 to 8 such steps.
+        levels: Levels of the pyramid, from "P2" to "P5", whose points are 1/4 to 2
+            patches apart. An object is learned at the level at which the largest
+            distance of a point to its sides is 4 to 8 of these steps.
         filters: Integer. Number of channels of the maps.
         depth: Integer. Number of 3 x 3 convolutions before each output.
         class_names: Names of the classes, which are saved with the model.
-        name: String. Name of the model. None for "fcos", which is numbered from
-            its second use on.
+        name: String. Name of the model. None for "fcos", with a number from its second
+            use on.
 
     Returns:
         A `keras.Model` that maps images to a dict: "classes", logits of shape
         `(batch, points, classes)`; "boxes" of shape `(batch, points, 4)`: the
         center x, center y, width and height of each box, as fractions of the
-        image's width and height; and "points" of the same shape: each point
-        and the distances of its level's points, in the same way.
+        image's width and height; and "points" of the same shape: the x and y of each
+        point, and the horizontal and vertical distances of the points of its level, as
+        such fractions.
 
     Raises:
-        ValueError: if an argument is wrong, `class_names` are not as many as
+        ValueError: if an argument is wrong, the number of `class_names` is not
             `classes`, or the encoder has no blocks.
 
     Example:
@@ -140,9 +139,9 @@ def FCOS(
 
 @keras.saving.register_keras_serializable("keras_vit")
 class PointBoxes(Layer):
-    """Returns the outputs of an `FCOS`, given the maps of the levels: of the
-    logarithms of the distances to the left, top, right and bottom side, in
-    steps of `strides` (rows and columns, in pixels), and of classes."""
+    """Returns the outputs of an `FCOS`, given two maps per level: the logarithms of the
+    distances to the left, top, right and bottom side, in steps of `strides` (rows and
+    columns, in pixels), and the classes."""
 
     def __init__(self, strides: Sequence[tuple[float, float]], **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -1,4 +1,4 @@
-"""From a checkpoint to a YOLOS, and back."""
+"""Loading and description of a YOLOS."""
 
 from typing import Any
 

@@ -24,13 +24,13 @@ def set_loss(
 ) -> Tensor:
     """Computes the loss of a detector's predictions.
 
-    Each object is matched with one query, by the assignment of least cost. The
-    loss is the cross-entropy of the classes of all queries, "no object" for
-    those that are not matched, and the L1 distance and the generalized IoU of
-    the matched boxes. The sums over boxes are divided by the number of objects
-    of the batch, so that losses depend on the batch size. On a replica of
-    `tf.distribute`, this is its part of the loss of the whole batch: the sum
-    over the replicas is the loss.
+    Each object is matched with one query, by the assignment with the lowest cost. The
+    loss is the sum of the cross-entropy of the classes of all queries, with "no object"
+    for those that are not matched, and of the L1 distance and the generalized IoU loss
+    of the matched boxes. The sums over boxes are divided by the number of objects in
+    the batch, so that losses depend on the batch size. On a replica of `tf.distribute`,
+    the result is the replica's part of the loss of the whole batch: the sum over the
+    replicas is the loss.
 
     From "End-to-End Object Detection with Transformers", Section 3.1
     (https://arxiv.org/abs/2005.12872), as in transformers'
@@ -41,23 +41,22 @@ def set_loss(
         targets: Dict of "classes", integers of shape `(batch, objects)`, -1
             where an image has fewer objects; and "boxes" of shape `(batch,
             objects, 4)`: center x, center y, width and height as fractions of
-            the image's width and height. Or one array of both, of shape
-            `(batch, objects, 5)`, class first, as `data.load_detection` has.
-        box_weight: Float. Weight of the L1 distance; that of the classes is 1.
+            the image's width and height. Or one array of both, of shape `(batch,
+            objects, 5)`, class first, as in datasets of `data.load_detection`.
+        box_weight: Float. Weight of the L1 distance; the weight of the classes is 1.
         giou_weight: Float. Weight of the generalized IoU.
         no_object_weight: Float. Weight of queries without an object in the
             weighted mean of the cross-entropy.
-        class_cost, box_cost, giou_cost: Floats. Weights of a pair's negative
-            probability of the class, L1 distance and generalized IoU in the
-            cost of an assignment.
+        class_cost, box_cost, giou_cost: Floats. Weights of a pair's negative class
+        probability, L1 distance and generalized IoU in the cost of an assignment.
 
     Returns:
         Scalar tensor.
 
     Raises:
-        ValueError: if `targets` have other shapes, a class is out of range, or
-            a number of an object's box is no fraction. In a compiled step, it
-            is an error of the backend with the same message.
+        ValueError: if `targets` have other shapes, a class is out of range, or a number
+            of an object's box is not a fraction. In a compiled step, the backend raises
+            an error of its own with the same message.
     """
     terms = set_loss_terms(
         outputs, targets, no_object_weight, class_cost, box_cost, giou_cost
@@ -73,10 +72,10 @@ def set_loss_terms(
     box_cost: float = 5.0,
     giou_cost: float = 2.0,
 ) -> dict[str, Tensor]:
-    """Computes the terms of `set_loss`, which has the same arguments.
+    """Computes the terms of `set_loss`, with the same arguments.
 
     Returns:
-        Dict of the scalar tensors "class", "box" and "giou", not weighted.
+        Dict of the scalar tensors "class", "box" and "giou", without weights.
     """
     classes, boxes = (
         ops.cast(outputs[name], "float32") for name in ("classes", "boxes")
@@ -113,14 +112,14 @@ def fcos_loss(
 ) -> Tensor:
     """Computes the loss of an `FCOS`.
 
-    A point learns an object if it is in its box, at most 1.5 steps of its level
-    from the center along each axis, and if the largest distance to the sides is
-    4 to 8 steps, less at the finest level and more at the coarsest; of several
-    objects, it is the smallest. This is the assignment of torchvision's FCOS.
-    The loss is the quality focal loss of the classes of all points, whose
-    target is the IoU of the predicted box, plus twice the generalized IoU loss
-    of these boxes. The sums are divided by the number of points with an object,
-    on all replicas of `tf.distribute`.
+    A point learns an object if it is in the object's box, at most 1.5 steps of its
+    level from the box's center along each axis, and if the largest distance to the
+    sides is 4 to 8 steps, or less at the finest level and more at the coarsest. If
+    there are several such objects, it learns the smallest. This is the assignment of
+    torchvision's FCOS. The loss is the quality focal loss of the classes of all points,
+    whose target is the IoU of the predicted box, plus twice the generalized IoU loss of
+    these boxes. The sums are divided by the number of points with an object, over all
+    replicas of `tf.distribute`.
 
     From "FCOS: Fully Convolutional One-Stage Object Detection"
     (https://arxiv.org/abs/1904.01355) and "Generalized Focal Loss"

@@ -20,8 +20,8 @@ from keras_vit.utils.types import Config, Shape, Tensor
 
 @keras.saving.register_keras_serializable("keras_vit")
 class YOLOSModel(SetModel):
-    """The functional model that `YOLOS` returns, which `fit` trains with
-    `set_loss`; the layer `detection_tokens` has the `loss_options`."""
+    """The functional model that `YOLOS` returns; `fit` trains it with `set_loss`. The
+    layer `detection_tokens` has the `loss_options`."""
 
     def set_loss(self, y: Any, y_pred: Any) -> Tensor:
         options = self.get_layer("detection_tokens").loss_options
@@ -40,31 +40,31 @@ def YOLOS(
     """Builds an object detector on a Vision Transformer.
 
     Learned detection tokens, the queries, pass through all blocks with the
-    patches. Two MLPs map the output of each to a class and a box. Each object
-    of an image is trained with one query, which `set_loss` matches it with, so
-    that boxes need no suppression of duplicates.
+    patches. Two MLPs map the output of each to a class and a box. `set_loss` matches
+    each object of an image with one query, so that duplicate boxes need not be
+    suppressed.
 
     From "You Only Look at One Sequence" (https://arxiv.org/abs/2106.00666), as
     in transformers' `YolosForObjectDetection`; see `keras_vit.load` for its
     files.
 
-    The model shares its weights with `encoder`. It takes images of any size
-    that is a multiple of the patch size, and is trained by `fit` with targets
-    as `set_loss` takes them, without a `loss` in `compile`.
+    The model shares its weights with `encoder`. It takes images of any size that is a
+    multiple of the patch size. `fit` trains it with the targets of `set_loss`, without
+    a `loss` in `compile`.
 
     Args:
         encoder: A Vision Transformer with position embeddings in the stem and
             a norm of tokens, such as `ViTS16(include_top=False)`.
         classes: Integer. Number of classes.
-        queries: Integer. Number of detection tokens, the most objects of an
-            image.
+        queries: Integer. Number of detection tokens, which is the maximum number of
+            objects in an image.
         mid_positions: Boolean. Whether to add learned position embeddings
-            after each block but the last, as YOLOS's largest models do.
+            after each block except the last, as in YOLOS's largest models.
         loss_options: Dict of arguments of `set_loss` with which `fit` trains,
             such as `{"no_object_weight": 0.2}`. None for its defaults.
         class_names: Names of the classes, which are saved with the model.
-        name: String. Name of the model. None for "yolos", which is numbered
-            from its second use on.
+        name: String. Name of the model. None for "yolos", with a number from its second
+            use on.
 
     Returns:
         A `keras.Model` that maps images to a dict: "classes", logits of shape
@@ -74,7 +74,7 @@ def YOLOS(
 
     Raises:
         ValueError: if the encoder has other position embeddings or no norm of
-            tokens, or `class_names` are not as many as `classes`.
+            tokens, or the number of `class_names` is not `classes`.
         TypeError: if `set_loss` has no such option.
 
     Example:

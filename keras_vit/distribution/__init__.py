@@ -1,4 +1,4 @@
-"""Train on several devices: strategies, and layouts of model parallelism."""
+"""Training on several devices: strategies, and layouts for model parallelism."""
 
 from keras_vit.distribution.layout import (
     MODEL,

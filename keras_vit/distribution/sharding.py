@@ -14,10 +14,9 @@ def pad_batches(batches: Any, multiple: int) -> Any:
     """Pads batches, of a `tf.data.Dataset`, a `keras.utils.PyDataset` or an
     iterator, to a multiple of the number of devices.
 
-    Batches of `(images, labels, weights)` are padded with rows of weight 0. A
-    batch without weights cannot be padded, as every image of it counts: it is a
-    `ValueError`, or TensorFlow's error when the batch of a `tf.data.Dataset` is
-    read.
+    Batches of `(images, labels, weights)` are padded with rows of weight 0. A batch
+    without weights cannot be padded, as each of its images counts: this raises a
+    `ValueError`, or TensorFlow's error when the batch of a `tf.data.Dataset` is read.
     """
     if multiple == 1:
         return batches
@@ -102,9 +101,9 @@ def without_autotune(dataset: Dataset) -> Dataset:
     """Returns a `tf.data.Dataset` whose autotuning is off.
 
     TensorFlow tunes a dataset in a thread that sleeps until a time of the wall
-    clock, and closing the dataset waits for that thread. If the clock is set
-    back in between, the program hangs until then: two of three runs did, with
-    TensorFlow 2.21.
+    clock, and closing the dataset waits for that thread. If the clock is set back in
+    between, the program hangs until that time, as two of three runs did with TensorFlow
+    2.21.
     """
     import tensorflow as tf
 
@@ -117,10 +116,10 @@ def to_tf_dataset(batches: Any) -> Dataset:
     """Returns batches, of a `tf.data.Dataset` or a `keras.utils.PyDataset`, as
     a `tf.data.Dataset` whose autotuning is off.
 
-    Keras itself would turn a `keras.utils.PyDataset` into one that is tuned. Under
-    a strategy of TensorFlow, `model.fit` reads the first batch for its shapes, and
-    then starts again from the beginning: an iterator, which cannot start again,
-    is a `TypeError`.
+    Keras itself would convert a `keras.utils.PyDataset` to a dataset that is tuned.
+    Under a strategy of TensorFlow, `model.fit` reads the first batch for its shapes,
+    and then starts again from the beginning: an iterator, which cannot start again,
+    raises a `TypeError`.
     """
     if isinstance(batches, keras.utils.PyDataset):
         batches = _from_py_dataset(batches)

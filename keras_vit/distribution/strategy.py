@@ -35,30 +35,30 @@ def _one_process(number: int) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Strategy:
-    """How a model is trained on the devices there are; see `get_strategy`.
+    """A way of training a model on the available devices; see `get_strategy`.
 
-    With JAX, several processes may train one model. Each reads its own rows of
-    a batch, which is called its shard, and the first one writes the files.
+    With JAX, several processes may train one model. Each process reads its own rows of
+    a batch, called its shard, and the first process writes the files.
 
     Attributes:
         name: String. A name that `get_strategy` takes, never "auto".
-        reason: String. Why this one was chosen.
-        num_devices: Integer. Number of devices of all processes.
+        reason: String. The reason why this strategy was chosen.
+        num_devices: Integer. Number of devices, over all processes.
         num_replicas: Integer. Number of replicas of the model, each of which
             computes an equal part of a batch.
         process: `(index, count)`. Index of this process's shard of the data,
             and number of shards.
         scope: Function that returns a context manager. Build, compile, fit
             and evaluate the model inside.
-        distribute: Function of this process's batches that returns what to
-            give to `model.fit` and `model.evaluate`: batches of
+        distribute: Function that converts this process's batches to the argument of
+            `model.fit` and `model.evaluate`. It takes batches of
             `process_batch_size(batch_size)` images, in a `tf.data.Dataset` or a
-            `keras.utils.PyDataset`. With TensorFlow, what is evaluated on must
-            have a known length, or Keras's mean of the loss includes an empty
-            batch (`tf.data.experimental.assert_cardinality` tells it).
-            Batches with weights that devices cannot split evenly are padded
-            with images of weight 0, which count in Keras's mean of the loss:
-            `pad=True` of `ImageDataset.test` gives weights that make up for it.
+            `keras.utils.PyDataset`. With TensorFlow, evaluation data must have a known
+            length (set it by `tf.data.experimental.assert_cardinality`), otherwise
+            Keras's mean of the loss includes an empty batch. Batches with weights that
+            devices cannot split evenly are padded with images of weight 0, which count
+            in Keras's mean of the loss: `pad=True` of `ImageDataset.test` gives weights
+            that compensate for this.
         gather: Function of an integer that returns the list of the integers
             of all processes. Every process has to call it.
     """
@@ -114,7 +114,7 @@ def get_strategy(
     devices: Sequence[str] | None = None,
     model_devices: int | None = None,
 ) -> Strategy:
-    """Chooses a strategy for training on the devices there are.
+    """Chooses a strategy for training on the available devices.
 
     Call it first: before a model is built, before TensorFlow runs an operation
     and before JAX looks for its devices.
@@ -135,7 +135,8 @@ def get_strategy(
             `KERAS_DISTRIBUTION_PROCESS_ID`; see
             `keras.distribution.initialize`.
         devices: List of names of devices, for "mirrored", "data-parallel" and
-            "model-parallel"; None for all GPUs or TPUs, or else all CPUs.
+            "model-parallel"; None for all GPUs or TPUs, or, if there are none, all
+            CPUs.
         model_devices: Integer. Number of devices that split one replica under
             "model-parallel"; None for all.
 
@@ -144,7 +145,7 @@ def get_strategy(
 
     Raises:
         ValueError: if there is no such strategy, or it is not available on
-            this backend or machine; the message says what to use.
+            this backend or machine; the message says what to use instead.
         RuntimeError: if it is too late to connect several processes.
 
     Example:

@@ -1,4 +1,4 @@
-"""Cache of downloaded files, which are verified at every use."""
+"""Cache of downloaded files, which are verified on every use."""
 
 import errno
 import hashlib
@@ -32,14 +32,13 @@ _UNWRITABLE = (
 
 @dataclass(frozen=True)
 class Source:
-    """URL of a file, and its digest.
+    """URL and digest of a file.
 
     Args:
         address: String. URL: `https://...`, `http://...` or
             `hf://owner/name/file`.
-        digest: String. Hexadecimal digest of the file, or the beginning of it,
-            after the name of the algorithm: `"sha256:a1311bcf"`, `"md5:..."`.
-            `""` if unknown.
+        digest: String. Name of the algorithm, and hexadecimal digest of the file or its
+            beginning: `"sha256:a1311bcf"`, `"md5:..."`. `""` if unknown.
     """
 
     address: str
@@ -79,8 +78,8 @@ def fetch_if_remote(path: StrPath) -> StrPath:
         path: A local path, or a URL: `"https://..."`, `"http://..."`,
             `"gs://bucket/..."`, `"hf://owner/name"` (a folder) or
             `"hf://owner/name/file"`. A digest to verify a file against can be
-            appended: `"https://...#sha256:a1311bcf"`. Without one, the configs
-            next to a file of a repository are downloaded, too.
+            appended: `"https://...#sha256:a1311bcf"`. Without a digest, the configs
+                next to a file in a repository are downloaded, too.
 
     Returns:
         The path of the download; a local path is returned unchanged.
@@ -125,12 +124,11 @@ def fetch(
 ) -> tuple[pathlib.Path, Source]:
     """Returns a cached file and its source, downloading it if necessary.
 
-    The sources are tried in their order. A file is verified by its source's
-    digest and by `check`, which raises a `ValueError` if the file is not the
-    expected one: a download before it is moved into the folder, and a cached
-    file, which the user may have put there, at every call. Only one process at
-    a time downloads into a folder; others wait and use its file. Messages
-    describe the file by `label`.
+    The sources are tried in order. A file is verified by its source's digest and by
+    `check`, which raises a `ValueError` if the file is not the expected one: a download
+    before it is moved into the folder, and a cached file, which the user may have put
+    there, on every call. Only one process at a time downloads into a folder; others
+    wait and use its file. Messages describe the file by `label`.
 
     Raises:
         OSError: if no source provides the file, the cached file is not the
@@ -248,7 +246,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def _download_url(url: str, path: pathlib.Path) -> None:
-    """Downloads a file, of which a failure may leave a part."""
+    """Downloads a file; a failure may leave a part of it."""
     from huggingface_hub.utils import tqdm
 
     agent = {"User-Agent": f"keras_vit/{__version__}"}

@@ -34,8 +34,8 @@ _OTHERS = (
 
 
 def parse(address: str) -> tuple[str, str | None, str]:
-    """Splits an address into its repository, revision and path of a file, which
-    is "" for a repository."""
+    """Splits an address into its repository, revision and file path, which is "" for a
+    whole repository."""
     owner, _, rest = address.removeprefix("hf://").partition("/")
     name, _, file = rest.partition("/")
     name, _, revision = name.partition("@")
@@ -90,11 +90,11 @@ def download_repository(address: str, cache: pathlib.Path) -> pathlib.Path:
                 return folder / file
         if file:
             raise OSError(
-                f"{repository} has no {file!r}. Give the name of a file of it."
+                f"{repository} has no {file!r}. Give the name of a file in it."
             )
         raise OSError(
             f"{repository} has no model.safetensors, pytorch_model.bin or "
-            f"model.weights.h5. Name a file of it: hf://{repository}/FILE"
+            f"model.weights.h5. Name a file in it: hf://{repository}/FILE"
         )
 
 
@@ -104,7 +104,7 @@ def upload_folder(
     """Uploads a folder's files to a repository, which is created if needed, and
     returns its URL.
 
-    The token is that of `hf auth login`, or the environment variable HF_TOKEN.
+    The token is that of `hf auth login`, or of the environment variable HF_TOKEN.
     """
     import huggingface_hub
 

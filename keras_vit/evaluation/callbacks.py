@@ -16,18 +16,18 @@ class NearestNeighbors(keras.callbacks.Callback):
     """Measures the k-NN accuracy of an encoder while it is pre-trained.
 
     After each evaluation, images of the evaluation split are classified by the
-    labels of their nearest training images, without augmentation. The accuracy
-    is the metric `val_knn_accuracy` of the callbacks after this one. No labels
-    are used in training.
+    labels of their nearest training images, without augmentation. Callbacks after this
+    one see the accuracy as the metric `val_knn_accuracy`. No labels are used in
+    training.
 
-    The model is one of `keras_vit.pretraining` with a momentum encoder.
+    The model must be one of `keras_vit.pretraining` with a momentum encoder.
 
     Args:
         data: `keras_vit.data.ImageDataset` with labels.
         options: Dict. The arguments of `ImageDataset.batches`.
         k: Integer. Number of neighbors, at most the number of images.
-        limit: Integer. Largest number of training images to compare with, a
-            random sample of all.
+        limit: Integer. Maximum number of training images to compare with. If there are
+            more, a random sample is used.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class NearestNeighbors(keras.callbacks.Callback):
         logs["val_knn_accuracy"] = self.accuracy()
 
     def accuracy(self) -> float:
-        """Returns the accuracy of the model as it is now."""
+        """Returns the accuracy of the model with its current weights."""
         x, y = self._compute("train")
         test = self._data.evaluation_split
         test_x, test_y = self._compute(test)

@@ -40,14 +40,14 @@ _SHOWN = 5
 
 
 class Setting(NamedTuple):
-    """A value, and where it comes from, in words."""
+    """A value, and a description of its source."""
 
     value: Any
     source: str
 
 
 class ImageSettings(NamedTuple):
-    """How images are read for a model, as `load_classifier` describes."""
+    """The settings by which images are read for a model; see `load_classifier`."""
 
     image_size: Setting
     mode: Setting
@@ -74,21 +74,19 @@ class LoadedClassifier:
     Attributes:
         model: `keras.Model`.
         settings: `ImageSettings`: the size of the images, the `mode` of
-            `preprocess_input` and the name of the preprocessing protocol, and
-            where each comes from.
+            `preprocess_input` and the name of the preprocessing protocol, each with its
+            source.
         channels: Integer. Number of channels of the images.
         class_names: Tuple of strings, one per class; None if unknown.
-        dataset: String. The dataset of the training, as `load_dataset` takes
-            it; None if unknown.
-        test_split: String. The split of TFDS that the training evaluated on, or
-            None.
+        dataset: String. Name of the dataset that the model was trained on, for
+            `load_dataset`; None if unknown.
+        test_split: String. The TFDS split on which the training was evaluated, or None.
         skip_bad_images: Boolean. Whether the training left out images that
             cannot be decoded.
-        loss: String. Name of the loss of the training; None if unknown.
-        multi_label: Boolean. Whether images of the training had several
-            classes each.
-        budget: `keras_vit.data.TokenBudget` of images that keep their aspect,
-            or None for images of `image_size`.
+        loss: String. Name of the training loss; None if unknown.
+        multi_label: Boolean. Whether training images could have several classes each.
+        budget: `keras_vit.data.TokenBudget` for images that keep their aspect ratio, or
+            None for images of `image_size`.
     """
 
     model: keras.Model
@@ -119,12 +117,12 @@ class LoadedClassifier:
 
     @functools.cached_property
     def predictor(self) -> keras.Model:
-        """The model without what its output does not read, for programs."""
+        """The model without the computations that its output does not depend on, for
+        programs."""
         return self.for_batches(self.model)
 
     def for_batches(self, model: keras.Model) -> keras.Model:
-        """Returns a model that is this one, or a part of it, for the batches of
-        `reading`."""
+        """Returns this model, or a part of it, for the batches of `reading`."""
         return _for_inference(mixed_sizes(model) if self.budget else model)
 
     def reading(
@@ -152,14 +150,13 @@ def load_classifier(
 ) -> LoadedClassifier:
     """Loads a trained model with its classification head and preprocessing.
 
-    Arguments that are None, and the class names, are read from the config.json
-    that the training recipe wrote to the same folder, if there is one.
+    Arguments that are None, and the class names, are read from the config.json that the
+    training recipe wrote to the folder of the weights, if it exists.
 
     Args:
         weights: String. Path of a run's folder, of its model.keras, or of any
-            checkpoint that `keras_vit.converters.load` reads; a folder of a
-            YOLOS of transformers; a URL; or, with `model`, the name of released
-            weights.
+            checkpoint that `keras_vit.converters.load` reads; the folder of a YOLOS of
+            transformers; a URL; or, with `model`, the name of released weights.
         model: String. Name of a model function, or None.
         image_size: Integer, or `(height, width)`. Size of the images, in
             pixels. Defaults to the size of the training.
@@ -168,11 +165,11 @@ def load_classifier(
         protocol: String. Name of the preprocessing protocol. Defaults to that
             of the training.
         patch_size: Integer. Height and width of a patch of a Vision
-            Transformer, in pixels. Defaults to that of the weights, whose
-            kernel is else resized.
-        max_tokens: Integer. Number of patches, at most, of images that keep
-            their aspect, and are not resized to `image_size`. Defaults to that
-            of the training, unless `image_size` is given.
+            Transformer, in pixels. Defaults to that of the weights; for another size,
+            their kernel is resized.
+        max_tokens: Integer. Maximum number of patches of images that keep their aspect
+            ratio instead of being resized to `image_size`. Defaults to that of the
+            training, unless `image_size` is given.
 
     Raises:
         FileNotFoundError: if there is no file at `weights`.
@@ -299,7 +296,7 @@ def _load(
 
 
 def head_of(model: keras.Model) -> keras.Layer | None:
-    """Returns the layer whose output are the logits, or None."""
+    """Returns the layer whose outputs are the logits, or None."""
     layers = {layer.name: layer for layer in model.layers}
     if "head" not in layers:
         return None
@@ -330,9 +327,9 @@ def probabilities(
             "softmax" for probabilities that sum to 1.
 
     Returns:
-        Array of the same shape in float64: the outputs if the head ends in the
-        function that `loss` names, and this function of the outputs if they
-        are logits.
+        Array of the same shape in float64: the outputs themselves if the head ends in
+        the function that `loss` names, or this function of the outputs if they are
+        logits.
 
     Raises:
         ValueError: if the head has another activation.
@@ -349,7 +346,7 @@ def probabilities(
 
 
 def feature_model(model: keras.Model) -> keras.Model:
-    """Returns a model of the features that the classification head receives.
+    """Returns a model that outputs the features that the classification head receives.
 
     They are called "pre_logits" in the published code. A model without a head
     is returned unchanged.
@@ -368,8 +365,8 @@ def feature_model(model: keras.Model) -> keras.Model:
         shapes = keras.tree.map_structure(lambda x: x.shape, model.output)
         if len(model.outputs) > 1 or model.outputs[0].ndim != 2:
             raise ValueError(
-                "A model without a head must give one vector an image. "
-                f"{model.name!r} gives the shape {shapes}."
+                "A model without a head must output one vector per image. "
+                f"{model.name!r} outputs the shape {shapes}."
             )
         return model
     graph = Graph(model)
@@ -403,12 +400,12 @@ def match_class_names(
         data: `keras_vit.data.ImageDataset`.
 
     Returns:
-        Tuple of an array of integers, the class of the model for each class
-        of the dataset, and the class names of the model.
+        Tuple of an integer array, with the model's class for each class of the dataset,
+        and the model's class names.
 
     Raises:
-        ValueError: if a class of the dataset is not one of the model's, or
-            the numbers of classes differ and the names are unknown.
+        ValueError: if a class of the dataset is not a class of the model, or the
+            numbers of classes differ and the names are unknown.
     """
     count, wanted = num_classes_of(trained), data.class_names
     known = trained.class_names
@@ -448,15 +445,15 @@ def match_class_names(
 
 
 def fitted(data: ImageDataset, trained: LoadedClassifier) -> ImageDataset:
-    """Returns an `ImageDataset` with the number of channels that a model takes;
-    raises a `ValueError` if its images cannot have it."""
+    """Returns an `ImageDataset` with the number of channels that a model takes; raises
+    a `ValueError` if its images cannot be converted."""
     if data.channels != trained.channels and not (
         {data.channels, trained.channels} <= {1, 3}
     ):
         raise ValueError(
             f"The images of {data.name!r} have {data.channels} channels, and the "
             f"model takes {trained.channels}: give it images as in its training. "
-            "Pictures have 1 or 3 channels, and arrays of NumPy up to 16."
+            "Pictures have 1 or 3 channels, and NumPy arrays up to 16."
         )
     return dataclasses.replace(data, channels=trained.channels)
 

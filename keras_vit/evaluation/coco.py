@@ -1,4 +1,4 @@
-"""The metrics of COCO for detected boxes."""
+"""COCO's metrics for detected boxes."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -40,33 +40,33 @@ def coco_metrics(
 ) -> dict[str, float]:
     """Computes average precision and recall of boxes as COCO does.
 
-    A box is right if its IoU with an object of its class, which no box of a
-    higher score has taken, is above a threshold. Objects of a crowd, and those
-    of another size than is asked for, neither count nor make boxes wrong.
+    A box is correct if its IoU with an object of its class is above a threshold and no
+    box with a higher score has been matched with this object. Crowds, and objects
+    outside the size range of a metric, are not counted, and boxes that match them do
+    not count as errors.
 
     From "Microsoft COCO: Common Objects in Context"
-    (https://arxiv.org/abs/1405.0312); equal to pycocotools' `COCOeval` for
-    boxes.
+    (https://arxiv.org/abs/1405.0312); the results equal those of pycocotools'
+    `COCOeval` for boxes.
 
     Args:
         predictions: For each image, a dict of "boxes" of shape `(n, 4)`, the
             first x, first y, last x and last y in pixels; "classes", integers
             of shape `(n,)`; and "scores" of shape `(n,)`.
-        targets: For each image, a dict of "boxes" and "classes"; and
-            optionally "crowd", booleans, and "areas" in square pixels (those of
-            COCO's masks), by default those of the boxes.
+        targets: For each image, a dict of "boxes" and "classes"; and optionally of
+            "crowd", booleans, and "areas" in square pixels (in COCO, the areas of the
+            masks), by default the areas of the boxes.
 
     Returns:
         Dict of numbers in [0, 1], or -1 if there are no objects: "AP", the mean
         over the classes, and over the thresholds 0.5, 0.55, ..., 0.95, of the
-        mean precision at 101 recalls; "AP50" and "AP75" of one threshold;
-        "AP_small", "AP_medium" and "AP_large" of objects of less than 32 x 32
-        pixels, up to 96 x 96, and more; the largest recalls "AR_1", "AR_10" and
-        "AR_100" of so many boxes of an image; "AR_small", "AR_medium" and
-        "AR_large".
+        mean precision at 101 recalls; "AP50" and "AP75" for one threshold; "AP_small",
+        "AP_medium" and "AP_large" for objects of less than 32 x 32 pixels, of up to 96
+        x 96 pixels, and larger ones; the maximum recalls "AR_1", "AR_10" and "AR_100"
+        with so many boxes per image; "AR_small", "AR_medium" and "AR_large".
 
     Raises:
-        ValueError: if there are not as many predictions as targets.
+        ValueError: if the numbers of predictions and targets differ.
 
     Example:
 
@@ -115,8 +115,8 @@ def coco_metrics(
 class CocoMetrics(keras.callbacks.Callback):
     """Measures the boxes of a detector by `coco_metrics` while it trains.
 
-    After each epoch, `val_AP` and so on are metrics of the callbacks after this
-    one. Sizes and areas are those of the images that the model is given.
+    After each epoch, callbacks after this one see the metrics as `val_AP` and so on.
+    Sizes and areas are measured in the images that the model is given.
 
     Args:
         batches: Iterable of pairs of images and targets, as `fit` takes them
@@ -124,7 +124,7 @@ class CocoMetrics(keras.callbacks.Callback):
         names: Names of metrics of `coco_metrics`; None for all.
 
     Raises:
-        ValueError: if there is no such metric, or the batches have no end.
+        ValueError: if there is no such metric, or the batches are endless.
 
     Example:
 
@@ -157,7 +157,7 @@ def evaluate_boxes(model: keras.Model, batches: Any) -> dict[str, float]:
         batches: As in `CocoMetrics`.
 
     Returns:
-        Dict of numbers, as `coco_metrics`.
+        Dict of numbers, as from `coco_metrics`.
     """
     _check_finite(batches)
     predictions, targets = [], []
@@ -172,8 +172,8 @@ def _check_finite(batches: Any) -> None:
     """Raises a `ValueError` if batches have no end."""
     if isinstance(batches, keras.utils.PyDataset) and (batches.num_batches is None):
         raise ValueError(
-            "`batches` must have an end, as those of `data.evaluation(...)` "
-            f"have. Received: {type(batches).__name__} with num_batches=None"
+            "`batches` must be finite, like those of `data.evaluation(...)`. "
+            f"Received: {type(batches).__name__} with num_batches=None"
         )
 
 
@@ -189,14 +189,14 @@ def find_boxes(
     Args:
         model: A `keras.Model` of `keras_vit.detection`.
         images: uint8 arrays of shape `(height, width, channels)`.
-        image_size: Integer, or `(height, width)`. The size to which images are
-            scaled, that of the training.
-        mode: String. The `mode` of `preprocess_input`, of a model that does not
-            scale images itself.
-        least_score: Float. The lowest score of boxes.
+        image_size: Integer, or `(height, width)`. The size to which images are scaled,
+            as in training.
+        mode: String. The `mode` of `preprocess_input`, for a model that does not scale
+            images itself.
+        least_score: Float. The minimum score of a box.
 
     Returns:
-        For each image, a dict as `detection.decode` returns it.
+        For each image, a dict as returned by `detection.decode`.
     """
     found = []
     for image in images:
@@ -217,9 +217,8 @@ def targets_by_image(
     """Returns the targets of a batch as `coco_metrics` takes them.
 
     Args:
-        targets: Those of `detection.set_loss`, and, in a dict, optionally
-            "crowd" and "areas", of shape `(batch, objects)`. A class of
-            `-2 - class` is that of a crowd, too.
+        targets: As in `detection.set_loss`. A dict may also have "crowd" and "areas",
+            of shape `(batch, objects)`. A class of `-2 - class` also marks a crowd.
         height: Number. Height of the images, in pixels.
         width: Number. Width of the images, in pixels.
     """
@@ -244,7 +243,7 @@ def plot_boxes(
     class_names: Sequence[str],
     title: str = "",
 ) -> "Figure":
-    """Plots images with their boxes and the predicted ones.
+    """Plots images with their true and predicted boxes.
 
     Args:
         images: Arrays of shape `(height, width, channels)` with values in

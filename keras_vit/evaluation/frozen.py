@@ -1,4 +1,4 @@
-"""The head of a classifier alone, and the features of images that it is trained on."""
+"""The head of a classifier, and the features of images on which it is trained."""
 
 import dataclasses
 from typing import Any
@@ -21,15 +21,15 @@ def split_at_head(model: keras.Model) -> tuple[keras.Model, keras.Model]:
     """Returns an encoder, and the head that completes it to a classifier.
 
     A head on a frozen encoder is trained faster on features that are computed once,
-    as those of `feature_dataset`.
+    such as those of `feature_dataset`.
 
     Args:
         model: Functional classifier of this package.
 
     Returns:
-        A model of images with outputs of shape `(images, heads, columns)`, where
-        a distilled model has 2 heads, and a model of such outputs. They share the
-        layers and weights of `model`.
+        A model that maps images to features of shape `(images, heads, columns)`, where
+        a distilled model has 2 heads, and a model that takes such features. They share
+        the layers and weights of `model`.
     """
     graph = Graph(model)
     inputs = [graph.input(x) for x in model.layers if x.name in HEADS]
@@ -49,22 +49,23 @@ def feature_dataset(
     epochs: int = 4,
     **options: Any,
 ) -> ImageDataset:
-    """Returns a dataset with features in the place of images.
+    """Returns a dataset with features in place of images.
 
-    Those of the training images are of the first epochs of `data.train`, whose images
-    are changed at random. The features are held in memory.
+    The features of training images are computed from the first epochs of `data.train`,
+    which augments images at random. The features are held in memory.
 
     Args:
-        encoder: Model of images, such as `split_at_head` returns.
+        encoder: Model that takes images, such as the encoder that `split_at_head`
+            returns.
         data: `ImageDataset`.
         batch_size: Integer. Number of images of a batch of the encoder.
-        epochs: Integer. How many times each training image is read, and changed.
+        epochs: Integer. How many times each training image is read and augmented.
         **options: Arguments of `ImageDataset.train`, such as `image_size`, `mode` and
             `seed`.
 
     Returns:
-        An `ImageDataset` with `epochs` times as many training images, and the images
-        of `data.evaluation_split`.
+        An `ImageDataset` with `epochs` times as many training examples, and with the
+        images of `data.evaluation_split`.
     """
     # Labels stay integers, of which class weights are looked up: they become one-hot
     # when the batches of features are made.
@@ -107,7 +108,7 @@ def _steps(
     mode: Any = None,
     flip: bool = True,
 ) -> Lists:
-    """Features instead of images, which have been read: the last four are accepted,
-    as those of images are, and change nothing."""
+    """Features instead of images, which have been read: the last four are accepted, as
+    for images, but have no effect."""
     labels, _ = labels_of(data, 0, 0, one_hot, class_weights)
     return labels, []

@@ -14,9 +14,8 @@ from keras_vit.utils.types import Array
 def predict_splits(
     model: keras.Model, data: ImageDataset, options: dict[str, Any]
 ) -> tuple[Array, Array, Array, Array]:
-    """Returns the outputs and the labels of the training images of a dataset,
-    and those of its test images; `options` are the arguments of
-    `ImageDataset.batches`."""
+    """Returns the outputs and labels of a dataset's training images, and those of its
+    test images; `options` are the arguments of `ImageDataset.batches`."""
     batches = [data.batches(split, **options) for split in ("train", "test")]
     return (
         *predict_dataset(model, batches[0], data.num_train),
@@ -37,8 +36,8 @@ def predict_dataset(
     Args:
         model: `keras.Model`.
         batches: Finite iterable of batches `(images, labels, weights)`, such
-            as `ImageDataset.test` returns. Images of weight 0 are padding and
-            left out.
+            as `ImageDataset.test` returns. Images with a weight of 0 are padding and
+            are left out.
         total: Integer. Number of images without padding.
         limit: Integer. Maximum number of images; None for no limit.
 
@@ -74,5 +73,5 @@ def predict_dataset(
             raise wrong from error
         raise
     if not (found and total):
-        raise ValueError("There is no image to look at.")
+        raise ValueError("There are no images to predict.")
     return np.concatenate(found)[:total], np.concatenate(labels)[:total]

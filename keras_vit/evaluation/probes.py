@@ -1,5 +1,5 @@
-"""Classifiers of frozen features, in float64: ridge regression, linear probes
-and nearest neighbors."""
+"""Classifiers on frozen features, in float64: ridge regression, linear probes and
+nearest neighbors."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -141,8 +141,8 @@ def few_shot_of_model(
     shots: int,
     seeds: int,
 ) -> dict[str, Any]:
-    """Returns the row of `few_shot` of a model's features; `options` are the
-    arguments of `ImageDataset.batches`."""
+    """Returns the row of `few_shot` for a model's features; `options` are the arguments
+    of `ImageDataset.batches`."""
     x, y, test_x, test_y = predict_splits(feature_model(model), data, options)
     (row,) = few_shot(
         x,
@@ -191,11 +191,11 @@ def _check_counts(
 
 @dataclasses.dataclass(frozen=True)
 class Linear:
-    """Linear classifier of standardized features.
+    """Linear classifier on standardized features.
 
     Attributes:
         mean: Array of shape `(columns,)`, subtracted from features.
-        deviation: Array of shape `(columns,)`, by which they are divided.
+        deviation: Array of shape `(columns,)`, by which features are divided.
         kernel: Array of shape `(columns, classes)`.
         bias: Array of shape `(classes,)`.
     """

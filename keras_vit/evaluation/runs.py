@@ -1,4 +1,4 @@
-"""Files and settings of the folder of a training run."""
+"""Files and settings in the folder of a training run."""
 
 import pathlib
 from typing import Any
@@ -22,7 +22,7 @@ _RUN_CONFIG_TYPES = {
 def open_weights(
     model: str | None, weights: str, sizes: Config | None = None
 ) -> Checkpoint:
-    """Opens the checkpoint of weights: a file, a run's folder, a URL, or the
+    """Opens the checkpoint of weights, given as a file, a run's folder, a URL, or the
     name of released weights of `model`, whose arguments are `sizes`."""
     checkpoint = resolve_weights(resolve_weights_path(weights), model, sizes)
     if isinstance(checkpoint, Checkpoint):

@@ -23,7 +23,8 @@ def accuracy(scores: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
             If scores are equal, the class with the lower index ranks higher,
             as in `argmax`.
         labels: Array of shape `(images,)` of integers in [0, classes).
-        k: Integer. How many classes of the highest scores count as found.
+        k: Integer. Number of classes with the highest scores among which the label must
+            be.
 
     Returns:
         A float in [0, 1].
@@ -138,17 +139,15 @@ def _multi_hot(labels: Any, images: int, classes: int) -> Array:
 def average_precisions(scores: ArrayLike, labels: Any) -> list[float | None]:
     """Returns the average precision of each class.
 
-    It is the sum over all thresholds of the precision, each multiplied by the
-    increase of the recall, without interpolation: scikit-learn's
-    `average_precision_score`.
+    It is the sum over all thresholds of the precision times the increase of the recall,
+    without interpolation, as in scikit-learn's `average_precision_score`.
 
     Args:
         scores: Array of shape `(images, classes)`: logits or probabilities.
         labels: As in `real_accuracy`.
 
     Returns:
-        List with one float in [0, 1] per class, None for a class without
-        positives.
+        List with one float in [0, 1] per class, or None for a class without positives.
     """
     scores = check_scores(scores)
     correct = _multi_hot(labels, *scores.shape)
@@ -167,7 +166,7 @@ def mean_average_precision(scores: ArrayLike, labels: Any) -> float:
         labels: As in `average_precisions`.
 
     Returns:
-        A float in [0, 1]. Classes without positives do not count.
+        A float in [0, 1]. Classes without positives are ignored.
 
     Raises:
         ValueError: as in `real_accuracy`.
@@ -193,8 +192,8 @@ def load_real_labels(path: StrPath) -> list[list[int]]:
             https://github.com/google-research/reassessed-imagenet.
 
     Returns:
-        A list with one list of integers per image, in the order of the images'
-        names: the first is that of ILSVRC2012_val_00000001.
+        A list with one list of integers per image, in the order of the images' names,
+        beginning with ILSVRC2012_val_00000001.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -281,8 +280,8 @@ def calibration_error(
     Args:
         probabilities: As in `reliability`.
         labels: As in `reliability`.
-        bins: As in `reliability`. The error depends on it, so that it should
-            be reported too.
+        bins: As in `reliability`. The error depends on it, so it should be reported
+            too.
 
     Returns:
         A float in [0, 1].
@@ -307,8 +306,8 @@ def confusion_matrix(
             of the shape of masks.
         labels: Array of the same shape, of integers in [0, classes).
         classes: Integer. Number of classes.
-        ignore: Integer. Label of pixels that are not counted, such as 255;
-            None for none.
+        ignore: Integer. Label of pixels that are not counted, such as 255; None to
+            count all pixels.
 
     Returns:
         Integers of shape `(classes, classes)`: rows are true classes, columns
@@ -335,17 +334,18 @@ def confusion_matrix(
 def mean_iou(confusion: ArrayLike) -> tuple[float, Array]:
     """Computes the intersection over union of each class, and their mean.
 
-    It is the number of pixels that are of a class and predicted as such,
-    divided by the number that are either. Count the pixels of all images in
-    one matrix first: the mean over images of their own values is another
-    number.
+    It is the number of pixels of a class that are predicted as this class, divided by
+    the number of pixels that are of this class or predicted as it. First count the
+    pixels of all images in one matrix: averaging the values of single images gives
+    another result.
 
     Args:
         confusion: The output of `confusion_matrix`, or a sum of them.
 
     Returns:
-        The mean over the classes that occur or are predicted, a float, and an
-        array of the value of each class, NaN for classes that do neither.
+        The mean over the classes that occur or are predicted, a float, and an array
+        with the value of each class, NaN for classes that neither occur nor are
+        predicted.
 
     Raises:
         ValueError: if the matrix is not square, or empty.
@@ -381,9 +381,9 @@ def per_class(
     """Computes the accuracy and precision of each class.
 
     Args:
-        confusion: The output of `confusion_matrix`, or a tuple of two NumPy
-            arrays, its first two arguments, predicted and true classes, of
-            shape `(images,)`: the matrix of 21,843 classes takes 3.8 GB.
+        confusion: The output of `confusion_matrix`, or a tuple of its first two
+            arguments: NumPy arrays of predicted and true classes, of shape `(images,)`.
+            The tuple saves memory, since the matrix of 21,843 classes takes 3.8 GB.
         class_names: List of strings, one per class.
 
     Returns:

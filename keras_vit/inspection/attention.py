@@ -30,14 +30,14 @@ def attention_maps(
 ) -> Array:
     """Returns the attention probabilities of all tokens.
 
-    The model's fused attention does not materialize them, so they are
-    computed separately from the model's queries and keys, in float32 whatever
-    the model's precision. The model is not modified. All models of this
-    package with attention are supported, at any image size: hybrids, models
-    with registers, distilled and quantized models.
+    The model's fused attention does not materialize them, so they are computed
+    separately from the model's queries and keys, in float32 regardless of the model's
+    precision. The model is not modified. All models of this package with attention are
+    supported, at any image size, including hybrids, models with registers, distilled
+    and quantized models.
 
     Args:
-        model: A functional model made by this package or of its layers.
+        model: A functional model made by this package or from its layers.
         images: Array or tensor of shape `(batch, height, width, channels)`,
             preprocessed for the model.
         layers: Integer or list of integers. Indices of the blocks; negative
@@ -128,17 +128,17 @@ def outlier_tokens(
 
     Args:
         norms: The output of `token_norms`, `(layers, batch, tokens)`.
-        layout: The output of `token_layout`. Tokens before the patches are no
+        layout: The output of `token_layout`. Tokens before the patches are never
             outliers, whatever their norms.
-        ratio: Float above 1. Smallest norm of an outlier, in medians of the
-            patches of the same image after the same layer. A DINOv2 S/14, which
-            has no outliers, has norms of up to 2.2 medians.
+        ratio: Float above 1. Minimum norm of an outlier, as a multiple of the median
+            over the patches of the same image after the same layer. In a DINOv2 S/14,
+            which has no outliers, norms are up to 2.2 times the median.
 
     Returns:
         Boolean array of the shape of `norms`.
 
     Raises:
-        ValueError: if an argument is something else.
+        ValueError: if an argument has another form or value.
     """
     tokens.check_is("norms", norms, 3, "the output of `token_norms`")
     tokens.check_is_layout(layout)
@@ -170,8 +170,8 @@ def attention_distance(
 
     Args:
         model: As in `attention_maps`.
-        images: As in `attention_maps`; the batch may be of any size, as it is
-            split into batches of `batch_size`.
+        images: As in `attention_maps`; the batch may have any size, as it is split into
+            batches of `batch_size`.
         layers: As in `attention_maps`.
         batch_size: Integer. Number of images processed together.
 
@@ -221,8 +221,8 @@ def attention_heads(model: keras.Model, images: ArrayLike, layer: int = -1) -> A
         layer: Integer. Index of the block.
 
     Returns:
-        Array of shape `(batch, heads, rows, columns)`: the attention to the
-        patches, without that to the class token and registers.
+        Array of shape `(batch, heads, rows, columns)`: the attention to the patches,
+        without the attention to the class token and registers.
 
     Raises:
         ValueError: as in `attention_maps`.
@@ -265,12 +265,11 @@ def attention_rollout(
             layers, the output of `attention_maps`; or an iterable over layers.
         residual: Boolean. Whether to average each matrix with the identity,
             to account for the residual connection.
-        outliers: String. "keep", as published, or "mask": in each layer, no
-            attention is paid to patches that receive more than 10 times the
-            mean attention; a token that attends to no others attends to
-            itself. In the first block of a trained DINOv2, a fifth of all
-            attention falls on 10 of 576 patches, which show nothing in
-            particular, and hides the rollout of the other blocks.
+        outliers: String. "keep", as published, or "mask", which removes, in each layer,
+            the attention to patches that receive more than 10 times the mean attention;
+            a token that then attends to no others attends to itself. In the first block
+            of a trained DINOv2, a fifth of all attention falls on 10 of 576 patches,
+            which show nothing in particular, and hides the rollout of the other blocks.
         num_prefix: Integer. Number of tokens before the patches, which are
             never masked.
 

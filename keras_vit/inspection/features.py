@@ -1,5 +1,4 @@
-"""Principal components of feature maps, which show what patches have in
-common."""
+"""Principal components of feature maps, which show similarities between patches."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,8 +22,8 @@ class FeaturePCA:
             image: the first three principal components of each patch of the
             foreground, NaN in the background.
         foreground: List of boolean arrays of shape `(rows, columns)`.
-        explained: Array of shape `(3,)`. Fraction of the variance of each
-            component; of shape `(images, 3)` without `joint`.
+        explained: Array of shape `(3,)`. Fraction of the variance that each component
+            explains; of shape `(images, 3)` without `joint`.
     """
 
     components: list[Array]
@@ -41,30 +40,28 @@ def feature_pca(
 ) -> FeaturePCA:
     """Computes the principal components of the features of patches.
 
-    Patches of the same kind of part get similar components, over all images.
-    With `foreground`, the first component of all patches splits them into
-    foreground and background by its sign; the components of the foreground
-    are then computed without the background. The background is the side that
-    has more of the patches at the borders of the images. If an image had almost
-    none then, the component separates images, as with random weights,
-    and all patches are foreground.
+    Patches of similar parts of objects get similar components, across all images. With
+    `foreground`, the first component of all patches splits them into foreground and
+    background by its sign; the components of the foreground are then computed without
+    the background. The background is the side that has more of the patches at the
+    borders of the images. If an image had almost none then, the component separates
+    images, as with random weights, and all patches are foreground.
 
     From "DINOv2: Learning Robust Visual Features without Supervision", Section
     7.6 and Figure 1 (https://arxiv.org/abs/2304.07193).
 
     Args:
         model: A Vision Transformer or a hybrid.
-        images: A batch of images as the model takes them, `(batch, height,
-            width, channels)`, or a list of batches of several sizes. Sizes
-            must be multiples of the patch size, and may differ from the
-            model's.
+        images: A batch of images, preprocessed for the model, `(batch, height, width,
+            channels)`, or a list of batches of several sizes. Sizes must be multiples
+            of the patch size, and may differ from the model's.
         block: Integer. The block whose output is used, with the model's
             `encoder_norm` if it has one; see `dense_features`.
         foreground: Boolean. Whether to separate the foreground.
-        joint: Boolean. Whether all images have the same directions, so that
-            equal colors are similar features in all of them. Otherwise each
-            image has its own, which show more of its details, and its colors
-            mean nothing in another image.
+        joint: Boolean. Whether all images share the directions of the components, so
+            that equal colors mean similar features in all of them. Otherwise each image
+            has its own directions, which show more of its details, but its colors
+            cannot be compared with those of other images.
 
     Returns:
         A `FeaturePCA`, with an item for each image.

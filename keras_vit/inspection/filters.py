@@ -20,7 +20,7 @@ def embedding_filters(model: keras.Model, count: int = 28) -> Array:
     it is chosen such that the value of largest magnitude is positive.
 
     Args:
-        model: A functional model made by this package or of its layers.
+        model: A functional model made by this package or from its layers.
         count: Integer. Maximum number of components; 28 in the paper.
 
     Returns:
@@ -59,10 +59,9 @@ def position_similarity(
     (https://arxiv.org/abs/2010.11929).
 
     Args:
-        model: A functional model made by this package or of its layers.
+        model: A functional model made by this package or from its layers.
         grid_size: `(rows, columns)` of the patches, to which learned
-            embeddings are resampled; None for the grid that they were learned
-            for.
+            embeddings are resampled; None for the grid for which they were learned.
 
     Returns:
         Array of shape `(rows, columns, rows, columns)`: element `[i, j]`

@@ -37,15 +37,15 @@ def plot_attention_heatmap(
     """Plots images, images multiplied by attention, and heat maps.
 
     The second column is as in the paper's Figure 6. Colors range from the 2nd
-    to the 98th percentile of the attention of an image: single patches that
-    receive most of the attention would otherwise leave all others black.
+    to the 98th percentile of the attention of an image: otherwise, single patches that
+    receive most of the attention would make all others black.
 
     Args:
         images: Batch or list of images `(height, width, channels)`, of uint8
             or of floats in [-1, 1]. They may be larger than the heat maps.
-        heatmaps: The output of `attention_heatmap`, or a list of heat maps; or
-            a dict of several with the titles of their columns, of which the
-            first one multiplies the images.
+        heatmaps: The output of `attention_heatmap`, or a list of heat maps; or a dict
+            from the titles of columns to several such outputs, the first of which
+            multiplies the images.
         titles: List of strings, one per image; or None.
 
     Returns:
@@ -78,8 +78,8 @@ def plot_attention_heads(
 
     Args:
         images: As in `plot_attention_heatmap`.
-        heads: The output of `attention_heads` for these images. Of more than 8
-            heads, 8 are shown, evenly spaced.
+        heads: The output of `attention_heads` for these images. If there are more than
+            8 heads, 8 evenly spaced ones are shown.
         titles: List of strings, one per image; or None.
 
     Returns:
@@ -101,9 +101,9 @@ def plot_feature_pca(
 ) -> "Figure":
     """Plots images and the principal components of their patches.
 
-    The three components are red, green and blue, scaled from the 2nd to the
-    98th percentile, over all images if their components are joint; the
-    background is dark.
+    The three components are shown as red, green and blue, scaled from the 2nd to the
+    98th percentile, over all images if their components are joint; the background is
+    dark.
 
     Args:
         images: As in `plot_attention_heatmap`.
@@ -179,7 +179,7 @@ def plot_attention_distance(
     """Plots the attention distance of heads by layer (Figure 7, right).
 
     Args:
-        distances: The output of `attention_distance`, of all layers.
+        distances: The output of `attention_distance` for all layers.
         uniform: Float. The attention distance of uniform attention, in
             pixels, shown as a line for comparison; None for no line.
         title: String.
@@ -238,8 +238,8 @@ def plot_position_similarity(similarity: Array, title: str = "") -> "Figure":
     """Plots the similarity of position embeddings (Figure 7, center).
 
     Args:
-        similarity: The output of `position_similarity`. Of more than 16
-            rows or columns of patches, 8 are shown.
+        similarity: The output of `position_similarity`. If there are more than 16 rows
+            or columns of patches, 8 are shown.
         title: String.
 
     Returns:
@@ -275,7 +275,7 @@ def plot_token_norms(
     """Plots the L2 norms of tokens by layer.
 
     Args:
-        norms: The output of `token_norms`, of all layers.
+        norms: The output of `token_norms` for all layers.
         layout: The output of `token_layout`.
         image: Integer. Index of the image whose patches are shown.
         title: String.
@@ -366,7 +366,7 @@ def robust_scale(maps: Array) -> Array:
 
 
 def _check_index(name: str, value: Any, count: int) -> None:
-    """Raises a `ValueError` if a value is no index of `count` items."""
+    """Raises a `ValueError` if a value is not an index of `count` items."""
     fits = type(value) is not bool and value in range(-count, count)
     checks.require(fits, name, value, f"an index of {count} items")
 

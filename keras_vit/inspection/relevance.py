@@ -1,4 +1,4 @@
-"""Relevance maps: which patches a class score depends on."""
+"""Relevance maps: the patches on which a class score depends."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -56,29 +56,29 @@ def relevance(
       (https://arxiv.org/abs/2012.09838), with gradients times attention in
       place of layer-wise relevance.
 
-    Images are explained one by one, so that memory does not depend on their
-    number, and blocks one by one, so that it depends little on theirs. The
-    class score is a logit, also of a model that ends in an activation.
+    Images are explained one by one, so that memory does not depend on the number of
+    images, and blocks one by one, so that it depends little on the number of blocks.
+    The class score is a logit, even if the model ends in an activation.
 
     Args:
-        model: A functional model made by this package or of its layers, with
-            attention.
+        model: A functional model with attention, made by this package or from its
+            layers.
         images: Array or tensor of shape `(batch, height, width, channels)`,
             preprocessed for the model.
         classes: Integer, or a list of one integer per image. Class whose
             score is explained. An array of floats `(batch, outputs)` is the
             direction of the output that is explained, for example the
-            embedding of another image. None for the class of the largest
-            score or, for a model without a head, the image's own output.
-        method: String. One of those above. The default is the one that marks
+            embedding of another image. None for the class with the largest score or,
+            for a model without a head, the image's own output.
+        method: String. One of the methods above. The default is the method that marks
             objects best on photographs (docs/attention-measured.md has the table).
         layers: Integer or list of integers. Blocks whose attention is used,
             as in `attention_maps`; None for all.
 
     Returns:
         Array of shape `(batch, rows, columns)`, one value per patch, which
-        `plot_attention_heatmap` shows over the images. Only values of one image
-        can be compared.
+        `plot_attention_heatmap` shows over the images. Values can only be compared
+        within one image.
 
     Raises:
         ValueError: if the model has no attention or no such layer, the images
@@ -96,8 +96,8 @@ def relevance(
     shapes = keras.tree.map_structure(lambda x: x.shape, model.output)
     if len(model.outputs) > 1 or len(model.outputs[0].shape) > 3:
         raise ValueError(
-            "A score is that of one output of shape (batch, outputs) or of "
-            f"tokens: explain the encoder of a detector or segmenter. Received: "
+            "Scores belong to one output of shape (batch, outputs) or of tokens: "
+            "explain the encoder of a detector or segmenter. Received: "
             f"{model.name!r} with the outputs {shapes}"
         )
     layout = tokens.token_layout(model, images.shape[1:3])
@@ -121,10 +121,10 @@ def relevance(
 def explain(
     model: keras.Model, image: Tensor, direction: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns what a page shows of one image, by operations that PyTorch can
-    trace: the output, `(1, outputs)`, `attention_heads` of each block, and the
-    relevance for a direction of the output, `(1, outputs)`, which is that of
-    the best class, or of the image's own features, if it is 0."""
+    """Returns what a page shows for one image, with operations that PyTorch can trace:
+    the output, `(1, outputs)`, `attention_heads` of each block, and the relevance for a
+    direction of the output, `(1, outputs)`. If this is 0, it is the direction of the
+    best class, or of the image's own features."""
     layout = tokens.token_layout(model, image.shape[1:3])
     parts = Parts(model, None, layout)
     inputs = parts.block_inputs(image)
@@ -337,8 +337,9 @@ def _weighted_sum(weights: Tensor, x: Tensor) -> Tensor:
 def compiled(
     model: keras.Model, function: Callable[..., Tensor]
 ) -> Callable[..., Tensor]:
-    """Returns a function of arrays that calls layers of a model, compiled where the
-    backend compiles: operation by operation, JAX compiles 167 small programs."""
+    """Returns a function of arrays that calls layers of a model, compiled if the
+    backend compiles: without this, JAX compiles 167 small programs, one per
+    operation."""
     backend = keras.config.backend()
     if backend == "jax":
         import jax

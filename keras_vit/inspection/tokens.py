@@ -1,4 +1,4 @@
-"""Layers and tokens of a model: how to find, describe and compute them."""
+"""Functions that find, describe and compute layers and tokens of a model."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,12 +37,12 @@ class TokenLayout:
 def token_layout(
     model: keras.Model, image_size: Sequence[int] | None = None
 ) -> TokenLayout:
-    """Describes the tokens of a model, which are the axes of attention maps.
+    """Describes the tokens of a model, which index the axes of attention maps.
 
     Args:
-        model: A functional model made by this package or of its layers.
-        image_size: `(height, width)` of the images; None for that of the
-            model's input.
+        model: A functional model made by this package or from its layers.
+        image_size: `(height, width)` of the images; None for the size of the model's
+            input.
 
     Returns:
         An object with the attributes
@@ -89,8 +89,8 @@ def find_positions(model: keras.Model) -> Any:
 def image_size(model: keras.Model) -> tuple[int, int] | None:
     """Returns the image size of a model, `(height, width)`.
 
-    If the model takes images of any size, it is the size for which its
-    position embeddings were learned; None if it has none.
+    If the model takes images of any size, it is the size for which its position
+    embeddings were learned, or None if it has no position embeddings.
     """
     size = tuple(model.inputs[0].shape[1:3])
     if None not in size:
@@ -103,8 +103,8 @@ def image_size(model: keras.Model) -> tuple[int, int] | None:
 
 
 def check_is(name: str, value: object, kind: Any, expected: str) -> None:
-    """Raises a `ValueError` that an argument must be as expected, unless it is of
-    a class, or an array with a number of axes."""
+    """Raises a `ValueError` with a description of what is expected, unless an argument
+    is of a class, or an array with a number of axes."""
     shape = getattr(value, "shape", None)
     if isinstance(kind, int):
         fits = shape is not None and len(shape) == kind
@@ -118,12 +118,12 @@ def check_is(name: str, value: object, kind: Any, expected: str) -> None:
 
 
 def check_is_model(model: object) -> None:
-    """Raises a `ValueError` if an argument is no model."""
+    """Raises a `ValueError` if an argument is not a model."""
     check_is("model", model, keras.Model, "a Keras model, the first argument")
 
 
 def check_is_layout(layout: object) -> None:
-    """Raises a `ValueError` if an argument is no `TokenLayout`."""
+    """Raises a `ValueError` if an argument is not a `TokenLayout`."""
     check_is("layout", layout, TokenLayout, "the output of `token_layout`")
 
 
@@ -139,16 +139,17 @@ def find_blocks(
     """Returns the encoder blocks of a model.
 
     Args:
-        model: A functional model made by this package or of its layers.
+        model: A functional model made by this package or from its layers.
         layers: Integer, or list of integers. Indices of blocks; None for all.
-        name: String. What messages call `layers`, which is one integer if it is
-            another name.
+        name: String. Name of the argument `layers` in messages. With another name,
+            `layers` must be one integer.
 
     Returns:
         List of `TransformerBlock`, in the order of the indices.
 
     Raises:
-        ValueError: if the model has no block of an index, or none at all.
+        ValueError: if the model has no block with one of the indices, or no blocks at
+            all.
     """
     check_is_model(model)
     blocks = [x for x in model.layers if isinstance(x, TransformerBlock)]
@@ -175,8 +176,8 @@ def _listed(value: Any, several: bool) -> list[Any]:
 def check_has(
     found: object, model: keras.Model, problem: str, layer_class: type
 ) -> None:
-    """Raises a `ValueError` if a layer was not found in a model, which names the
-    model inside that has it."""
+    """Raises a `ValueError` if a layer was not found in a model; the message names the
+    nested model that has it."""
     if found:
         return
     nested = [

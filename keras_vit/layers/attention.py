@@ -19,11 +19,10 @@ from keras_vit.utils.types import Shape, Tensor
 class MultiHeadAttention(CompositeLayer):
     """Computes multi-head attention.
 
-    Uses Keras's fused `dot_product_attention`, which is flash attention where
-    the backend supports it, or a kernel that is faster on a CPU. Training with
-    attention dropout, which no fused kernel supports, computes the
-    probabilities explicitly. The projections have the names and shapes of those
-    of `keras.layers.MultiHeadAttention`.
+    It uses Keras's fused `dot_product_attention`, which is flash attention where the
+    backend supports it, or a kernel that is faster on a CPU. Training with attention
+    dropout, which no fused kernel supports, computes the probabilities explicitly. The
+    projections have the same names and shapes as in `keras.layers.MultiHeadAttention`.
 
     From "Attention Is All You Need", Section 3.2.2
     (https://arxiv.org/abs/1706.03762); query and key norm from "Scaling
@@ -56,8 +55,8 @@ class MultiHeadAttention(CompositeLayer):
         mask: Tensor of shape `(batch, length, context_length)` or `(batch,
             num_heads, length, context_length)`, whose sizes may also be 1, or
             None. A boolean mask is True where a query attends to a key; a
-            mask of floats is added to the scaled scores. A query that may
-            attend to no key attends to all keys alike.
+            mask of floats is added to the scaled scores. A query that may not attend to
+            any key attends to all keys equally.
 
     Output shape:
         That of `inputs`.
@@ -375,11 +374,11 @@ class AttentionPooling(CompositeLayer):
 
 
 def check_mask(layer: keras.Layer, mask: Tensor | None) -> None:
-    """Checks that a mask is one of pairs of tokens, or None.
+    """Checks that a mask has a value per pair of tokens, or is None.
 
-    Keras passes a mask of an earlier layer, of one value per token, under the
-    same name. It is refused: such a mask would also have to reach the layers
-    after this one.
+    Keras passes a mask of an earlier layer, with one value per token, under the same
+    name. It is rejected: such a mask would also have to reach the layers after this
+    one.
     """
     if mask is not None and len(mask.shape) not in (3, 4):
         raise ValueError(
@@ -431,7 +430,7 @@ def _check_relative_shape(
     if not fits:
         raise ValueError(
             f"`relative` must be of shape {expected}. Received: shape "
-            f"{tuple(relative_shape)}. Keys and values are both of `context`: "
+            f"{tuple(relative_shape)}. Keys and values both come from `context`: "
             "self-attention is `layer(inputs)`."
         )
 

@@ -95,9 +95,8 @@ class TransformerBlock(CompositeLayer):
             that pools only the class token needs no other output token of its
             last block.
         training: Boolean. Whether to apply dropout and stochastic depth.
-        mask: Mask of the attention, of shape `(batch, length, length)` or
-            `(batch, num_heads, length, length)`; see `MultiHeadAttention`.
-            None for none.
+        mask: Attention mask of shape `(batch, length, length)` or `(batch, num_heads,
+            length, length)`; see `MultiHeadAttention`. None for no mask.
 
     Output shape:
         `(batch, length, hidden_size)`, or

@@ -44,8 +44,8 @@ def with_arguments(instance: Any, config: Config) -> Config:
 class Layer(keras.Layer):
     """Base class of layers whose arguments are attributes of the same name.
 
-    They are set once: sublayers and weights that were made of a first value
-    would not follow a second, which would be saved.
+    These attributes can be set only once: sublayers and weights that were made from a
+    first value would not follow a second value, but the second would be saved.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -53,8 +53,9 @@ class Layer(keras.Layer):
         if name in vars(self) and name in _arguments(kind):
             raise AttributeError(
                 f"`{name}` of the layer {self.name!r} cannot be changed, because "
-                f"parts of the layer depend on it. Make a layer with {name}={value!r}, "
-                "in a model by `block=` of `keras_vit.config.ViTConfig`."
+                "parts of the layer depend on it. Create another layer with "
+                f"{name}={value!r}; in a model, use `block=` of "
+                "`keras_vit.config.ViTConfig`."
             )
         super().__setattr__(name, value)
 
@@ -80,7 +81,7 @@ class NumberedLayer(Layer):
 class CompositeLayer(Layer):
     """Base class of layers that contain other layers.
 
-    Saves and restores two properties of sublayers that a Keras config does not
+    It saves and restores two properties of sublayers that a Keras config does not
     contain, by paths of sublayers such as "mlp/dense_1". Subclasses call
     `restore_sublayers` at the end of `build`.
 

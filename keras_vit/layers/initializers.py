@@ -28,7 +28,7 @@ _skip = contextvars.ContextVar("skip_init", default=False)
 
 @contextlib.contextmanager
 def skip_init() -> Iterator[None]:
-    """Returns a context manager in which random initial values are zero.
+    """Returns a context manager that replaces random initial values by zeros.
 
     For models whose weights are all loaded afterwards: sampling initial values
     takes about half of the time of building ViT-B/16. Other threads are not

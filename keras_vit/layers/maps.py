@@ -19,8 +19,8 @@ _SCALES = {"P2": 4, "P3": 2, "P4": 1, "P5": 0.5}
 
 @keras.saving.register_keras_serializable("keras_vit")
 class FeatureMap(Layer):
-    """Arranges the tokens of patches as the map of rows and columns that they
-    come from.
+    """Arranges the tokens of patches in the map of rows and columns from which they
+    come.
 
     Args:
         num_prefix_tokens: Integer. Number of tokens before the patches, which
@@ -81,7 +81,7 @@ class FeatureMap(Layer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class SimpleFeaturePyramid(CompositeLayer):
-    """Makes a feature pyramid of the last map of a Vision Transformer.
+    """Makes a feature pyramid from the last feature map of a Vision Transformer.
 
     A plain Vision Transformer has maps of one stride. Detectors need several:
     here, deconvolutions of stride 2 and a max pooling compute maps of 4, 2, 1
@@ -96,7 +96,7 @@ class SimpleFeaturePyramid(CompositeLayer):
     Args:
         filters: Integer. Number of channels of each map.
         norm_epsilon: Float above 0. Epsilon of the layer norms.
-        levels: Names of the maps to compute, of those below.
+        levels: Names of the maps to compute, from those listed below.
 
     Call arguments:
         inputs: Feature map of shape `(batch, rows, columns, channels)`, such as
@@ -105,9 +105,9 @@ class SimpleFeaturePyramid(CompositeLayer):
             two columns or more.
 
     Output shape:
-        Dict of the keys "P2", "P3", "P4" and "P5", or `levels`, with maps of
-        `(batch, 4 * rows, 4 * columns, filters)` to `(batch, rows // 2,
-        columns // 2, filters)`.
+        Dict with the keys "P2", "P3", "P4" and "P5", or `levels`, and maps of shapes
+        `(batch, 4 * rows, 4 * columns, filters)` to `(batch, rows // 2, columns // 2,
+        filters)`.
 
     Raises:
         ValueError: if the shape of `inputs` is wrong.
@@ -272,9 +272,8 @@ class UpsampleMap(Layer):
         for count, pixels, stride in zip(grid, size, self.stride, strict=True):
             if None not in (count, pixels) and -(-pixels // stride) != count:
                 raise ValueError(
-                    f"UpsampleMap of stride {self.stride} needs the images "
-                    "that the map was computed of. Received: a map of "
-                    f"{grid[0]} x {grid[1]} positions and images of "
-                    f"{size[0]} x {size[1]} pixels"
+                    f"UpsampleMap of stride {self.stride} needs the images from which "
+                    f"the map was computed. Received: a map of {grid[0]} x {grid[1]} "
+                    f"positions and images of {size[0]} x {size[1]} pixels"
                 )
         return (inputs_shape[0], *size, inputs_shape[-1])

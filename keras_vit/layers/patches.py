@@ -32,8 +32,8 @@ class Patches(Layer):
 
     Args:
         patch_size: Integer or `(rows, columns)`, in pixels.
-        pad_to_patch: Boolean. Whether to pad images whose size is no multiple
-            of the patch size with zeros at the bottom and at the right.
+        pad_to_patch: Boolean. Whether to pad images whose size is not a
+            multiple of the patch size with zeros at the bottom and at the right.
 
     Call arguments:
         inputs: Images of shape `(batch, height, width, channels)`.
@@ -89,8 +89,8 @@ class Patches(Layer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class MixedSizes(Layer):
-    """Prepares patches of images of several sizes for the layers of a model of
-    `keras_vit.mixed_sizes`, which has the sources.
+    """Prepares patches of images of several sizes for the layers of a model made by
+    `keras_vit.mixed_sizes`, whose docstring names the papers.
 
     Args:
         patch_size: Integer or `(rows, columns)`, in pixels.
@@ -103,8 +103,8 @@ class MixedSizes(Layer):
         coordinates: Integers of shape `(batch, length, 2)`: the row and the
             column of each patch in the grid of its image, from 0. The grid is
             as large as the largest row and column require.
-        valid: Booleans of shape `(batch, length)`, False for padding, at any
-            place, whose values and coordinates are ignored.
+        valid: Booleans of shape `(batch, length)`, False for padding, whose values and
+            coordinates are ignored. Padding may be at any place.
 
     Output shape:
         A tuple: `(batch, length * patch_rows, patch_columns, channels)`, the
@@ -164,11 +164,10 @@ class MixedSizes(Layer):
 class PatchEmbedding(NumberedLayer):
     """Projects each patch of an image to a vector with one convolution.
 
-    Kernel size and stride are the patch size, so this equals `Patches` followed
-    by `Dense`. The output keeps the grid of rows and columns, from which
-    position embeddings take its size; reshape it to
-    `(batch, num_patches, hidden_size)` for the encoder. Channels are last,
-    regardless of Keras's `image_data_format`.
+    Kernel size and stride equal the patch size, so the layer is equivalent to `Patches`
+    followed by `Dense`. The output keeps the grid of rows and columns, from which
+    position embeddings take its size; reshape it to `(batch, num_patches, hidden_size)`
+    for the encoder. Channels are last, regardless of Keras's `image_data_format`.
 
     From "An Image is Worth 16x16 Words", Section 3.1, Equation 1
     (https://arxiv.org/abs/2010.11929).
@@ -178,8 +177,8 @@ class PatchEmbedding(NumberedLayer):
         patch_size: Integer or `(rows, columns)`, in pixels of the image or
             positions of the feature map.
         use_bias: Boolean. Whether to add a bias.
-        pad_to_patch: Boolean. Whether to pad images whose size is no multiple
-            of the patch size with zeros at the bottom and at the right.
+        pad_to_patch: Boolean. Whether to pad images whose size is not a
+            multiple of the patch size with zeros at the bottom and at the right.
 
     Call arguments:
         inputs: Images of shape `(batch, height, width, channels)`, in

@@ -26,7 +26,7 @@ from keras_vit.utils.types import Array, Shape, Tensor
 class _LearnedPositions(Layer):
     """Base class of layers of tables that are learned for one grid.
 
-    A Keras file stores the grid, so that they can be loaded for another one.
+    A Keras file stores the grid, so that the tables can be loaded for another grid.
     """
 
     table_names: tuple[str, ...]
@@ -44,7 +44,7 @@ class _LearnedPositions(Layer):
             )
 
     def embedding_variables(self) -> dict[str, keras.Variable]:
-        """Returns a dict of the names of the learned variables to them."""
+        """Returns a dict from the names of the learned variables to the variables."""
         tables = {name: getattr(self, name) for name in self.table_names}
         return {k: table for k, table in tables.items() if table is not None}
 
@@ -109,27 +109,27 @@ class AddPositionEmbs(_LearnedPositions):
             grid: "bilinear_align_corners" (Google's code), "bilinear",
             "bicubic" (Hugging Face), "bicubic_antialias" (timm),
             "bicubic_align_corners" (torchvision), "bicubic_offset" (Meta's
-            DINOv2 without registers), or, with positions that preserve the
-            aspect, "bicubic_antialias_square", "bilinear_square" or
-            "bilinear_align_corners_square": to a square of the longer side, of
-            which a grid is the top left part (timm's NaFlexVit).
+            DINOv2 without registers), or, to preserve the aspect ratio of positions,
+            "bicubic_antialias_square", "bilinear_square" or
+            "bilinear_align_corners_square". These resample to a square of the longer
+            side and take the top left part for a grid (timm's NaFlexVit).
 
     Call arguments:
         inputs: Tokens of shape `(batch, num_prefix_tokens +
             num_skipped_tokens + rows * columns, hidden_size)`.
         grid: Tensor of shape `(batch, rows, columns, ...)` that the patches
             come from, such as the output of `PatchEmbedding`. Only its shape
-            is used. None for the grid that the layer was built with. Or the
-            places of patches of images of several sizes, which `MixedSizes`
-            returns: each image then has the positions of its own grid.
+            is used. None for the grid that the layer was built with. Alternatively, the
+            places of patches of images of several sizes, which `MixedSizes` returns:
+            each image then has the positions of its own grid.
 
     Output shape:
         That of `inputs`.
 
     Raises:
         ValueError: if the grid is unknown, the number of tokens is not that of
-            the grid, or the hidden size is odd for "learned_2d" or no multiple
-            of 4 for "sincos2d".
+            the grid, or the hidden size is odd for "learned_2d" or not a multiple of 4
+            for "sincos2d".
 
     Example:
 
@@ -317,11 +317,11 @@ def sincos_positions(
     """Computes fixed 2-D sine-cosine position embeddings of shape `(1,
     num_prefix_tokens + rows * columns, hidden_size)`.
 
-    The channels are sines and cosines of the column, then of the row, at
-    `hidden_size / 4` frequencies from 1 down to 1e-4, which with `endpoint` is
-    the last one, as in big_vision, and otherwise excluded, as in MAE. The
-    embeddings of the tokens before the patches are zero. The result is a NumPy
-    array, or a tensor if `grid_size` contains tensors.
+    The channels are sines and cosines of the column, then of the row, at `hidden_size /
+    4` frequencies from 1 down to 1e-4. With `endpoint`, 1e-4 is the last frequency, as
+    in big_vision; otherwise it is excluded, as in MAE. The embeddings of the tokens
+    before the patches are zero. The result is a NumPy array, or a tensor if `grid_size`
+    contains tensors.
     """
     xp, dtype = (np, "float64") if is_static(grid_size) else (ops, "float32")
     rows, columns = (xp.arange(n, dtype=dtype) for n in grid_size)
@@ -492,12 +492,12 @@ class RotaryPositionEmbs(Layer):
     """Returns sines and cosines that rotate queries and keys by their position.
 
     A patch has the coordinates of its center, from -1 to 1 for the rows and for
-    the columns of any grid, whatever its size and aspect ratio. A quarter of a
-    head's channels are the periods: two channels, one in each half of the
-    head, are rotated by the angle 2 pi * row / period, and two others by 2 pi *
-    column / period, so that the dot product of a query and a key depends on
-    their offset. Tokens before the patches are not rotated.
-    `MultiHeadAttention` and `TransformerBlock` take the output as `relative`.
+    the columns of any grid, whatever its size and aspect ratio. The number of periods
+    is a quarter of the number of a head's channels: two channels, one in each half of
+    the head, are rotated by the angle 2 pi * row / period, and two others by 2 pi *
+    column / period, so that the dot product of a query and a key depends on their
+    offset. Tokens before the patches are not rotated. `MultiHeadAttention` and
+    `TransformerBlock` take the output as `relative`.
 
     From "RoFormer: Enhanced Transformer with Rotary Position Embedding"
     (https://arxiv.org/abs/2104.09864), for images as in "DINOv3", Section 3.2
@@ -508,7 +508,7 @@ class RotaryPositionEmbs(Layer):
         head_size: Integer, a multiple of 4. Number of channels per head,
             `hidden_size / num_heads`.
         base: Float above 0. The periods are `base ** (4 * i / head_size)` for i
-            = 0, 1, ..., up to `head_size / 4`. They are not trained, but saved
+            = 0, 1, ..., up to `head_size / 4`. They are not trained, but they are saved
             with the weights.
         num_prefix_tokens: Integer. Number of tokens before the patches.
         shift: Float. In training, a uniform number in [-shift, shift] is added
@@ -523,8 +523,8 @@ class RotaryPositionEmbs(Layer):
 
     Call arguments:
         grid: Tensor of shape `(batch, rows, columns, ...)` that the patches
-            come from, such as the output of `PatchEmbedding`. Only its shape
-            is used. Or the places of patches of images of several sizes, which
+            come from, such as the output of `PatchEmbedding`. Only its shape is used.
+            Alternatively, the places of patches of images of several sizes, which
             `MixedSizes` returns.
         training: Boolean. Whether to change the coordinates.
 
@@ -533,7 +533,7 @@ class RotaryPositionEmbs(Layer):
         and cosines, the same for all images of one size.
 
     Raises:
-        ValueError: if `head_size` is no multiple of 4.
+        ValueError: if `head_size` is not a multiple of 4.
 
     Example:
 

@@ -17,13 +17,13 @@ from keras_vit.utils.types import ArrayLike, Config, Shape, Tensor
 class ImagePreprocessing(Layer):
     """Resizes images and scales their values for pretrained models.
 
-    The whole image is resized, so that its aspect ratio changes unless it is
-    that of `image_size`. Resizing is bilinear with antialiasing, as in Pillow:
-    it equals Pillow's up to Pillow's rounding to integers. It consists of two
+    The whole image is resized, so that its aspect ratio changes unless it equals that
+    of `image_size`. Resizing is bilinear with antialiasing, as in Pillow: the result
+    equals Pillow's, except for Pillow's rounding to integers. Resizing consists of two
     matrix products, which all export formats support. Values are scaled as by
     `keras_vit.preprocess_input`.
 
-    The layer computes in float32, and returns the compute dtype of its policy.
+    The layer computes in float32 and returns a tensor of its policy's compute dtype.
 
     Args:
         image_size: `(height, width)` of the output, or an integer for both.
@@ -31,8 +31,8 @@ class ImagePreprocessing(Layer):
         mode: String, or `(mean, std)`. The `mode` of
             `keras_vit.preprocess_input`: "tf" for [-1, 1], "torch" for
             ImageNet's mean and standard deviation, "clip" for CLIP's, or others.
-        mean: As `std`, an argument of `keras_vit.preprocess_input`, which
-            replaces `mode`.
+        mean: Like `std`, an argument of `keras_vit.preprocess_input`. Both together
+            replace `mode`.
         std: See `mean`.
 
     Call arguments:
@@ -40,8 +40,8 @@ class ImagePreprocessing(Layer):
             floats in [0, 255]. They are not checked.
 
     Output shape:
-        `(batch, *image_size, channels)`; the channels of a mode that has a value
-        for each if those of the images are one, which is repeated.
+        `(batch, *image_size, channels)`. If the mode has a value for each channel,
+        images of one channel are repeated to the mode's number of channels.
 
     Raises:
         ValueError: if `mode` is unknown or wrong, or is for another number of

@@ -181,10 +181,10 @@ def resample_offsets(
 def resampling_matrix(
     old: Any, new: Any, method: str, offset: Any = 0, index: Any = None
 ) -> Tensor:
-    """Returns the matrix (new, old) that resamples one axis: a float64 NumPy
-    array if both sizes are integers, else a float32 tensor. The scale is old /
-    (new + offset). With a tensor `index` (...), only the rows of these indices
-    are returned, (..., old), and `new` may be as many sizes."""
+    """Returns the matrix (new, old) that resamples one axis: a float64 NumPy array if
+    both sizes are integers, otherwise a float32 tensor. The scale is old / (new +
+    offset). With a tensor `index` (...), only the rows of these indices are returned,
+    (..., old), and `new` may be as many sizes."""
     kernel, align_corners, antialias, *_ = RESAMPLINGS[method]
     if is_static((old, new)):
         xp, dtype, size, length = np, "float64", old, np.float64(new)
@@ -228,8 +228,8 @@ def resampling_matrices(
     method: str,
     indices: Sequence[Any] | None = None,
 ) -> list[Tensor]:
-    """Returns the matrices that resample the rows and the columns of a grid, of
-    which the `indices` are as in `resampling_matrix`."""
+    """Returns the matrices that resample the rows and the columns of a grid; `indices`
+    are as in `resampling_matrix`."""
     *_, offset, square = RESAMPLINGS[method]
     sizes = new
     if not is_static(new):

@@ -38,9 +38,9 @@ class StdConv2D(Layer):
         filters: Integer. Number of output channels.
         kernel_size: Integer or `(rows, columns)`. Size of the kernel.
         strides: Integer or `(rows, columns)`. Strides of the convolution.
-        padding: String. "same" (TensorFlow's: of an odd number of zeros, one
-            more is at the bottom or right), "symmetric" (half a kernel on each
-            side, regardless of the strides) or "valid" (none).
+        padding: String. "same" (TensorFlow's: if the number of zeros is odd, the
+            additional one is at the bottom or right), "symmetric" (half a kernel on
+            each side, regardless of the strides) or "valid" (none).
         epsilon: Float above 0. Added to the denominator.
         epsilon_place: String. "std" divides by `std + epsilon`
             (google-research/vision_transformer), "variance" by
@@ -99,7 +99,7 @@ class StdConv2D(Layer):
         self.input_spec = keras.layers.InputSpec(ndim=4, axes={-1: channels})
 
     def standardized_kernel(self) -> Tensor:
-        """Computes the standardized kernel, with which a call convolves."""
+        """Computes the standardized kernel, which a call convolves with the inputs."""
         kernel = ops.convert_to_tensor(self.kernel)
         dtype = keras.backend.result_type(kernel.dtype, "float32")
         kernel = ops.cast(kernel, dtype)
@@ -159,8 +159,8 @@ class GroupNorm(Layer):
     Args:
         groups: Integer. Number of groups, which must divide the number of
             channels.
-        epsilon: Float above 0. Added to the variance. It has no default: 1e-6
-            in google-research/vision_transformer, 1e-5 in BiT and timm.
+        epsilon: Float above 0. Added to the variance. It has no default, since it is
+            1e-6 in google-research/vision_transformer and 1e-5 in BiT and timm.
         gamma_initializer: Keras initializer of the scales.
 
     Call arguments:
@@ -315,12 +315,11 @@ class MaxPool2D(Layer):
 class ResidualUnit(CompositeLayer):
     """Applies a residual bottleneck unit, as in the hybrids' ResNet or in BiT.
 
-    The unit has three convolutions, 1 x 1, 3 x 3 and 1 x 1, with group norms
-    and standardized kernels, and a shortcut. From "Deep Residual Learning"
-    (https://arxiv.org/abs/1512.03385, Section 4.1); with `preactivation`, from
-    "Identity Mappings in Deep Residual Networks"
-    (https://arxiv.org/abs/1603.05027), as in BiT
-    (https://arxiv.org/abs/1912.11370).
+    The unit has three convolutions, 1 x 1, 3 x 3 and 1 x 1, with group norms and
+    standardized kernels, and a shortcut. It is from "Deep Residual Learning"
+    (https://arxiv.org/abs/1512.03385, Section 4.1); with `preactivation`, it is from
+    "Identity Mappings in Deep Residual Networks" (https://arxiv.org/abs/1603.05027), as
+    in BiT (https://arxiv.org/abs/1912.11370).
 
     Args:
         filters: Integer. Number of channels between the convolutions. The

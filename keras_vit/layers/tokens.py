@@ -82,7 +82,7 @@ class MaskToken(NumberedLayer):
     """Replaces masked patches with one learned vector.
 
     From "BEiT: BERT Pre-Training of Image Transformers", Section 2.3
-    (https://arxiv.org/abs/2106.08254). DINOv2's checkpoints contain one, too.
+    (https://arxiv.org/abs/2106.08254). DINOv2's checkpoints contain such a vector, too.
     Without a mask, nothing is replaced, and the vector gets no gradient.
 
     Call arguments:
@@ -130,9 +130,8 @@ class Pooling(NumberedLayer):
         inputs: Tokens of shape `(batch, length, hidden_size)`.
         valid: Boolean tensor of shape `(batch, number of patches)`, False for
             patches that are padding, or None. They are not pooled.
-        places: The places of these patches, which `MixedSizes` returns, by
-            which "first_patch" finds the top left one; None if it is the first
-            valid one.
+        places: The places of these patches, which `MixedSizes` returns; "first_patch"
+            uses them to find the top left patch. None if it is the first valid patch.
 
     Output shape:
         `(batch, hidden_size)`, or `(batch, 2 * hidden_size)` for "token_gap".

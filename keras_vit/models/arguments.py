@@ -29,8 +29,8 @@ def architecture_of(
     """Returns the fields of a config that a function was given, as arguments or
     in a `config`, over which arguments take precedence.
 
-    Fields of a `config` that have their default are left out: it does not say
-    whether they were given, and `weights` may need another value.
+    Fields of a `config` that equal their default are left out: it is not known whether
+    they were given, and `weights` may need another value.
     """
     names, found = field_names(config_class), {}
     if config is not None:
@@ -106,9 +106,9 @@ def check_arguments(
 def takes_fields(
     config_class: type,
 ) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
-    """Shows the fields of a config as arguments of a function that takes them as
-    `**architecture`, in its signature and its docstring, and makes it answer names
-    of other libraries' arguments."""
+    """Shows the fields of a config in the signature and the docstring of a function
+    that takes them as `**architecture`, and makes it suggest its own arguments for
+    names from other libraries."""
 
     def decorate(
         function: Callable[_Arguments, _Result],

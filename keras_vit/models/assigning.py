@@ -56,8 +56,8 @@ def load_weights(
 
     `grid` is that of the checkpoint's position embeddings, or None if unknown.
     If a weight is missing, unknown or of the wrong shape, a `ValueError` lists
-    all of them, and the model is unchanged. It gets the class names of a head
-    that it keeps, and the mode of pixels.
+    all of them, and the model is unchanged. The model gets the preprocessing mode and,
+    if it keeps the head, the class names.
     """
     variables = weights_by_path(model)
     shapes = {path: tuple(v.shape) for path, v in variables.items()}
@@ -100,8 +100,8 @@ def load_weights(
 def warn_of_other_options(
     model: keras.Model, checkpoint: Checkpoint, overrides: Config
 ) -> None:
-    """Warns of options of a .keras file's blocks and heads that are no
-    arguments of the model, and so not those of the new model."""
+    """Warns of options of a .keras file's blocks and heads that are not arguments of
+    the model, so that the new model lacks them."""
     known = {*overrides, "units", "trainable", "sublayer_trainable"}
     if "classifier_activation" in overrides:
         known.add("activation")
@@ -119,10 +119,10 @@ def warn_of_other_options(
     if lost:
         listed = ", ".join(f"{key} {value!r}" for key, value in lost.items())
         warn(
-            f"{checkpoint.path!r} is rebuilt without the options of its layers "
-            f"that are no arguments of the model: the {listed}. For a dtype, "
-            "call `keras.config.set_dtype_policy` before; for others pass "
-            "`block` or `classifier_activation`."
+            f"{checkpoint.path!r} is rebuilt without the options of its layers that "
+            f"are not arguments of the model: the {listed}. For a dtype, first call "
+            "`keras.config.set_dtype_policy`; for others, pass `block` or "
+            "`classifier_activation`."
         )
 
 
@@ -149,7 +149,7 @@ def weights_by_path(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def is_lora(path: str) -> bool:
-    """Returns whether a weight is one of LoRA's."""
+    """Returns whether a weight belongs to LoRA."""
     return path.rpartition("/")[2].startswith("lora_")
 
 
@@ -166,7 +166,7 @@ def adapt(
       the model has no `pre_logits` layer but the head was trained with one, or
       if `reuse_head` is False.
     * `pre_logits`, attention pooling, the norm after pooling and the mask token
-      are dropped if the model has none.
+      are dropped if the model does not have them.
     * The first kernel, of the patch embedding or of a ResNet, is adapted to the
       model's number of channels.
     * The kernel of the patch embedding is resized to the model's patch size,

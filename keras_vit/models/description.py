@@ -1,4 +1,4 @@
-"""What a model says of itself: its config, and the arguments that build it."""
+"""The description of a model: its config, and the arguments that build it."""
 
 import keras
 
@@ -21,15 +21,16 @@ def config_of(model: keras.Model) -> ViTConfig | ResNetConfig:
     """Returns the config of a model of this package, or of its encoder.
 
     Args:
-        model: A model of `keras_vit`, also of its pre-training, segmentation or
-            detection.
+        model: A model of `keras_vit`, including models for pre-training, segmentation
+            and detection.
 
     Returns:
-        A `ViTConfig`; a `HybridConfig` of a hybrid; a `BiTConfig` or
-        `ResNetConfig` of a BiT.
+        A `ViTConfig`; for a hybrid, a `HybridConfig`; for a BiT, a `BiTConfig` or
+        `ResNetConfig`.
 
     Raises:
-        ValueError: if the model has none, as one that is assembled from layers.
+        ValueError: if the model has no config, for example because it was assembled
+            from layers.
 
     Example:
 
@@ -43,9 +44,9 @@ def config_of(model: keras.Model) -> ViTConfig | ResNetConfig:
     if not isinstance(config, (ViTConfig, ResNetConfig)):
         raise ValueError(
             f"The model {encoder.name!r} has no config: it was not made by keras_vit, "
-            "or assembled from its layers, or copied by `keras.models.clone_model`. "
-            "Give it the config of the model that its layers are of: `model.config = "
-            "keras_vit.config_of(other)`."
+            "was assembled from its layers, or was copied by "
+            "`keras.models.clone_model`. Give it the config of the model from which "
+            "its layers come: `model.config = keras_vit.config_of(other)`."
         )
     return config
 
@@ -69,7 +70,7 @@ def describe(model: keras.Model) -> tuple[Config, Config]:
     ]
     if different:
         raise ValueError(
-            f"The config of the model {encoder.name!r} is not that of its layers: "
+            f"The config of the model {encoder.name!r} does not match its layers: "
             f"{', '.join(different)}. Set `model.config` to theirs."
         )
     arguments |= fields
@@ -85,8 +86,8 @@ def describe(model: keras.Model) -> tuple[Config, Config]:
 
 
 def inferred_from_arrays(model: keras.Model, prefix: str | None = None) -> Config:
-    """Returns what the arrays of a model say of its arguments, with a given
-    `position_prefix`; raises a `ValueError` if it is of another package."""
+    """Returns the arguments that follow from the arrays of a model, with a given
+    `position_prefix`; raises a `ValueError` if another package made the model."""
     encoder = getattr(model, "encoder", model)
     shapes = {path: v.shape for path, v in variables_of(model).items()}
     grid = getattr(getattr(encoder, "config", None), "grid_size", None)
@@ -100,7 +101,7 @@ def inferred_from_arrays(model: keras.Model, prefix: str | None = None) -> Confi
 
 
 def variables_of(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns the variables of a model, also of pre-training, by path."""
+    """Returns the variables of a model by path, including models for pre-training."""
     if hasattr(model, "encoder"):
         return model.variables_by_path()
     return weights_by_path(model)

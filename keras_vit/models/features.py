@@ -1,4 +1,4 @@
-"""Outputs of the layers of a model, as they are or as dense feature maps."""
+"""Outputs of a model's layers, unchanged or as dense feature maps."""
 
 import dataclasses
 import numbers
@@ -34,8 +34,8 @@ def feature_extractor(model: keras.Model, names: str | Sequence[str]) -> Model:
         model: A functional `keras.Model`, such as `ViTB16()`.
         names: String, or list of strings. Names of layers:
             "patch_embedding", "position_embedding", "block_0" ...,
-            "encoder_norm", "pooling", "pre_logits", "head". Of a layer that
-            all blocks share, it is the output of the first call.
+            "encoder_norm", "pooling", "pre_logits", "head". For a layer that all blocks
+            share, the output is that of its first call.
 
     Returns:
         A `keras.Model` that maps images to a dict `{name: output}` if `names`
@@ -76,7 +76,7 @@ def check_functional(model: keras.Model) -> None:
 
 
 def check_takes_images(model: keras.Model) -> None:
-    """Raises a `ValueError` if a model is not a functional one of images."""
+    """Raises a `ValueError` if a model is not a functional model of images."""
     check_functional(model)
     if len(model.inputs) != 1 or len(model.inputs[0].shape) != 4:
         raise ValueError(
@@ -89,8 +89,8 @@ def check_takes_images(model: keras.Model) -> None:
 def size_of_images(
     model: keras.Model, image_size: Sequence[int] | None = None
 ) -> tuple[int, int]:
-    """Returns `image_size`, or if it is None the size of a model's images,
-    `(height, width)`; raises a `ValueError` if the model takes any."""
+    """Returns `image_size`, or if it is None, the size of a model's images, `(height,
+    width)`; raises a `ValueError` if the model takes images of any size."""
     height, width = image_size or model.inputs[0].shape[1:3]
     if None in (height, width):
         raise ValueError(
@@ -110,10 +110,10 @@ def dense_features(
 
     The outputs of Transformer blocks are arranged in the grid of their patches,
     without the prefix tokens, as detectors and segmenters need them. Position
-    embeddings are resampled to the grid of the images, also if `model` takes
-    images of one size. A model with `preprocessing` scales the images, and no
-    longer resizes them. The new model shares its weights with `model` and has
-    no layer after the last one that it needs.
+    embeddings are resampled to the grid of the images, even if `model` takes images of
+    one size. If `model` has `preprocessing`, the new model scales the images, but does
+    not resize them. The new model shares its weights with `model` and has no layer
+    after the last one that it needs.
 
     Args:
         model: A functional `keras.Model`, such as `ViTB16()`, a hybrid or a
@@ -254,9 +254,9 @@ def _stage_map(
 
 
 def with_any_size(model: keras.Model) -> keras.Model:
-    """Returns a model of the same layers, weights and graph for images of any
-    size, which it scales, but does not resize; `model` itself if it is one
-    already. The result is not compiled."""
+    """Returns a model with the same layers, weights and graph for images of any size,
+    which it scales, but does not resize; `model` itself if it is such a model already.
+    The result is not compiled."""
     resizes = any(
         isinstance(x, ImagePreprocessing) and x.image_size for x in model.layers
     )
@@ -277,8 +277,8 @@ def with_any_size(model: keras.Model) -> keras.Model:
 
 
 def preprocessing_of(model: keras.Model) -> ImagePreprocessing | None:
-    """Returns the layer by which a model scales images itself, or None if it
-    takes scaled ones: this decides who scales them."""
+    """Returns the layer by which a model scales images itself, or None if it takes
+    scaled images: callers then have to scale them."""
     kinds = ImagePreprocessing, keras.layers.Rescaling
     # A model that rescales its images first, such as that of `as_teacher`,
     # takes scaled ones.
@@ -287,8 +287,8 @@ def preprocessing_of(model: keras.Model) -> ImagePreprocessing | None:
 
 
 def without_preprocessing(model: keras.Model) -> keras.Model:
-    """Returns a model for images that are scaled and resized already, a copy
-    with the same weights which is not compiled; `model` itself if it is one."""
+    """Returns a model for images that are already scaled and resized: a copy with the
+    same weights that is not compiled, or `model` itself if it has no preprocessing."""
     preprocessing = preprocessing_of(model)
     if preprocessing is None:
         return model
@@ -305,8 +305,8 @@ def without_preprocessing(model: keras.Model) -> keras.Model:
 
 
 def _copy(model: keras.Model, inputs: Tensor, **functions: Any) -> keras.Model:
-    """Returns a copy of a model of one input, made by functions of
-    `clone_model`, with the names of its classes and the mode of its pixels."""
+    """Returns a copy of a model with one input, made by functions of `clone_model`,
+    with its class names and preprocessing mode."""
     structure = [inputs] if isinstance(model.input, list) else inputs
     # `clone_model` would compile the copy of a compiled model, which fails with
     # a loss that is not registered.
@@ -330,18 +330,18 @@ def for_another_size(layer: keras.Layer) -> keras.Layer:
 def inference_model(model: keras.Model) -> keras.Model:
     """Returns a model whose last block computes only the tokens it pools.
 
-    A head on the class token reads one token of the last block. The others
-    take 7 % of the operations of a model of 12 blocks, 5 to 7 % of the time of
-    `predict` and 7 to 9 % of that of a training step. Recipes that train or run a
-    classifier, and exports, leave them out by this function.
+    A head on the class token reads one token of the last block. In a model of 12
+    blocks, the other tokens take 7 % of the operations, 5 to 7 % of the time of
+    `predict` and 7 to 9 % of the time of a training step. Recipes that train or run a
+    classifier, and exports, use this function to leave them out.
 
     Args:
         model: A functional `keras.Model`.
 
     Returns:
-        A model with the same layers, weights, gradients and outputs, which is
-        not compiled; `model` itself if it reads other tokens of its last block, or
-        has none.
+        A model with the same layers, weights, gradients and outputs, which is not
+        compiled; `model` itself if it reads other tokens of its last block, or has no
+        blocks.
 
     Example:
 
@@ -377,8 +377,8 @@ def inference_model(model: keras.Model) -> keras.Model:
 
 
 def patch_pixels(model: keras.Model) -> tuple[int, int]:
-    """Returns `(rows, columns)` in pixels from one patch to the next, also of
-    a hybrid."""
+    """Returns `(rows, columns)` in pixels from one patch to the next, for hybrids
+    too."""
     embedding = next(x for x in model.layers if isinstance(x, PatchEmbedding))
     rows, columns = embedding.patch_size
     names = [layer.name for layer in model.layers]

@@ -1,4 +1,4 @@
-"""The calls of layers in a model, and the heads that it ends in."""
+"""The calls of layers in a model, and the heads at its end."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,9 +20,9 @@ _AFTER_HEADS = (
 class Graph:
     """The symbolic tensors of a model, in a copy of its graph.
 
-    The attributes `input` and `output` of a layer are of its first call, which
-    may be in another model that shares the layer. `calls` are those in this
-    model, as `(layer, args, kwargs, output)`.
+    The attributes `input` and `output` of a layer belong to its first call, which may
+    be in another model that shares the layer. `calls` are those in this model, as
+    `(layer, args, kwargs, output)`.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -59,8 +59,8 @@ class Graph:
         return self._first[layer.name][-1]
 
     def all_tokens(self, layer: keras.Layer) -> Any:
-        """Returns `output`; that of a block or of the norm after it for all
-        tokens, of which the last block of an `inference_model` computes some."""
+        """Returns `output`, for a block or the norm after it of all tokens, even where
+        the last block of an `inference_model` computes only some of them."""
         args, kwargs, output = self._first[layer.name]
         if kwargs.get("num_queries"):
             return layer(*args, **{**kwargs, "num_queries": None})
@@ -72,8 +72,8 @@ class Graph:
         return output
 
     def last_layers(self) -> Iterator[keras.Layer]:
-        """Yields the layers whose outputs are those of the model, and those
-        whose outputs these only average or pass through an activation."""
+        """Yields the layers whose outputs are the model's outputs, and the layers whose
+        outputs these only average or pass through an activation."""
         ends = keras.tree.flatten(self.outputs)
         for layer, args, kwargs, output in reversed(self.calls):
             if any(x is end for x in keras.tree.flatten(output) for end in ends):
@@ -109,7 +109,7 @@ def output_activation(model: keras.Model) -> str:
 
 
 def with_calls(model: keras.Model, call: Callable[..., Tensor]) -> keras.Model:
-    """Returns a model of the same layers, which `call` calls."""
+    """Returns a model with the same layers, each called by the function `call`."""
     # `clone_model` would compile the copy of a compiled model, which fails with
     # a loss that is not registered, and builds the variables of an optimizer.
     source = Model(model.input, model.output, name=model.name)

@@ -1,4 +1,4 @@
-"""Loading of `.keras` files, which anybody may have made, by Keras."""
+"""Loading of untrusted `.keras` files by Keras."""
 
 import contextlib
 import math
@@ -20,9 +20,9 @@ _MORE_VARIABLES = 256
 def load_keras_file(path: StrPath) -> keras.Model:
     """Loads a whole model by Keras, after checks of what Keras will do.
 
-    It is the only place of the package where Keras reads a file. A `ValueError`
-    refuses a file that is damaged, names code or other files, or describes a
-    model that is larger than its arrays.
+    This is the only place in the package where Keras reads a file. A `ValueError`
+    refuses a file that is damaged, names code or other files, or describes a model that
+    is larger than its arrays.
     """
     limits = check_is_safe(path, keras.saving.get_registered_object)
     try:

@@ -1,4 +1,4 @@
-"""Models of batches with images of several sizes."""
+"""Models for batches with images of several sizes."""
 
 import math
 from typing import Any
@@ -22,31 +22,29 @@ from keras_vit.models.model import Model, copy_attributes
 
 
 def mixed_sizes(model: keras.Model, name: str | None = None) -> Model:
-    """Builds a model of batches with images of several sizes, from one of
-    images of one size.
+    """Builds a model for batches with images of several sizes from a model for images
+    of one size.
 
     Images are sequences of patches, padded to one length. Each has the
     positions of its own grid, no token attends to padding, and padding is not
     pooled: the output for an image is that of `model` for the image alone.
     JAX compiles the model for each length, so use few.
 
-    Both models share their layers and weights: to train one is to train the
-    other. The new one saves, loads, converts and trains as any other. From
-    "Patch n' Pack: NaViT" (https://arxiv.org/abs/2307.06304) and, with one
-    image per sequence, from NaFlex of "SigLIP 2", Section 2.4.2
-    (https://arxiv.org/abs/2502.14786).
+    Both models share their layers and weights: training one also trains the other. The
+    new model can be saved, loaded, converted and trained like any other. From "Patch n'
+    Pack: NaViT" (https://arxiv.org/abs/2307.06304) and, with one image per sequence,
+    from NaFlex of "SigLIP 2", Section 2.4.2 (https://arxiv.org/abs/2502.14786).
 
     Args:
-        model: A functional `keras.Model` of this package without a ResNet and
-            without `preprocessing`, such as `ViTB16()`, or a
-            `feature_extractor` of it.
+        model: A functional `keras.Model` of this package without a ResNet and without
+            `preprocessing`, such as `ViTB16()`, or a `feature_extractor` of such a
+            model.
         name: String. Name of the model; None for that of `model`.
 
     Returns:
-        A `keras.Model` of the three inputs that `keras_vit.data.pack_images`
-        makes, `[patches, coordinates, valid]`, of images with the pixel values
-        that `model` takes. Its outputs are those of `model`; those for padding
-        have no meaning.
+        A `keras.Model` with the three inputs that `keras_vit.data.pack_images` makes,
+        `[patches, coordinates, valid]`, from images with the pixel values that `model`
+        takes. It has the same outputs as `model`; outputs for padding have no meaning.
 
     Raises:
         ValueError: if the model has a ResNet, relative positions or
@@ -110,6 +108,6 @@ def mixed_sizes(model: keras.Model, name: str | None = None) -> Model:
 
 
 def one_size(model: Any) -> keras.Model:
-    """Returns the model that `mixed_sizes` made a model of, or any other model
+    """Returns the model from which `mixed_sizes` made a model, or any other model
     itself."""
     return getattr(model, "one_size", lambda: model)()

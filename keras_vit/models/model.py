@@ -45,18 +45,17 @@ class Model(keras.Model):
         name: String. Name of the model.
 
     Attributes:
-        config: The `ViTConfig`, `HybridConfig`, `BiTConfig` or `ResNetConfig` that
-            the model, or its encoder, was built of, which
-            `keras_vit.config_of` returns. A model that is assembled from layers
-            has none until it is given one. `keras.models.clone_model` keeps none
-            of these attributes.
-        class_names: Sequence of strings, the names of the classes, or None.
-            They are saved in a `.keras` file with the model, as are `config` and
-            `preprocess_mode`. Weights of a file with names bring them along, if
-            the model keeps their head.
-        preprocess_mode: The `mode` of `keras_vit.preprocess_input` that the
-            weights were trained with, which the model's own `preprocessing`
-            has; None if it is unknown.
+        config: The `ViTConfig`, `HybridConfig`, `BiTConfig` or `ResNetConfig` from
+            which the model, or its encoder, was built; `keras_vit.config_of` returns
+            it. A model that is assembled from layers has no config until one is
+            assigned. `keras.models.clone_model` does not copy these attributes.
+        class_names: Sequence of strings, the names of the classes, or None. They are
+            saved in a `.keras` file with the model, as are `config` and
+            `preprocess_mode`. Loading weights from a file with class names sets them,
+            if the model keeps the head of these weights.
+        preprocess_mode: The `mode` of `keras_vit.preprocess_input` that the weights
+            were trained with, which is also the mode of the model's own
+            `preprocessing`; None if it is unknown.
 
     Example:
 
@@ -134,9 +133,9 @@ class Model(keras.Model):
         """Computes the loss that `compile` was given.
 
         A loss with `ignore_class` is divided by the number of labels of the
-        whole batch that are not ignored. Under a TensorFlow strategy, Keras
-        divides by the number of each replica's part, so that a label would
-        count more the fewer its part has.
+        whole batch that are not ignored. Under a TensorFlow strategy, Keras would
+        divide by the number of labels of each replica's part, so that labels in parts
+        with fewer of them would count more.
         """
         ignored = getattr(getattr(self, "loss", None), "ignore_class", None)
         if ignored is not None and replicas.context() is not None:
@@ -191,8 +190,8 @@ def described(model: Any) -> Config:
     """Returns the config of a model as a file stores it.
 
     Its `block` is None if the blocks are those that the other fields describe.
-    It is else the registered name of their class, or says how a block differs,
-    so that nothing takes them for others.
+    Otherwise, it is the registered name of their class, or a description of how a block
+    differs, so that no code mistakes them for standard blocks.
     """
     config = to_json(model.config)
     blocks = _blocks(model)
@@ -258,16 +257,16 @@ def build_model(
 
 
 def copy_attributes(model: keras.Model, to: Any, new_head: bool = False) -> None:
-    """Gives a model the config, the class names and the mode of pixels of
-    another, but no class names with a head of its own."""
+    """Copies the config, the class names and the preprocessing mode of one model to
+    another, but no class names if the other has a head of its own."""
     to.config = getattr(model, "config", None)
     to.class_names = None if new_head else getattr(model, "class_names", None)
     to.preprocess_mode = getattr(model, "preprocess_mode", None)
 
 
 def unique_name(name: str) -> str:
-    """Returns a name that is numbered from its second use on, as Keras numbers
-    the names of layers: a model contains two others only if they differ."""
+    """Returns a name that is numbered from its second use on, as Keras numbers the
+    names of layers: a model can contain two others only if their names differ."""
     count = keras.backend.get_uid(name)
     return name if count == 1 else f"{name}_{count - 1}"
 

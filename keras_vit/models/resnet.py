@@ -84,8 +84,8 @@ def BiT(
     norm and weight standardization. The defaults are those of
     google-research/big_transfer. With `preactivation=False`, it is the ResNet
     v1 of the hybrids (big_vision's `bit.py`), with the defaults of
-    `HybridVisionTransformer`. An architecture argument that is not passed, or
-    None, is inferred from `weights`, or else has its default.
+    `HybridVisionTransformer`. An architecture argument that is not passed, or is None,
+    is inferred from `weights` where they determine it; otherwise, it has its default.
 
     Images are `(batch, height, width, channels)` floats in [-1, 1] (see
     `preprocess_input`), of any size. Layers are named `root_conv`, `root`
@@ -94,13 +94,13 @@ def BiT(
     outputs.
 
     Args:
-        config: A `keras_vit.config.BiTConfig`, or a `ResNetConfig` for
-            version 1, over which the other arguments take precedence; None for
-            these alone.
+        config: A `keras_vit.config.BiTConfig`, or a `ResNetConfig` for version 1. Other
+            arguments take precedence over it. If None, the other arguments alone define
+            the architecture.
         include_top: Boolean. Whether to end in a classification head, which
             is initialized to zero.
         weights: None for random weights, or the path or URL of a checkpoint:
-            an official BiT .npz, one of big_vision's `bit.py` or
+            an official BiT .npz file, a file of big_vision's `bit.py` or
             `bit_paper.py`, or timm's `resnetv2_*_bit`.
         input_tensor: Optional Keras tensor to build the model on.
         input_shape: `(height, width, channels)`; height and width may be None
@@ -109,15 +109,15 @@ def BiT(
         pooling: "gap" (mean over all positions) or None. With `include_top`,
             None means "gap"; otherwise it means no pooling, and the output is
             the feature map.
-        classes: Integer. Number of classes; None for that of `weights`, or
-            1000 without weights.
+        classes: Integer. Number of classes; None for the number in `weights`, or 1000
+            without weights.
         classifier_activation: Activation of the head; None for logits.
         preprocessing: As in `VisionTransformer`.
         preactivation: Boolean. Whether norm and ReLU come before each
             convolution (ResNet v2). None means as in `weights`, or True
             without weights.
-        name: String. Name of the model. None for "bit", with a
-            number from the second such model of a program on.
+        name: String. Name of the model. None for "bit", with a number appended from the
+            second such model in a program on.
         **architecture: Fields of `keras_vit.config.BiTConfig`.
 
     Loading `weights` is exact and strict, as in `VisionTransformer`. With

@@ -1,5 +1,5 @@
-"""What a model is built of: each value is the one given, else the checkpoint's, else
-the default."""
+"""What a model is built from: each value is the one given, otherwise the checkpoint's,
+otherwise the default."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ CLASSES_21K = 21843
 
 
 class Given(NamedTuple):
-    """The arguments of a function that builds models, besides the architecture.
+    """The arguments of a function that builds models, except the architecture.
 
     They are those of `VisionTransformer`.
     """
@@ -107,8 +107,8 @@ def resolve_bit(
     architecture: Config,
     given: Given,
 ) -> Resolved[ResNetConfig]:
-    """Resolves a ResNet alone, of a given architecture and version, which is else
-    that of a given config."""
+    """Resolves a ResNet alone, of a given architecture and version; by default, the
+    version is that of the given config."""
     shape = _given_shape(given.input_shape, given.input_tensor)
     checkpoint, known_config = None, config
     if given.weights is not None:
@@ -157,11 +157,10 @@ def _stored(
     count = inferred["num_positions"]
     if count is not None and inferred["grid_size"] is None:
         raise ValueError(
-            f"{checkpoint.path!r} has {count} positions, which are no square "
-            "grid and not that of the image. Give `grid_size=(rows, columns)` "
-            f"of the file, with rows * columns = {count} (an argument of "
-            f"`converters.load`). Received: grid_size={grid}, "
-            f"input_shape={input_shape}"
+            f"{checkpoint.path!r} has {count} positions, which form neither a square "
+            "grid nor the grid of the image. Give `grid_size=(rows, columns)` of the "
+            f"file, with rows * columns = {count} (an argument of `converters.load`). "
+            f"Received: grid_size={grid}, input_shape={input_shape}"
         )
     return inferred
 
@@ -173,7 +172,7 @@ def _architecture(
     include_top: bool,
 ) -> ViTConfig:
     """Builds the `ViTConfig` or `HybridConfig` of a model from explicit values,
-    else inferred ones, else defaults, without its `grid_size`."""
+    otherwise inferred ones, otherwise defaults, without its `grid_size`."""
     explicit, inferred = known(explicit), known(inferred)
     # These depend on the new model: on the size of its images, and on whether
     # its output is the pooled vector, pre_logits or all tokens.

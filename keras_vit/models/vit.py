@@ -47,24 +47,25 @@ def VisionTransformer(
     """Builds a Vision Transformer of any size as a functional Keras model.
 
     From "An Image is Worth 16x16 Words", Section 3.1
-    (https://arxiv.org/abs/2010.11929). The defaults are those of its code,
-    google-research/vision_transformer; the other options are for models of
-    timm, Hugging Face, torchvision and big_vision.
+    (https://arxiv.org/abs/2010.11929). The defaults are those of the paper's code,
+    google-research/vision_transformer; the other options are for models of timm,
+    Hugging Face, torchvision and big_vision.
 
-    The architecture is given by `config`, or by its fields as arguments. One
-    that is not given, or None, is inferred from `weights`, or else has the
-    default of `ViTConfig`. So is a field of `config` that has its default.
+    The architecture is given by `config`, or by its fields as arguments. A field that
+    is not given, or is None, is inferred from `weights` where they determine it;
+    otherwise, it has the default of `ViTConfig`. A field of `config` that equals its
+    default is treated in the same way.
 
     Images are `(batch, height, width, channels)` floats in [-1, 1] (see
     `preprocess_input`). Layers are named `patch_embedding`, `class_token`,
     `position_embedding`, `block_0` ..., `encoder_norm`, `pooling`,
     `pre_logits` and `head`; `feature_extractor` returns their outputs. Position
-    embeddings in every layer are named `position_embedding_0` ..., or, if
-    shared, `position_embedding_shared`.
+    embeddings in every layer are named `position_embedding_0` ..., or
+    `position_embedding_shared` if all layers share them.
 
     Args:
-        config: A `keras_vit.config.ViTConfig`, over which the other arguments
-            take precedence; None for these alone.
+        config: A `keras_vit.config.ViTConfig`. Other arguments take precedence over it.
+            If None, the other arguments alone define the architecture.
         include_top: Boolean. Whether to end in a classification head, which
             is initialized to zero. Without it, the output is the pooled vector
             (after `pre_logits`), or all tokens if `pooling` is None.
@@ -73,37 +74,36 @@ def VisionTransformer(
             Hugging Face (or its folder), torchvision, DINOv2 or MAE. See below.
         input_tensor: Optional Keras tensor to build the model on.
         input_shape: `(height, width, channels)`; height and width may be None
-            for images of any size and aspect ratio. None means that of
-            `weights`, or `(224, 224, 3)` without weights.
-        classes: Integer. Number of classes; None for that of `weights`, or
-            1000 without weights.
-        classifier_activation: Activation of the head; None for logits, also
-            of `weights` of a model that ends in an activation, which
-            `converters.load` keeps, as it keeps `preprocessing`.
+            for images of any size and aspect ratio. None means the shape that `weights`
+            were trained with, or `(224, 224, 3)` without weights.
+        classes: Integer. Number of classes; None for the number in `weights`, or 1000
+            without weights.
+        classifier_activation: Activation of the head; None for logits, even if
+            `weights` are those of a model that ends in an activation. `converters.load`
+            keeps this activation, and the model's `preprocessing`.
         preprocessing: Boolean, string or `(mean, std)`. Whether the first layer
             is an `ImagePreprocessing`: the model then takes images of any size
             with values in [0, 255], resizes them to the height and width of
             `input_shape` and scales them. True for the mode that `weights`
             require, or "tf" without weights; or a mode of `preprocess_input`.
-            Images of one channel get those of a mode that has a value for each.
-        name: String. Name of the model. None for "vision_transformer", with a
-            number from the second such model of a program on.
+            If the mode has a value for each channel, images of one channel are repeated
+            to this number of channels.
+        name: String. Name of the model. None for "vision_transformer", with a number
+            appended from the second such model in a program on.
         **architecture: Fields of `keras_vit.config.ViTConfig`.
 
     Loading `weights` is exact and strict: if arrays are missing, unknown or of
-    the wrong shape, one error lists all of them. Five differences are adapted.
-    With another number of `classes`, the head is initialized to zero. With
+    the wrong shape, one error lists all of them. Weights are adapted to five kinds of
+    differences. With another number of `classes`, the head is initialized to zero. With
     another `input_shape`, the position embeddings are resampled. With another
-    `patch_size`, the patch kernel is resized by the pseudo-inverse of bicubic
-    resizing ("FlexiViT", https://arxiv.org/abs/2212.08013), and a warning says
-    so. With another number of channels, the patch kernel is summed over its
-    channels (for one channel), or its channels are repeated and rescaled. If the
-    weights need another scaling of each channel, `preprocessing` repeats the
-    channel of gray images instead.
-    Without `representation_size`, a stored `pre_logits` layer is dropped,
-    together with the head that was trained on it. A `.weights.h5` file of
-    Keras's `save_weights` does not store `activation`, `norm_epsilon` and
-    `resampling`, which must be passed.
+    `patch_size`, the patch kernel is resized by the pseudo-inverse of bicubic resizing
+    ("FlexiViT", https://arxiv.org/abs/2212.08013), and a warning says so. With another
+    number of channels, the patch kernel is summed over its channels (for one channel),
+    or its channels are repeated and rescaled. If the weights need another scaling of
+    each channel, `preprocessing` repeats the channel of gray images instead. Without
+    `representation_size`, a stored `pre_logits` layer is dropped, together with the
+    head that was trained on it. A `.weights.h5` file of Keras's `save_weights` does not
+    store `activation`, `norm_epsilon` and `resampling`, which must be passed.
 
     Returns:
         A `keras.Model`.
@@ -171,15 +171,15 @@ def HybridVisionTransformer(
     google-research/vision_transformer, or those that the format of `weights`
     implies.
 
-    The feature map is split into patches: `patch_size` is in its positions. It
-    must divide the size of the feature map, or `pad_to_patch` must be True.
-    The layers before `patch_embedding` are `root_conv`, `root_norm`, `root`
+    The feature map is split into patches, so `patch_size` is in positions of the
+    feature map. It must divide the size of the feature map, or `pad_to_patch` must be
+    True. The layers before `patch_embedding` are `root_conv`, `root_norm`, `root`
     (after the pooling) and, numbered from 1, `stage_1_unit_1` ..., `stage_1`
     ...; `feature_extractor` returns their outputs.
 
     Args:
-        config: A `keras_vit.config.HybridConfig`, over which the other
-            arguments take precedence; None for these alone.
+        config: A `keras_vit.config.HybridConfig`. Other arguments take precedence over
+            it. If None, the other arguments alone define the architecture.
         include_top: As in `VisionTransformer`.
         weights: As in `VisionTransformer`.
         input_tensor: As in `VisionTransformer`.
@@ -191,7 +191,7 @@ def HybridVisionTransformer(
             into the third, whose output has four times as many positions: the
             paper's option ii. False is its option i, which uses the output of
             the fourth stage.
-        name: As in `VisionTransformer`, but "hybrid_vision_transformer".
+        name: As in `VisionTransformer`, but the default is "hybrid_vision_transformer".
         **architecture: Fields of `keras_vit.config.HybridConfig`.
 
     Returns:
@@ -301,8 +301,8 @@ def vit(
         block = make_block(**c.block_arguments(i), name=name)
         if not isinstance(block, TransformerBlock) or block.name != name:
             raise ValueError(
-                "`block` must be `TransformerBlock`, a subclass, or a function "
-                f"that returns one of the `name` {name!r}. Received: {block!r}"
+                "`block` must be `TransformerBlock`, a subclass, or a function that "
+                f"returns one with the `name` {name!r}. Received: {block!r}"
             )
         if c.position_placement != "stem":
             positions = shared or _positions(
@@ -373,9 +373,9 @@ def _block_class(config: ViTConfig) -> Callable[..., TransformerBlock]:
     block = TransformerBlock if config.block is None else config.block
     if isinstance(block, str):
         raise ValueError(
-            "The blocks of the saved model are of a class of their own or differ: "
-            f"{block!r}, which cannot be built from the file. Pass the class, or "
-            "the function that made them, as `block`."
+            "The blocks of the saved model have a class of their own or differ: "
+            f"{block!r}, which cannot be built from the file. Pass the class, or the "
+            "function that made them, as `block`."
         )
     return block
 

@@ -30,13 +30,14 @@ def preprocess_input(
       0.456, 0.406) and divides by its standard deviation (0.229, 0.224,
       0.225). The weights by Meta (DeiT, DINOv2 and MAE) require it.
     - `mode="clip"` does the same with CLIP's mean and standard deviation.
-    - `mean=, std=` does the same with others: `(images / 255 - mean) / std`.
+    - `mean=, std=` does the same with other values: `(images / 255 - mean) / std`.
 
-    Gray images, of one channel, get the three of ImageNet's or CLIP's mean.
+    Images of one channel are repeated to the three channels of ImageNet's or CLIP's
+    mean.
 
-    `model.preprocess_mode` is that of released weights.
-    With the wrong mode, or with images in [0, 1], a pretrained model raises
-    no error but is less accurate.
+    For released weights, `model.preprocess_mode` is the right mode. With the wrong
+    mode, or with images in [0, 1], a pretrained model raises no error but is less
+    accurate.
 
     The function also works inside `tf.data.Dataset.map` with every backend,
     and on the symbolic inputs of a functional model.
@@ -46,17 +47,18 @@ def preprocess_input(
             shape, channels last: integers or floats in [0, 255]. It is not
             modified.
         mode: "tf" for [-1, 1], "torch" for ImageNet's mean and standard
-            deviation, "clip" for CLIP's, or a pair of others, `(mean, std)`.
-        mean: Mean of pixels in [0, 1]: a number, or one for each of up to 16
+            deviation, "clip" for CLIP's, or a pair of other values, `(mean, std)`.
+        mean: Mean of pixels in [0, 1]: a number, or one number for each of up to 16
             channels. With `std`, it replaces `mode`.
-        std: Standard deviation of pixels in [0, 1], above 0, as `mean`.
+        std: Standard deviation of pixels in [0, 1], above 0; a number or one for each
+            channel, like `mean`.
 
     Returns:
         The images in float32, of the same shape: a NumPy array for a NumPy
-        array, otherwise a tensor of the same library. Images of one channel get
-        those of a mode that has a value for each. Values are in [-1, 1] for "tf"
-        (in compiled code, 255 may become 1.0000001), and in [-3, 3] for "torch"
-        and "clip".
+        array, otherwise a tensor of the same library. If the mode has a value for each
+        channel, images of one channel are repeated to the mode's number of channels.
+        Values are in [-1, 1] for "tf" (in compiled code, 255 may become 1.0000001), and
+        in [-3, 3] for "torch" and "clip".
 
     Raises:
         ValueError: if `images` is not an array or tensor of real numbers, or
@@ -121,7 +123,7 @@ def _to_float32(images: Tensor) -> Tensor:
 
 
 def _as_numpy_view(images: Tensor) -> Array | None:
-    """Returns a NumPy view of a tensor in CPU memory, or else None."""
+    """Returns a NumPy view of a tensor in CPU memory, or None."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.compiler.is_compiling():
         return None

@@ -62,15 +62,15 @@ def decode_predictions(
             - `.json`: `{"0": ["n01440764", "tench"], ...}`, as in Keras;
             - any other suffix: UTF-8 text with one label per line, either
               `name` or `id<TAB>name`.
-        model: `keras.Model` that computed `predictions`. Its `class_names`
-            replace `labels` of None, and its logits become probabilities, by a
+        model: `keras.Model` that computed `predictions`. If `labels` is None, its
+            `class_names` are used. Its logits are converted to probabilities by a
             softmax.
 
     Returns:
         A list with one list of `top` tuples `(wordnet_id, name, score)` per
-        image, highest score first; of equal scores, the lower index first.
+        image, with the highest score first; for equal scores, the lower index is first.
         `wordnet_id` is None if the labels have no ids. `score` is a Python
-        float: a probability if `model` is given, else the value in
+        float: a probability if `model` is given, otherwise the value in
         `predictions`, with a warning if values are outside [0, 1].
 
     Raises:
@@ -157,8 +157,8 @@ def _resolve_labels(labels: StrPath | Sequence[str] | None, classes: int) -> Lab
 
 
 def default_names(classes: int) -> list[str]:
-    """Returns ImageNet's names if there are as many classes and the names can
-    be downloaded, else numbers."""
+    """Returns ImageNet's names if the number of classes matches and the names can be
+    downloaded; otherwise numbers."""
     try:
         if classes in (IMAGENET_CLASSES, IMAGENET21K_CLASSES):
             return [name for _, name in _resolve_labels(None, classes)]
@@ -188,8 +188,8 @@ def _fetch(name: str, count: int) -> Labels:
 
 
 def read_labels(path: StrPath) -> Labels:
-    """Reads a file of labels: if its suffix is `.json`, a class index as in
-    Keras, else text with `name` or `id<TAB>name` in each line."""
+    """Reads a file of labels: if its suffix is `.json`, a class index as in Keras,
+    otherwise text with `name` or `id<TAB>name` in each line."""
     path = pathlib.Path(path).expanduser()
     pairs: Labels = []
     try:
@@ -208,7 +208,7 @@ def read_labels(path: StrPath) -> Labels:
             pairs.append((parts[0] if len(parts) == 2 else None, parts[-1]))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(
-            f"{str(path)!r} is no file of labels ({type(error).__name__}: "
+            f"{str(path)!r} is not a file of labels ({type(error).__name__}: "
             f"{error}). It must be UTF-8 text with one label per line, `name` "
             'or `id<TAB>name`, or JSON, {"0": ["n01440764", "tench"], ...}.'
         ) from error

@@ -23,8 +23,8 @@ class PretrainingModel(keras.Model):
     """Base class of models that learn from images without labels.
 
     A subclass implements `call` and `compute_loss`. `fit` takes images only;
-    labels are ignored. The weights of the encoder, a `VisionTransformer` for
-    images of one size that outputs all tokens, are shared, not copied.
+    labels are ignored. The encoder is a `VisionTransformer` for images of one size that
+    outputs all tokens. Its weights are shared, not copied.
     """
 
     def __init__(self, encoder: keras.Model, **kwargs: Any) -> None:
@@ -76,9 +76,9 @@ class PretrainingModel(keras.Model):
     def variables_by_path(self) -> dict[str, keras.Variable]:
         """Returns `{path: variable}`, with the paths of `converters`.
 
-        The paths of `pretrained_encoder` have no prefix, those of another
-        encoder begin with `student/` or `teacher/`, and those of a decoder and
-        of any other layer with its name.
+        The paths of `pretrained_encoder` have no prefix. Those of another encoder begin
+        with `student/` or `teacher/`, and those of a decoder or any other layer with
+        the layer's name.
         """
         paths = {}
         for layer in self.layers:
@@ -128,11 +128,11 @@ class PretrainingModel(keras.Model):
 
 
 def freeze(layer: keras.Layer) -> None:
-    """Makes the weights of a layer not trainable, but not the layer.
+    """Makes the weights of a layer non-trainable, but not the layer itself.
 
-    A file stores the flags of layers, not those of weights: what is saved of
-    the encoder can be fine-tuned. Batch norms of a frozen layer would also use
-    their moving statistics instead of those of the batch.
+    A file stores the flags of layers, not those of weights: a saved encoder can
+    therefore be fine-tuned. Moreover, batch norms of a frozen layer would use their
+    moving statistics instead of those of the batch.
     """
     for variable in layer.trainable_weights:
         variable.trainable = False
@@ -186,9 +186,9 @@ class EncoderStages:
         """Embeds images `(B, H, W, C)` as tokens `(B, P + N, D)`: P prefix
         tokens and N patches, with position embeddings.
 
-        Position embeddings are resampled for a size that is not the encoder's.
-        `transform` is applied to the patch embeddings `(B, N, D)` before prefix
-        tokens and positions are added.
+        Position embeddings are resampled if the size differs from the encoder's.
+        `transform` is applied to the patch embeddings `(B, N, D)` before prefix tokens
+        and positions are added.
         """
         grid = self.embedding(images)
         rows, columns = grid.shape[1:3]
@@ -230,7 +230,7 @@ class EncoderStages:
         return self._patches(ops.reshape(images, (-1, *self._image_shape)))
 
     def unpatchify(self, patches: Tensor) -> Tensor:
-        """Assembles flat patches to images; the inverse of `patchify`."""
+        """Assembles images from flat patches; the inverse of `patchify`."""
         (rows, columns), (p, q) = self.grid_size, self.patch_size
         x = ops.reshape(patches, (-1, rows, columns, p, q, self.channels))
         x = ops.transpose(x, (0, 1, 3, 2, 4, 5))

@@ -25,26 +25,25 @@ from keras_vit.utils.types import Tensor
 
 @keras.saving.register_keras_serializable("keras_vit")
 class DINO(MomentumModel):
-    """Self-distillation: a student predicts its moving average's outputs.
+    """Self-distillation: a student predicts the outputs of its moving average.
 
     Student and teacher see different crops of an image; the teacher sees only
     the large, global ones. From "Emerging Properties in Self-Supervised Vision
     Transformers" (https://arxiv.org/abs/2104.14294). The defaults are those of
-    facebookresearch/dino, main_dino.py, for ViT-S/16, except that
-    `teacher_momentum` is constant and `frozen_steps` is 0, which depend on the
-    number of steps. There, the momentum is
-    `schedules.CosineSchedule(0.996, 1.0, steps)`, and `frozen_steps` is the
-    number of steps of the first epoch.
+    facebookresearch/dino, main_dino.py, for ViT-S/16, except for two that depend on the
+    number of steps: here, `teacher_momentum` is constant and `frozen_steps` is 0. In
+    main_dino.py, the momentum is `schedules.CosineSchedule(0.996, 1.0, steps)`, and
+    `frozen_steps` is the number of steps of the first epoch.
 
     `recipes/pretrain_contrastive.py` trains with all published settings, and
     `keras_vit.data.CROPS["dino"]` makes the crops.
 
     Args:
-        encoder: A `VisionTransformer` for images of one size, that of the
-            global crops, which outputs all tokens: `include_top=False,
-            pooling=None`. It is the student. The features are its class token,
-            or the mean of the patches if it has none. With `drop_path`, the
-            student has stochastic depth, and the teacher has not.
+        encoder: A `VisionTransformer` for images of the size of the global crops that
+            outputs all tokens: `include_top=False, pooling=None`. It is the student.
+            The features are its class token, or the mean of the patches if it has none.
+            With `drop_path`, the student has stochastic depth, but the teacher does
+            not.
         output_dim: Integer. Number of outputs of the head.
         hidden_dim: Integer. Width of the head's hidden layers.
         bottleneck_dim: Integer. Width of the head before the last layer.
@@ -55,15 +54,14 @@ class DINO(MomentumModel):
         student_temperature: Float. Temperature of the student's softmax.
         center_momentum: Float in [0, 1], or None. Momentum of the moving
             average of the teacher's outputs, which is subtracted from them.
-            None for no centering, with which training collapses sooner or
-            later.
+            None for no centering; training then sooner or later collapses.
         frozen_steps: Integer. Number of steps in which the head's last layer is
             not trained.
         koleo_weight: Float. Weight of the KoLeo regularizer of DINOv2, which
-            spreads the features of global crops; 0.1 in DINOv2. As it compares
-            the images of a batch, losses of evaluations with it depend on the
-            batch size, as `teacher_diversity` does. Each replica of TensorFlow
-            computes both for its part of the batch.
+            spreads the features of global crops; 0.1 in DINOv2. As it compares the
+            images of a batch, evaluation losses with it depend on the batch size, as
+            does `teacher_diversity`. Each TensorFlow replica computes both for its part
+            of the batch.
         ibot_weight: Float. Weight of iBOT's loss of masked patches
             (https://arxiv.org/abs/2111.07832), for which half of the global
             crops are masked; 1.0 in DINOv2. The head is shared.
@@ -83,8 +81,8 @@ class DINO(MomentumModel):
 
     Returns:
         A call returns a dict of `student`, of shape `(batch, crops,
-        output_dim)`, global crops first, and `teacher`, of shape `(batch, 2,
-        output_dim)`; and what `koleo_weight` and `ibot_weight` need.
+        output_dim)`, global crops first; `teacher`, of shape `(batch, 2, output_dim)`;
+        and the outputs that `koleo_weight` and `ibot_weight` need.
 
     Raises:
         ValueError: if the encoder does not output all tokens, or if an

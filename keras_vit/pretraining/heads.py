@@ -19,10 +19,9 @@ class WeightNormalizedDense(Layer):
 
     It computes the cosine of its inputs, if these are unit vectors too, with
     each of the learned directions. It is the last layer of DINO's head:
-    PyTorch's `weight_norm` of a linear layer, of which the norms are 1
-    (`norm_last_layer=True` in facebookresearch/dino, vision_transformer.py).
-    Other norms may be loaded, and are not trained. No gradient flows into the
-    kernel while `frozen`.
+    PyTorch's `weight_norm` of a linear layer with norms of 1 (`norm_last_layer=True` in
+    facebookresearch/dino, vision_transformer.py). Other norms can be loaded, but are
+    not trained. No gradient flows into the kernel while `frozen`.
     """
 
     def __init__(self, units: int, **kwargs: Any) -> None:
@@ -75,8 +74,8 @@ class DINOHead(CompositeLayer):
 
     Call arguments:
         inputs: Tensor of shape `(..., channels)`.
-        frozen: Boolean tensor. Whether no gradient flows into the kernel of
-            the last layer.
+        frozen: Boolean tensor. Whether to stop the gradient of the kernel of the last
+            layer.
 
     Output shape:
         `(..., output_dim)`
@@ -139,8 +138,8 @@ class DINOHead(CompositeLayer):
 class MoCoHead(CompositeLayer):
     """Projection or prediction head of MoCo v3: an MLP with batch norms.
 
-    Linear layers without biases, each followed by a batch norm and, except for
-    the last one, a ReLU. The last batch norm has no scale and offset. From
+    It consists of linear layers without biases, each followed by a batch norm and,
+    except for the last one, a ReLU. The last batch norm has no scale and offset. From
     facebookresearch/moco-v3, moco/builder.py.
 
     Batch statistics are those of the whole batch: under TensorFlow they are

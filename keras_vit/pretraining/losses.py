@@ -15,7 +15,7 @@ def dino_losses(
     teacher_temperature: float | Tensor,
     temperature: float = 0.1,
 ) -> Tensor:
-    """Computes DINO's loss of each image, the mean over all pairs of different
+    """Computes DINO's loss of each image, which is the mean over all pairs of different
     crops.
 
     The loss is the cross-entropy between the teacher's centered and sharpened
@@ -48,14 +48,14 @@ def teacher_probabilities(
 def entropy_and_diversity(
     probabilities: Tensor, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Measures how much the outputs of a teacher, `(count, dimensions)`, tell
-    about the images.
+    """Measures how much information about the images a teacher's outputs, `(count,
+    dimensions)`, contain.
 
     A collapsed teacher has the same output for all images, which is either
     uniform or one class. In both cases the mutual information of output and
     image, the entropy of the mean output minus the mean entropy, is 0. Returns
     the mean entropy in nats, and the mutual information as a fraction of its
-    maximum, which is 0 for fewer than two rows; rows of weight 0 do not count.
+    maximum, which is 0 for fewer than two rows; rows with a weight of 0 are ignored.
     """
 
     def entropy(p: Tensor) -> Tensor:
@@ -82,13 +82,12 @@ def contrastive_losses(
 ) -> Tensor:
     """Computes MoCo v3's contrastive loss (InfoNCE) of each query.
 
-    The positive key of a query, in the row that `labels` has, is that of the
-    other crop of its image, and the negative ones are those of all other images
-    of the batch, except keys of weight 0, which are padding. No gradient flows
-    into `keys`. As in facebookresearch/moco-v3, moco/builder.py, the
-    cross-entropy is multiplied by twice the temperature. From "An Empirical
-    Study of Training Self-Supervised Vision Transformers", Algorithm 1
-    (https://arxiv.org/abs/2104.02057).
+    The positive key of a query, in the row given by `labels`, belongs to the other crop
+    of its image. The negative keys belong to all other images of the batch, except keys
+    with a weight of 0, which are padding. No gradient flows into `keys`. As in
+    facebookresearch/moco-v3, moco/builder.py, the cross-entropy is multiplied by twice
+    the temperature. From "An Empirical Study of Training Self-Supervised Vision
+    Transformers", Algorithm 1 (https://arxiv.org/abs/2104.02057).
     """
     keys = ops.stop_gradient(ops.normalize(keys, axis=-1))
     queries = ops.normalize(queries, axis=-1)
@@ -111,11 +110,10 @@ def koleo_loss(
     It is the negative mean of the logarithm of each feature's distance to its
     nearest neighbor in the batch, on the unit sphere, so that it depends on the
     size of the batch. Each replica of TensorFlow compares its own part of the
-    batch, as DINOv2 does on each GPU. A feature without another one counts 0.
-    The logarithms are multiplied by `weights`; features of weight 0, which are
-    padding, are no neighbors. From
-    "Spreading vectors for similarity search"
-    (https://arxiv.org/abs/1806.03198), as DINOv2 uses it
+    batch, as DINOv2 does on each GPU. If there is no other feature, the result is 0.
+    The logarithms are multiplied by `weights`; features with a weight of 0, which are
+    padding, are not neighbors. From "Spreading vectors for similarity search"
+    (https://arxiv.org/abs/1806.03198), as used in DINOv2
     (https://arxiv.org/abs/2304.07193, Section 4).
     """
     features = ops.normalize(features, axis=-1, epsilon=epsilon)
@@ -143,7 +141,7 @@ def ibot_losses(
     teacher_temperature: float | Tensor,
     temperature: float = 0.1,
 ) -> Tensor:
-    """Computes iBOT's loss of each image, the mean over masked patches, and 0
+    """Computes iBOT's loss of each image, which is the mean over masked patches, or 0
     without any.
 
     The loss is the cross-entropy between the teacher's output for a patch and
@@ -169,8 +167,8 @@ def updated_center(
     mean: Callable[..., Tensor] = ops.mean,
 ) -> Tensor:
     """Returns the moving average of the teacher's outputs, `(dimensions,)`,
-    after a batch; `mean` averages over an axis of the whole batch, also of
-    several devices."""
+    after a batch; `mean` averages over an axis of the whole batch, across all
+    devices."""
     batch = mean(ops.reshape(teacher, (-1, teacher.shape[-1])), axis=0)
     center = ops.convert_to_tensor(center)
     return center * momentum + batch * (1 - momentum)

@@ -33,8 +33,8 @@ class MaskedAutoencoder(MaskedModel):
 
     Args:
         encoder: A `VisionTransformer` for images of one size that outputs all
-            tokens: `include_top=False, pooling=None`. Its weights are shared,
-            so that `model.encoder` is the trained one.
+            tokens: `include_top=False, pooling=None`. Its weights are shared:
+                `model.encoder` is the trained encoder.
         mask_ratio: Float in (0, 1). Fraction of patches that are removed:
             `int(num_patches * (1 - mask_ratio))` are kept.
         decoder_hidden_size: Integer, a multiple of 4. Width of the decoder.
@@ -56,8 +56,7 @@ class MaskedAutoencoder(MaskedModel):
     Call arguments:
         images: Tensor of shape `(batch, height, width, channels)`.
         noise: Tensor of shape `(batch, num_patches)`. The patches with the
-            lowest values are kept. None samples it from a uniform
-            distribution.
+            lowest values are kept. None samples the noise from a uniform distribution.
         training: Boolean. Whether to apply the encoder's dropout and
             stochastic depth.
 

@@ -29,8 +29,8 @@ class MaskedModel(PretrainingModel):
         self.built = True  # subclass constructors build all layers
 
     def patch_losses(self, images: Tensor, outputs: dict[str, Tensor]) -> Tensor:
-        """Computes the loss of each patch, `(batch, num_patches)`, of which the
-        masked ones count."""
+        """Computes the loss of each patch, `(batch, num_patches)`; only masked patches
+        count."""
         raise NotImplementedError
 
     def prediction_to_pixels(self, prediction: Tensor, patches: Tensor) -> Tensor:

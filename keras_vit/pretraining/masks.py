@@ -33,15 +33,14 @@ def random_mask(
         batch_size: Integer, or a scalar tensor if the batch size is dynamic.
         num_patches: Integer. Number of patches of an image.
         ratio: Float in (0, 1). Fraction of patches that are masked.
-        seed: Integer for the same masks in every call,
-            `keras.random.SeedGenerator` for new masks in each, or None for
-            Keras's global generator.
+        seed: Integer for the same masks in every call, `keras.random.SeedGenerator` for
+            new masks in each call, or None for Keras's global generator.
 
     Returns:
-        Tensor of shape `(batch_size, num_patches)`, 1 where masked, else 0.
+        Tensor of shape `(batch_size, num_patches)`, 1 where masked, otherwise 0.
 
     Raises:
-        ValueError: if no patch would be masked, or none kept.
+        ValueError: if no patch would be masked, or all patches would be.
     """
     kept = num_kept(num_patches, ratio)
     shape = (batch_size, num_patches)
@@ -58,10 +57,10 @@ def block_mask(
     """Samples masks of rectangles of patches.
 
     From "BEiT: BERT Pre-Training of Image Transformers", Algorithm 1
-    (https://arxiv.org/abs/2106.08254). Unlike there, only some patches of the
-    last block are masked, so that every image has the same number of masked
-    patches. Blocks lie inside the image, so that patches near the center are
-    masked more often than those at the border.
+    (https://arxiv.org/abs/2106.08254). Unlike in BEiT, only some patches of the last
+    block are masked, so that every image has the same number of masked patches. Blocks
+    lie inside the image, so that patches near the center are masked more often than
+    those at the border.
 
     Args:
         batch_size: As in `random_mask`.
@@ -70,10 +69,10 @@ def block_mask(
         seed: As in `random_mask`.
 
     Returns:
-        Tensor of shape `(batch_size, rows * columns)`, 1 where masked, else 0.
+        Tensor of shape `(batch_size, rows * columns)`, 1 where masked, otherwise 0.
 
     Raises:
-        ValueError: if no patch would be masked, or none kept.
+        ValueError: if no patch would be masked, or all patches would be.
     """
     rows, columns = checks.positive_pair("grid_size", grid_size)
     length = rows * columns

@@ -27,14 +27,12 @@ class MoCoV3(MomentumModel):
     images of the batch. The loss is symmetric in the two crops. From "An
     Empirical Study of Training Self-Supervised Vision Transformers"
     (https://arxiv.org/abs/2104.02057) and its code, facebookresearch/moco-v3.
-    The defaults are those of its ViT-S/16 and ViT-B/16, except that
-    `teacher_momentum` is constant; there, it is
-    `schedules.CosineSchedule(0.99, 1.0, steps)`.
+    The defaults are those of its ViT-S/16 and ViT-B/16, except that `teacher_momentum`
+    is constant; in that code, it is `schedules.CosineSchedule(0.99, 1.0, steps)`.
 
-    The batch is that of all devices: the keys of the replicas of TensorFlow are
-    gathered, and a batch that JAX splits over devices and hosts is one array.
-    As images are compared with those of their batch, the results of
-    evaluations depend on the batch size.
+    The loss compares images of the whole batch, over all devices: the keys of
+    TensorFlow replicas are gathered, and a batch that JAX splits over devices and hosts
+    is one array. Evaluation results therefore depend on the batch size.
 
     Args:
         encoder: A `VisionTransformer` for images of one size that outputs all

@@ -15,14 +15,13 @@ from keras_vit.utils.types import Tensor
 
 
 class MomentumModel(PretrainingModel):
-    """Base class of models of a student and a teacher, its moving average.
+    """Base class of models with a student and a teacher, its moving average.
 
     The student is trained by gradients. The teacher is an encoder of the same
     architecture, whose weights are an exponential moving average of the
-    student's, and no gradient flows into it. The teacher is updated at the
-    beginning of each training step, with the student that the step before it
-    has trained. It is a variable of the model like any other, so that
-    checkpoints contain it.
+    student's, and no gradient flows into it. The teacher is updated at the beginning of
+    each training step, with the student's weights from the previous step. Its weights
+    are variables of the model like any others, so that checkpoints contain them.
 
     A subclass creates the heads of both, `projection` and `teacher_projection`,
     by `add_heads` and implements `call`, which calls `update_teacher` when it
@@ -57,8 +56,8 @@ class MomentumModel(PretrainingModel):
     def add_heads(
         self, make: Callable[[str, keras.DTypePolicy], keras.Layer]
     ) -> tuple[keras.Layer, keras.Layer]:
-        """Returns the student's and the teacher's head of pooled features, with
-        equal weights, that `make` returns for a name and a dtype policy."""
+        """Returns the student's and the teacher's head for pooled features, with equal
+        weights; `make` returns a head for a name and a dtype policy."""
         policy = self.dtype_policy
         student = make("projection", policy)
         teacher = make("teacher_projection", float32_variables(policy))
@@ -80,7 +79,8 @@ class MomentumModel(PretrainingModel):
         )
 
     def update_diversity(self, diversity: Tensor, weights: Tensor) -> None:
-        """Adds the diversity of a batch to its metric; one image has none."""
+        """Adds the diversity of a batch to its metric, unless the batch has only one
+        image."""
         count = ops.sum(ops.cast(weights > 0, "float32"))
         self.diversity_tracker.update_state(
             diversity, sample_weight=ops.where(count > 1, count, 0.0)
@@ -91,9 +91,9 @@ class MomentumModel(PretrainingModel):
         self.step.assign(self.step + 1)
 
     def split_crops(self, inputs: Any) -> tuple[Tensor, Tensor | None]:
-        """Returns the global and the local crops of a batch: of a dict of
-        `global` and perhaps `local`, `(batch, crops, height, width, channels)`,
-        or of images, each of which counts as two equal global crops."""
+        """Returns the global and the local crops of a batch. The batch is a dict of
+        `global` and optionally `local`, `(batch, crops, height, width, channels)`, or
+        images, each of which counts as two equal global crops."""
         if isinstance(inputs, dict):
             return inputs["global"], inputs.get("local")
         images = ops.convert_to_tensor(inputs)
@@ -165,8 +165,8 @@ def features(
 
 
 def weighted_mean(losses: Tensor, sample_weight: Tensor | None = None) -> Tensor:
-    """Returns the mean of the images' losses, each times its weight, as Keras's
-    losses do: the mean over batches of any size is then that over images."""
+    """Returns the mean of the images' losses times their weights, as Keras's losses do:
+    averages over batches of any size are then averages over images."""
     return ops.mean(losses * weights_of(losses, sample_weight))
 
 
@@ -183,7 +183,7 @@ def value_at(schedule: Any, step: Any) -> Any:
 
 
 def mean_of_all(x: Tensor, axis: int) -> Tensor:
-    """Returns the mean over an axis and over the replicas of TensorFlow.
+    """Returns the mean over an axis and over TensorFlow's replicas.
 
     Under JAX, a batch that is split over devices is one array.
     """

@@ -24,15 +24,15 @@ class MaskedPatchPrediction(MaskedModel):
     """Predicts the colors of corrupted patches.
 
     From "An Image is Worth 16x16 Words", Appendix B.1.2
-    (https://arxiv.org/abs/2010.11929), whose code for it was not released.
-    Half of the patch embeddings are corrupted: of these, 80% are replaced by
-    a learned vector, 10% by the embedding of another patch of the image, and
-    10% are kept. The paper compares three targets and uses "mean_color".
+    (https://arxiv.org/abs/2010.11929), whose code for this task was not released. Half
+    of the patch embeddings are corrupted: of these, 80% are replaced by a learned
+    vector, 10% by the embedding of another patch of the image, and 10% are kept. The
+    paper compares three targets and uses "mean_color".
 
     Args:
         encoder: A `VisionTransformer` for images of one size that outputs all
-            tokens: `include_top=False, pooling=None`. Its weights are shared,
-            so that `model.encoder` is the trained one.
+            tokens: `include_top=False, pooling=None`. Its weights are shared:
+                `model.encoder` is the trained encoder.
         target: "mean_color", the patch's mean color with 3 bits per channel
             (512 classes for RGB); "downsized", the colors of the patch
             downsized to 4 x 4 pixels (16 predictions); or "pixels", all
@@ -60,7 +60,7 @@ class MaskedPatchPrediction(MaskedModel):
     Raises:
         ValueError: if the encoder does not output all tokens, if no patch
             would be corrupted, if an argument is out of range, or if the
-            target is "downsized" and patches have less than 4 x 4 pixels.
+            target is "downsized" and patches are smaller than 4 x 4 pixels.
 
     Example:
 
@@ -146,9 +146,9 @@ class MaskedPatchPrediction(MaskedModel):
                 corrupt.
             noise: Tensor of shape `(batch, num_patches, 2)`, values in
                 [0, 1). If the first value is below 0.8, the learned vector
-                replaces the embedding; from 0.8 to 0.9, the embedding of
-                another patch does, which the second value selects; else the
-                embedding is kept.
+                replaces the embedding; from 0.8 to 0.9, the embedding of another patch,
+                which the second value selects, replaces it; otherwise the embedding is
+                kept.
 
         Returns:
             Tensor of the shape of `embeddings`.

@@ -43,8 +43,8 @@ class EncoderArguments(TypedDict, total=False):
 
 
 class PretrainingArguments(EncoderArguments, total=False):
-    """Arguments of the encoder, and those of the five classes that a file's
-    arrays leave open."""
+    """Arguments of the encoder, and arguments of the five classes that a file's arrays
+    do not determine."""
 
     mask_ratio: float
     masking: str
@@ -75,11 +75,11 @@ def load(
 ) -> PretrainingModel:
     """Builds the pre-training model of a checkpoint and loads its weights.
 
-    Reads Meta's MAE with its decoder, checkpoints of the training of
-    facebookresearch/dino and facebookresearch/moco-v3, `ViTMAEForPreTraining`
-    and `ViTForMaskedImageModeling` of transformers, and `.keras` files of this
-    package. `converters.load` reads only the encoder of the same files;
-    `converters.save` writes the models that this function returns.
+    It reads Meta's MAE with its decoder, checkpoints of the training of
+    facebookresearch/dino and facebookresearch/moco-v3, `ViTMAEForPreTraining` and
+    `ViTForMaskedImageModeling` of transformers, and `.keras` files of this package.
+    `converters.load` reads only the encoder of the same files; `converters.save` writes
+    the models that this function returns.
 
     Args:
         path: As in `converters.load`.
@@ -89,11 +89,10 @@ def load(
             cannot be inferred.
         decoder_num_heads: Integer. Number of attention heads of MAE's
             decoder, if it cannot be inferred.
-        **overrides: Those of `PretrainingArguments`: arguments of the model's
-            class that take precedence over the checkpoint's, such as
-            `mask_ratio` or `norm_pixels`, which Meta's files do not contain;
-            and the encoder's `input_shape`, `dropout`, `attention_dropout` and
-            `drop_path`.
+        **overrides: Arguments of the model's class that take precedence over the
+            checkpoint's (see `PretrainingArguments`), such as `mask_ratio` or
+            `norm_pixels`, which Meta's files do not contain; and the encoder's
+            `input_shape`, `dropout`, `attention_dropout` and `drop_path`.
 
     Returns:
         A `MaskedAutoencoder`, `MaskedImageModeling`, `MaskedPatchPrediction`,

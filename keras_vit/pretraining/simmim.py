@@ -23,10 +23,10 @@ class MaskedImageModeling(MaskedModel):
     """Replaces masked patches by a mask token and predicts their pixels.
 
     As in "SimMIM: A Simple Framework for Masked Image Modeling"
-    (https://arxiv.org/abs/2111.09886) and transformers'
-    `ViTForMaskedImageModeling`: one linear layer maps a patch's token to its
-    pixels (there, a 1 x 1 convolution and a pixel shuffle), and the loss is
-    the mean absolute error on masked patches.
+    (https://arxiv.org/abs/2111.09886) and transformers' `ViTForMaskedImageModeling`,
+    one linear layer maps a patch's token to its pixels (in their code, a 1 x 1
+    convolution and a pixel shuffle), and the loss is the mean absolute error on masked
+    patches.
 
     SimMIM uses `mask_ratio=0.6, mask_patch_size=32` for patches of 16 pixels.
     Its ViT-B/16 has no absolute position embeddings but a relative position
@@ -37,8 +37,8 @@ class MaskedImageModeling(MaskedModel):
 
     Args:
         encoder: A `VisionTransformer` for images of one size that outputs all
-            tokens: `include_top=False, pooling=None`. Its weights are shared,
-            so that `model.encoder` is the trained one.
+            tokens: `include_top=False, pooling=None`. Its weights are shared:
+                `model.encoder` is the trained encoder.
         mask_ratio: Float in (0, 1). Fraction of masked patches.
         masking: "random", or "block" (see `block_mask`).
         mask_patch_size: Integer or `(rows, columns)`, in pixels. Size of the

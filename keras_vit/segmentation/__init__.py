@@ -1,4 +1,4 @@
-"""Semantic segmentation on Vision Transformers."""
+"""Semantic segmentation with Vision Transformers."""
 
 from keras_vit.segmentation.eomt import AnnealMasks, EoMT, semantic_scores
 from keras_vit.segmentation.linear import LinearSegmenter

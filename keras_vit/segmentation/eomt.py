@@ -20,8 +20,8 @@ from keras_vit.utils.types import Config, Shape, Tensor
 
 @keras.saving.register_keras_serializable("keras_vit")
 class EoMTModel(SetModel):
-    """The functional model that `EoMT` returns, which `fit` trains with
-    `mask_loss` and its targets; the layer `eomt_head` has the `loss_options`.
+    """The functional model that `EoMT` returns; `fit` trains it with `mask_loss` and
+    its targets. The layer `eomt_head` has the `loss_options`.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ def EoMT(
 ) -> Model:
     """Builds an Encoder-only Mask Transformer on a Vision Transformer.
 
-    Learned queries join the tokens of the last blocks. Each of them becomes a
-    mask, by its product with the enlarged feature map, and the class of this
-    mask. While training, a query attends only to the patches in the mask that
-    it predicted before a block; this is annealed away, so that a trained model
-    needs nothing but the blocks of the encoder.
+    Learned queries join the tokens of the last blocks. Each query predicts a mask, as
+    its product with the enlarged feature map, and the class of this mask. In training,
+    a query attends only to the patches in the mask that it predicted before a block.
+    This masking is gradually reduced, so that a trained model needs only the blocks of
+    the encoder.
 
     From "Your ViT is Secretly an Image Segmentation Model"
     (https://arxiv.org/abs/2503.19108), as in transformers'
@@ -63,28 +63,29 @@ def EoMT(
     The model shares its weights with `encoder`. It takes images of any size
     that is a multiple of the patch size.
 
-    Its loss is divided by the number of masks of its batch, and that of classes
-    by the sum of the weights of its queries. Losses therefore depend on the
-    batch size: a mask counts more in a batch that has fewer objects.
+    The loss of masks is divided by the number of masks in the batch, and the loss of
+    classes by the sum of the weights of the queries. Losses therefore depend on the
+    batch size: a mask counts more in a batch with fewer objects.
 
     Args:
         encoder: A Vision Transformer with position embeddings in the stem,
             such as `ViTB14()`.
         classes: Integer. Number of classes.
-        queries: Integer. Number of queries, the most objects of an image.
-        blocks: Integer. Number of blocks at the end that the queries join.
+        queries: Integer. Number of queries, which is the maximum number of objects in
+            an image.
+        blocks: Integer. Number of last blocks, in which the queries take part.
         masked: Boolean. Whether the blocks have masked attention. The model
             then outputs the predictions before each of these blocks too, and
-            the layers `query_mask_0` ... have a weight `probability`, 1 at
-            first, with which a query's attention is masked. `AnnealMasks`
-            lowers it to 0, with which the model equals one of `masked=False`.
-        num_upscales: Integer. Number of times that the feature map is enlarged
-            to twice its rows and columns, for the masks.
+            the layers `query_mask_0` ... have a weight `probability`, initially 1: the
+            probability that a query's attention is masked. `AnnealMasks` lowers it to
+            0; the model is then equivalent to one with `masked=False`.
+        num_upscales: Integer. Number of times that the feature map is enlarged to twice
+            its rows and columns for the masks.
         loss_options: Dict of arguments of `mask_loss` with which `fit` trains,
             such as `{"dice_weight": 2.0, "num_points": 4096}`. None for its
             defaults.
-        name: String. Name of the model. None for "eomt", which is
-            numbered from its second use on.
+        name: String. Name of the model. None for "eomt", with a number from its second
+            use on.
 
     Returns:
         A `keras.Model` that maps images to a dict: "masks", logits of shape
@@ -157,7 +158,7 @@ def EoMT(
 class EoMTHead(CompositeLayer):
     """Predicts a mask, `(batch, rows * 2**num_upscales, columns *
     2**num_upscales, queries)`, and a class, `(batch, queries, classes + 1)`,
-    for each query, the first tokens.
+    for each query; the queries are the first tokens.
 
     The feature map is enlarged several times by a deconvolution of stride 2,
     GELU, a depthwise 3 x 3 convolution and a layer norm. A mask is the product
@@ -342,14 +343,14 @@ class AnnealMasks(keras.callbacks.Callback):
 
 
 def semantic_scores(outputs: dict[str, Tensor]) -> Tensor:
-    """Combines the masks of an EoMT to scores of the classes of each pixel.
+    """Combines the masks of an EoMT into class scores of each pixel.
 
     Args:
         outputs: Dict of the model's outputs.
 
     Returns:
-        Tensor of shape `(batch, rows, columns, classes)`: the sum over the
-        queries of the probability of the class and that of the mask.
+        Tensor of shape `(batch, rows, columns, classes)`: the sum over the queries of
+        the product of the class's and the mask's probability.
     """
     classes = ops.softmax(outputs["classes"])[..., :-1]
     masks = ops.sigmoid(outputs["masks"])

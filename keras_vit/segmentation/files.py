@@ -1,4 +1,4 @@
-"""From a checkpoint to an EoMT, and back."""
+"""Loading and description of an EoMT."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A linear classifier of patches, as a model of pixels."""
+"""A linear classifier of patches, as a model that classifies pixels."""
 
 from collections.abc import Callable
 
@@ -26,31 +26,30 @@ def LinearSegmenter(
     its `encoder_norm` (if it has one) and concatenated from the first block to
     the last, pass through batch norm, dropout and a 1 x 1 convolution. The
     logits of patches are resampled bilinearly to the pixels. With a frozen
-    encoder, this measures how much of a segmentation its features contain; it
-    is the linear evaluation of "DINOv2: Learning Robust Visual Features without
-    Supervision", Section 7.4 (https://arxiv.org/abs/2304.07193), whose head has
-    no dropout.
+    encoder, this measures how well its features suit segmentation; it is the linear
+    evaluation of "DINOv2: Learning Robust Visual Features without Supervision", Section
+    7.4 (https://arxiv.org/abs/2304.07193), whose head has no dropout.
 
     The model shares its weights with `encoder`. Set `encoder.trainable = False`
     before `compile` to train the head alone. Images may have any size that is a
     multiple of the patch size, or any size at all if the encoder was built
     with `pad_to_patch=True`.
 
-    A loss of Keras with `ignore_class` is divided by the number of pixels of
-    its batch that have a class, on all devices. Losses therefore depend on the
-    batch size: a pixel counts more in a batch that has more ignored ones. `fit`
-    refuses averages of the weights (`use_ema`) if the encoder is trained, as
-    the batch norm's statistics would be those of other features.
+    A Keras loss with `ignore_class` is divided by the number of pixels in the batch
+    that have a class, over all devices. Losses therefore depend on the batch size: a
+    pixel counts more in a batch with more ignored pixels. `fit` rejects averages of the
+    weights (`use_ema`) if the encoder is trained, as the batch norm's statistics would
+    belong to other features.
 
     Args:
         encoder: A Vision Transformer or a hybrid, such as `ViTB16()`.
         classes: Integer. Number of classes.
         blocks: Integer or tuple of integers. Blocks whose maps are used; see
-            `dense_features`. DINOv2 uses the last, and the last four.
+            `dense_features`. DINOv2 evaluates both the last block and the last four.
         dropout: Float in [0, 1). Dropout rate of the features.
         classifier_activation: Activation of the head; None for logits.
-        name: String. Name of the model. None for "linear_segmenter", which is
-            numbered from its second use on.
+        name: String. Name of the model. None for "linear_segmenter", with a number from
+            its second use on.
 
     Returns:
         A `keras.Model` that maps images `(batch, height, width, channels)` to

@@ -18,8 +18,8 @@ _MOST_OF_BOXES = 1.1
 
 
 class SetModel(Model):
-    """A functional model of queries, which `fit` trains with a loss of its
-    own, `set_loss`, of targets that are matched with the queries."""
+    """A functional model with queries, which `fit` trains with the model's own loss,
+    `set_loss`, for targets that are matched with the queries."""
 
     def __init__(
         self, inputs: Any, outputs: Any, name: str | None = None, **kwargs: Any
@@ -68,13 +68,13 @@ def mask_loss(
 ) -> Tensor:
     """Computes the loss of an EoMT's predictions.
 
-    Each object is matched with one query, by the assignment of least cost. The
-    loss is that of the classes of all queries, "no object" for those that are
-    not matched, and binary cross-entropy and dice loss of the matched masks, at
-    random points of which most are where a mask is least certain. The losses
-    of the predictions before each masked block are added. On a replica of
-    `tf.distribute`, this is its part of the loss of the whole batch: the sum
-    over the replicas is the loss.
+    Each object is matched with one query, by the assignment with the lowest cost. The
+    loss is the sum of the cross-entropy of the classes of all queries, with "no object"
+    for those that are not matched, and of the binary cross-entropy and the dice loss of
+    the matched masks. Masks are compared at random points, most of them where a mask is
+    least certain. The losses of the predictions before each masked block are added. On
+    a replica of `tf.distribute`, the result is the replica's part of the loss of the
+    whole batch: the sum over the replicas is the loss.
 
     From "Masked-attention Mask Transformer for Universal Image Segmentation",
     Section 3.3 (https://arxiv.org/abs/2112.01527), as in transformers'
@@ -85,13 +85,13 @@ def mask_loss(
         targets: Dict of "classes", integers of shape `(batch, objects)`, -1
             where an image has fewer objects; and "masks" of 0 and 1, of shape
             `(batch, objects, height, width)`.
-        class_weight, mask_weight, dice_weight: Floats. Weights of the three
-            losses, which are also those of the costs.
+        class_weight, mask_weight, dice_weight: Floats. Weights of the three losses, and
+        of the costs.
         no_object_weight: Float. Weight of queries without an object.
         num_points: Integer. Number of points of a mask.
-        oversampling: Float. The number of points to choose the uncertain ones
-            from, divided by `num_points`.
-        importance: Float. Fraction of the points that are uncertain ones.
+        oversampling: Float. The number of points from which the uncertain ones are
+            chosen, divided by `num_points`.
+        importance: Float. Fraction of points that are chosen for their uncertainty.
         uniform: Function of a shape that returns random numbers in [0, 1).
 
     Returns:
@@ -99,7 +99,7 @@ def mask_loss(
 
     Raises:
         ValueError: if `targets` have other shapes, or a class is out of range.
-            In a compiled step, it is an error of the backend with the same
+            In a compiled step, the backend raises an error of its own with the same
             message.
     """
     uniform = uniform or keras.random.uniform

@@ -18,22 +18,21 @@ _PARTS = 16
 class MeanIoU(keras.metrics.Metric):
     """Computes the mean intersection over union of logits or probabilities.
 
-    It is the mean over the classes that are in a mask or in a prediction, from
-    one confusion matrix of all pixels, as `evaluation.mean_iou` computes it.
-    `keras.metrics.MeanIoU(sparse_y_pred=False)` has the same value. On PyTorch,
-    it adds the pixels one by one in Python, which takes longer than a training
-    step (Keras 3.15).
+    It is the mean over the classes that are in a mask or in a prediction, from one
+    confusion matrix of all pixels, as in `evaluation.mean_iou`.
+    `keras.metrics.MeanIoU(sparse_y_pred=False)` has the same value, but on PyTorch, it
+    adds the pixels one by one in Python, which takes longer than a training step (Keras
+    3.15).
 
     It is NaN if a pixel of a mask has a value of `classes` or more that is not
-    `ignore`. Pixels of negative values do not count.
+    `ignore`. Pixels with negative values are ignored.
 
     Args:
         classes: Integer. Number of classes.
-        ignore: Integer. Value of the pixels of masks that have no class, or
-            None.
+        ignore: Integer. Value of mask pixels that have no class, or None.
         name: String. Name of the metric.
-        dtype: As for `keras.metrics.Metric`. Pixels are counted exactly
-            whatever it is.
+        dtype: As for `keras.metrics.Metric`. Pixels are counted exactly, whatever the
+            dtype.
 
     Call arguments:
         y_true: Integers of shape `(...)`.

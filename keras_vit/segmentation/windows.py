@@ -28,12 +28,12 @@ def sliding_window(
             channels)` to logits `(batch, height, width, classes)`, such as
             `LinearSegmenter`.
         image: Array of shape `(height, width, channels)`.
-        window: Integer or `(height, width)`. Size of a window in pixels. Along
-            an axis on which the image is smaller, a window is of the image's
-            size, which must then be one that the model takes.
-        stride: Integer or `(down, right)`. Distance of two windows in pixels,
-            at most the size of a window.
-        batch_size: Integer. Number of windows that are processed together.
+        window: Integer or `(height, width)`. Size of a window in pixels. Along an axis
+            on which the image is smaller, a window has the image's size, which the
+            model must then accept.
+        stride: Integer or `(down, right)`. Distance between two windows in pixels, at
+            most the size of a window.
+        batch_size: Integer. Number of windows processed together.
         argmax: Boolean. Whether to return classes instead of logits.
 
     Returns:

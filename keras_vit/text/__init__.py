@@ -1,4 +1,4 @@
-"""Text towers, tokenizers, and classifiers of words."""
+"""Text towers, tokenizers, and classifiers built from words."""
 
 from keras_vit.text.dual_encoder import DualEncoder
 from keras_vit.text.losses import contrastive_loss, sigmoid_loss

@@ -18,36 +18,36 @@ from keras_vit.utils.types import Config, Tensor
 class DualEncoder(keras.Model):
     """Compares images with texts: CLIP or SigLIP.
 
-    A logit of an image and a text is the cosine of their embeddings, times the
-    exponential of `logit_scale`, plus `logit_bias`, if there is one. From "Learning
+    The logit of an image and a text is the cosine similarity of their embeddings times
+    the exponential of `logit_scale`, plus `logit_bias`, if there is one. From "Learning
     Transferable Visual Models From Natural Language Supervision"
     (https://arxiv.org/abs/2103.00020) and "Sigmoid Loss for Language Image
-    Pre-Training" (https://arxiv.org/abs/2303.15343). `keras_vit.load` makes one of
-    the files of transformers, open_clip and OpenAI.
+    Pre-Training" (https://arxiv.org/abs/2303.15343). `keras_vit.load` builds a dual
+    encoder from files of transformers, open_clip and OpenAI.
 
-    `fit` takes such dicts, of as many texts as images, the text of each image at its
-    place. The loss, of the images and texts of all devices, is
-    `keras_vit.text.sigmoid_loss` with a bias, else `contrastive_loss`. With
-    `encoder.trainable = False` it is that of "LiT"
+    `fit` takes dicts as in a call, with as many texts as images, in the same order. The
+    loss is `keras_vit.text.sigmoid_loss` if there is a bias, otherwise
+    `contrastive_loss`, over the images and texts of all devices. With
+    `encoder.trainable = False`, training is that of "LiT"
     (https://arxiv.org/abs/2111.07991).
 
     Args:
         encoder: A model that maps images to embeddings, such as a
-            `keras_vit.VisionTransformer` whose head is the projection. A head of
-            zeros is sampled, as that of CLIP. It is `model.encoder`, an ordinary
-            model to save, export and explain.
-        text_encoder: A `keras_vit.text.TextEncoder` with embeddings of as many
-            channels, `model.text_encoder`.
-        logit_scale: Float. Initial logarithm of the scale: that of 1 / 0.07 in
-            CLIP, of 10 in SigLIP.
+            `keras_vit.VisionTransformer` whose head is the projection. A head of zeros
+            is replaced by random values, as in CLIP. The encoder is available as
+            `model.encoder`, an ordinary model to save, export and explain.
+        text_encoder: A `keras_vit.text.TextEncoder` whose embeddings have the same
+            number of channels; available as `model.text_encoder`.
+        logit_scale: Float. Initial logarithm of the scale, which is 1 / 0.07 in CLIP
+            and 10 in SigLIP.
         logit_bias: Float. Initial bias, -10 in SigLIP; None for no bias.
-        tokenizer: A `keras_vit.text.Tokenizer`, which is saved with the model and
-            with which it takes texts; None for ids of tokens only.
+        tokenizer: A `keras_vit.text.Tokenizer`, which is saved with the model and lets
+            it take strings; None for token ids only.
         name: String. Name of the model.
 
     Call arguments:
         inputs: Dict with "images", `(number of images, height, width, channels)`, and
-            "texts", ids of tokens `(number of texts, length)`.
+            "texts", token ids `(number of texts, length)`.
 
     Output shape:
         `(number of images, number of texts)`
@@ -76,8 +76,9 @@ class DualEncoder(keras.Model):
         sizes = encoder.output_shape[1:], text_encoder.output_shape[1:]
         if len(sizes[0]) != 1 or sizes[0] != sizes[1]:
             raise ValueError(
-                "Both towers must return embeddings of as many channels. Received: "
-                f"images {encoder.output_shape}, texts {text_encoder.output_shape}"
+                "Both towers must return embeddings with the same number of "
+                f"channels. Received: images {encoder.output_shape}, texts "
+                f"{text_encoder.output_shape}"
             )
         # A new head is zero, and embeddings of length 0 have no gradient.
         head = weights_by_path(encoder).get("head/kernel")
@@ -114,8 +115,8 @@ class DualEncoder(keras.Model):
         """Computes embeddings of texts.
 
         Args:
-            texts: Ids of tokens `(batch, length)`; or a string or a list of strings,
-                for the tokenizer.
+            texts: Token ids `(batch, length)`; or a string or a list of strings, for
+                the tokenizer.
             normalize: Boolean. Whether embeddings are scaled to length 1.
 
         Returns:
@@ -127,15 +128,15 @@ class DualEncoder(keras.Model):
         return _unit(self.text_encoder(self.ids_of(texts), training=False), normalize)
 
     def ids_of(self, texts: Any) -> Any:
-        """Returns the ids of tokens of texts, which may be such ids, or raises a
-        `ValueError` if there is no tokenizer."""
+        """Returns the token ids of texts, which may already be ids; raises a
+        `ValueError` for strings if there is no tokenizer."""
         texts = [texts] if isinstance(texts, str) else texts
         if not isinstance(texts, (list, tuple)) or not isinstance(texts[0], str):
             return ops.convert_to_tensor(texts, "int32")
         if self.tokenizer is None:
             raise ValueError(
                 f"The model {self.name!r} has no tokenizer. Set `model.tokenizer = "
-                "keras_vit.text.Tokenizer.of(...)`, or give ids of tokens."
+                "keras_vit.text.Tokenizer.of(...)`, or give token ids."
             )
         return self.tokenizer(texts)
 

@@ -1,4 +1,4 @@
-"""From a checkpoint to a dual encoder."""
+"""Loading of dual encoders from checkpoints."""
 
 import pathlib
 

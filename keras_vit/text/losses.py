@@ -1,4 +1,4 @@
-"""Losses of the logits of images and their texts."""
+"""Losses on the logits of images and their texts."""
 
 from keras import ops
 
@@ -8,13 +8,13 @@ from keras_vit.utils.types import Tensor
 def contrastive_loss(logits: Tensor) -> Tensor:
     """Computes the softmax loss of CLIP.
 
-    It is the mean of the cross-entropies of the text of each image and of the image of
-    each text, as `ClipLoss` of open_clip on one device. From "Learning Transferable
-    Visual Models From Natural Language Supervision", Figure 3
+    It is the mean of two cross-entropies, of finding the text of each image and the
+    image of each text, like `ClipLoss` of open_clip on one device. From "Learning
+    Transferable Visual Models From Natural Language Supervision", Figure 3
     (https://arxiv.org/abs/2103.00020).
 
     Args:
-        logits: Tensor of shape `(batch, batch)`, of images and their texts in order.
+        logits: Tensor of shape `(batch, batch)`, of images and texts in the same order.
 
     Returns:
         A scalar tensor.
@@ -28,12 +28,12 @@ def contrastive_loss(logits: Tensor) -> Tensor:
 def sigmoid_loss(logits: Tensor) -> Tensor:
     """Computes the sigmoid loss of SigLIP.
 
-    It is the sum of binary cross-entropies of all pairs, divided by the number of
-    images, as in big_vision and `SigLipLoss` of open_clip. From "Sigmoid Loss for
+    It is the sum of the binary cross-entropies of all pairs, divided by the number of
+    images, as in big_vision and in `SigLipLoss` of open_clip. From "Sigmoid Loss for
     Language Image Pre-Training" (https://arxiv.org/abs/2303.15343).
 
     Args:
-        logits: Tensor of shape `(batch, batch)`, of images and their texts in order.
+        logits: Tensor of shape `(batch, batch)`, of images and texts in the same order.
 
     Returns:
         A scalar tensor.

@@ -1,7 +1,8 @@
-"""Prompts with which classes were described to CLIP.
+"""Prompts that describe classes to CLIP.
 
-Those of OpenAI are from notebooks/Prompt_Engineering_for_ImageNet.ipynb in
-https://github.com/openai/CLIP (MIT license): 80, and the 7 that it selects from them.
+OpenAI's prompts are from notebooks/Prompt_Engineering_for_ImageNet.ipynb in
+https://github.com/openai/CLIP (MIT license): 80 prompts, and the 7 that the notebook
+selects from them.
 """
 
 TEMPLATES = {

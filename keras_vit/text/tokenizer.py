@@ -1,4 +1,4 @@
-"""Texts to ids of tokens, by the library `tokenizers`."""
+"""Conversion of texts to token ids, with the library `tokenizers`."""
 
 import gzip
 import html
@@ -34,22 +34,22 @@ _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
 class Tokenizer:
-    """Maps texts to ids of tokens of one length, as a text tower takes them.
+    """Maps texts to token ids of one length, as a text tower takes them.
 
     It needs the package `tokenizers`, and with `cleaning="clip"` also `ftfy`: `pip
     install tokenizers ftfy`.
 
     Args:
-        model: String. Content of a tokenizer.json, the file of the library
+        model: String. Content of a tokenizer.json, the file format of the library
             `tokenizers`.
-        length: Integer. Number of ids of a text. A longer one is cut, with its end
-            kept, and a warning.
-        pad_id: Integer. Id that follows the end of a text.
-        cleaning: String. What is done with a text before: "clip", as in the code of
-            OpenAI and open_clip (mended by `ftfy`, HTML's entities replaced, spaces
-            merged, lower case); "siglip" (no punctuation, spaces merged, lower case);
-            "lower" (lower case, as for SigLIP 2); None for nothing, as for CLIP in
-            transformers, whose tokenizer.json has it.
+        length: Integer. Number of ids per text. A longer text is cut, with a warning,
+            but keeps its end token.
+        pad_id: Integer. Id that fills the places after the end of a text.
+        cleaning: String. How a text is cleaned first: "clip", as in the code of OpenAI
+            and open_clip (fixed by `ftfy`, HTML entities replaced, spaces merged, lower
+            case); "siglip" (no punctuation, spaces merged, lower case); "lower" (lower
+            case, as for SigLIP 2); None for no cleaning, as for CLIP in transformers,
+            whose tokenizer.json includes it.
 
     Call arguments:
         texts: String or a sequence of strings.
@@ -90,16 +90,17 @@ class Tokenizer:
             path: String or path. A folder of transformers, with tokenizer.json or with
                 vocab.json and merges.txt; or the file of CLIP's code and open_clip,
                 `bpe_simple_vocab_16e6.txt.gz`.
-            length: Integer. None for that of the folder, or 77 for CLIP's file.
-            pad_id: Integer. None for that of the folder, or 0 for CLIP's file.
-            cleaning: String. None for that of the folder, or "clip" for CLIP's file.
+            length: Integer. None for the length in the folder, or 77 for CLIP's file.
+            pad_id: Integer. None for the id in the folder, or 0 for CLIP's file.
+            cleaning: String. None for the cleaning of the folder, or "clip" for CLIP's
+                file.
 
         Returns:
             A `Tokenizer`.
 
         Raises:
             FileNotFoundError: if there is no such file.
-            ValueError: if the folder has only a file of sentencepiece.
+            ValueError: if the folder has only a sentencepiece file.
             ImportError: if the package `tokenizers` is missing.
         """
         path = pathlib.Path(path).expanduser()
@@ -111,13 +112,13 @@ class Tokenizer:
         return cls(model, **found | {k: x for k, x in given.items() if x is not None})
 
     def get_config(self) -> Config:
-        """Returns the arguments of the tokenizer, as JSON has them."""
+        """Returns the arguments of the tokenizer as JSON values."""
         names = ("model", "length", "pad_id", "cleaning")
         return {name: getattr(self, name) for name in names}
 
     def save(self, folder: StrPath, overwrite: bool = False) -> None:
         """Writes tokenizer.json and tokenizer_config.json, as in a folder of
-        transformers, which does not do what the cleaning "clip" does.
+        transformers. Transformers does not apply the cleaning "clip".
 
         Args:
             folder: String or path.

@@ -1,4 +1,4 @@
-"""The text towers of CLIP and SigLIP, of the blocks of a Vision Transformer."""
+"""The text towers of CLIP and SigLIP, built from the blocks of a Vision Transformer."""
 
 from typing import Any
 
@@ -22,11 +22,11 @@ def TextEncoder(config: TextConfig, name: str | None = None) -> Model:
 
     Args:
         config: A `keras_vit.config.TextConfig`.
-        name: String. Name of the model. None for "text_encoder", which is numbered
-            from its second use on.
+        name: String. Name of the model. None for "text_encoder", with a number from its
+            second use on.
 
     Returns:
-        A `keras.Model` that maps token ids `(batch, length)`, of a length up to
+        A `keras.Model` that maps token ids `(batch, length)`, with a length of up to
         `config.context_length`, to embeddings `(batch, projection_size)`.
 
     Example:
@@ -66,7 +66,7 @@ class TokenPositions(Layer):
     """Adds learned embeddings of the positions 0, 1, ... to tokens.
 
     Args:
-        context_length: Integer. The most tokens of a text.
+        context_length: Integer. Maximum number of tokens in a text.
 
     Call arguments:
         inputs: Tensor of shape `(batch, length, hidden_size)`.
@@ -116,7 +116,7 @@ class CausalMask(Layer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class TokenPooling(Layer):
-    """Takes one token of each text.
+    """Returns one token of each text.
 
     Args:
         kind: String. The `pooling` of `TextConfig`.

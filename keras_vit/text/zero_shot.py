@@ -1,4 +1,4 @@
-"""Classifiers of words, without an image to train on."""
+"""Classifiers built from words, without training images."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ def zero_shot(
 ) -> Model:
     """Builds a classifier whose classes are described by words.
 
-    It is an ordinary Vision Transformer of this package: it predicts, trains, explains,
-    exports and is saved without the text tower. Its head is the mean of the texts'
-    embeddings of each class, scaled to length 1, times the scale of the logits, and
-    reads embeddings of images of length 1 (`unit_norm=True`). Its logits are those of
-    the dual encoder.
+    It is an ordinary Vision Transformer of this package, which can predict and be
+    trained, explained, exported and saved without the text tower. The weights of its
+    head are the mean embedding of each class's texts, scaled to length 1, times the
+    scale of the logits. The head reads image embeddings of length 1 (`unit_norm=True`).
+    Its logits equal those of the dual encoder.
 
     From "Learning Transferable Visual Models From Natural Language Supervision",
     Section 3.1 (https://arxiv.org/abs/2103.00020).
@@ -38,17 +38,17 @@ def zero_shot(
         model: A `DualEncoder` with a tokenizer, whose image tower is a Vision
             Transformer.
         class_names: Sequence of strings, such as ["cat", "dog"].
-        templates: Sequence of strings with "{}" in the place of the name, such as
-            ["a photo of a {}.", "a drawing of a {}."]; or the name of a published one:
-            "photo", which is "a photo of a {}."; "imagenet-7" or "imagenet-80" of
-            OpenAI's.
+        templates: Sequence of strings with "{}" in place of the name, such as ["a photo
+            of a {}.", "a drawing of a {}."]; or the name of a published set: "photo",
+            which is "a photo of a {}.", or OpenAI's "imagenet-7" or "imagenet-80".
 
     Returns:
-        A `keras.Model` that maps images to logits `(batch, classes)`, with the
+        A `keras.Model` that maps images to logits `(batch, classes)` and has the
         `class_names`. Its weights are copies.
 
     Raises:
-        ValueError: if the model has no tokenizer, or another image tower.
+        ValueError: if the model has no tokenizer, or its image tower is not a Vision
+            Transformer.
 
     Example:
 
@@ -88,7 +88,7 @@ def zero_shot(
     assign_all(
         weights_by_path(classifier),
         {**weights, "head/kernel": kernel, "head/bias": bias},
-        lambda: f"The image tower {encoder.name!r} is no plain Vision Transformer.",
+        lambda: f"The image tower {encoder.name!r} is not a plain Vision Transformer.",
     )
     classifier.class_names = tuple(names)
     mode = getattr(encoder, "preprocess_mode", None)

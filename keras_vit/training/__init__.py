@@ -1,4 +1,4 @@
-"""Training that resumes bit for bit, and helpers of training programs."""
+"""Training that resumes bit for bit, and helpers for training programs."""
 
 from keras_vit.training.callbacks import EvaluateAverages
 from keras_vit.training.checkpoint import Preempted, ResumableCheckpoint

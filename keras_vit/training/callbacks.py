@@ -40,36 +40,34 @@ def score_name(row: Row) -> str:
 
 
 def selection_score(row: Row) -> float:
-    """Returns the model selection score of a row, of which a higher one is
-    better."""
+    """Returns the score of a row for model selection; higher scores are better."""
     name = score_name(row)
     return SCORES[name.partition("_")[2]] * row[name]
 
 
 def comparable(rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows with the `score_name` of the last one: those before a run
-    resumed with other metrics may have another."""
+    """Returns the rows with the `score_name` of the last row: if a run was resumed with
+    other metrics, earlier rows may have another score."""
     name = score_name(rows[-1])
     return [row for row in rows if name in row and score_name(row) == name]
 
 
 def best_row(rows: Sequence[Row]) -> Row:
-    """Returns the row with the highest `selection_score` of those `comparable`,
-    or the last such."""
+    """Returns the row with the highest `selection_score` among the `comparable` rows;
+    the last one if there are several."""
     return max(reversed(comparable(rows)), key=selection_score)
 
 
 class EvaluateAverages(keras.callbacks.Callback):
     """Evaluates the moving averages of the weights during training.
 
-    It is for optimizers with `use_ema=True`. Training continues with the
-    weights that are not averaged; after training the model has the averages,
-    as after `model.fit`.
+    It is for optimizers with `use_ema=True`. Training continues with the weights that
+    are not averaged. After training, the model has the averages, as after `model.fit`.
 
     `model.fit` replaces the weights by their averages at the end of each call,
-    which this callback reverts when the next call begins. It does not use
-    Keras's `SwapEMAWeights`, which under TensorFlow adds and subtracts the
-    averages, so that each evaluation would change the weights by rounding.
+    which this callback reverts when the next call begins. It does not use Keras's
+    `SwapEMAWeights`, which adds and subtracts the averages under TensorFlow, so that
+    each evaluation would change the weights by rounding errors.
     """
 
     def __init__(self) -> None:

@@ -33,29 +33,30 @@ class Preempted(Exception):
 class ResumableCheckpoint(keras.callbacks.Callback):
     """Saves checkpoints from which a training run resumes bit for bit.
 
-    - Saved are the weights, the optimizer with its moving averages, the states
-      of the random generators, the metrics since the last evaluation, the rows
-      of all evaluations, and the `fingerprint`. Batches are not: batch k is
-      determined by the seed and k.
-    - When: after every `every` steps, and after the evaluation if one is due
-      there; after the current step at SIGTERM, which schedulers send before
-      preemption, within `watching()`, which then raises `Preempted`. A loss or
-      a weight that is not finite raises `Diverged` and is never saved. Files
-      are written atomically, the newest `keep` are kept, and one that cannot
-      be read is passed over for the one before it.
-    - Refused by `restore`: another `fingerprint`, but for a setting that is
-      new and off (the file has none of its name, and it is None, False or 0),
-      and a model whose variables differ in number or shape. Nothing is assigned
-      then. Recipes put their settings, the numbers of images and the class names
-      into it.
-    - Not noticed: what the `fingerprint` does not hold, such as another loss
-      in the code. The state of other callbacks is not saved. With other
-      metrics, those of earlier rows stay, and the interval begins again.
+    - What is saved: the weights, the optimizer with its moving averages, the states of
+      the random generators, the metrics since the last evaluation, the rows of all
+      evaluations, and the `fingerprint`. Batches are not: batch k is determined by the
+      seed and k.
+    - When: after every `every` steps, and after the evaluation if one is due at that
+      step. Within `watching()`, also after the current step at SIGTERM, which
+      schedulers send before preemption; `watching()` then raises `Preempted`. A loss or
+      a weight that is not finite raises `Diverged` and is never saved. Files are
+      written atomically, and the newest `keep` files are kept. If one cannot be read,
+      the previous one is used.
+    - What `restore` rejects: another `fingerprint`, and a model whose variables differ
+      in number or shape. Nothing is assigned then. A setting that is new and off is
+      accepted (the file does not have it, and its value is None, False or 0). Recipes
+      put their settings, the numbers of images and the class names into the
+      `fingerprint`.
+    - What is not noticed: changes that the `fingerprint` does not contain, such as
+      another loss in the code. The state of other callbacks is not saved. With other
+      metrics, earlier rows keep theirs, and the interval between evaluations begins
+      again.
 
     A step is an update of the weights: with an optimizer that accumulates
     gradients, it is `gradient_accumulation_steps` batches of `model.fit`.
 
-    It must be the last callback, so that it saves what the others have done.
+    It must be the last callback, so that it saves the effects of the others.
 
     Args:
         folder: Path. It is created if it does not exist.
@@ -65,20 +66,19 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             them.
         keep: Integer. Number of checkpoints to keep.
         seed: Integer. Seeds PyTorch's random generator, which dropout uses.
-        strategy: `keras_vit.distribution.Strategy`, None for one process. The
-            first process writes checkpoints, and all processes read them.
-        keep_best: Boolean. Whether to save the weights of the best evaluation
-            too, by accuracy, mean average precision or loss, the first of
-            these that is measured; see `restore_best`.
-        steps: Integer. Steps after which the callback ends `model.fit`, even
-            within an epoch; None for no end.
-        split: "test" or "validation". The split that is evaluated on, for the
-            names in `rows`.
+        strategy: `keras_vit.distribution.Strategy`, or None for one process. The first
+            process writes checkpoints, and all processes read them.
+        keep_best: Boolean. Whether to also save the weights of the best evaluation, by
+            the first of accuracy, mean average precision and loss that is measured; see
+            `restore_best`.
+        steps: Integer. Steps after which the callback ends `model.fit`, even within an
+            epoch; None for no limit.
+        split: "test" or "validation". The split used for evaluation, for the names in
+            `rows`.
 
     Attributes:
-        rows: List of dicts, one per evaluation, with the metrics by names such
-            as "train_loss" and "test_loss". `restore` fills it from the
-            checkpoint.
+        rows: List of dicts, one per evaluation, with the metrics under names such as
+            "train_loss" and "test_loss". `restore` fills it from the checkpoint.
         step: Integer. Completed steps.
         accumulate: Integer. Batches of `model.fit` per step.
     """
@@ -140,8 +140,8 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             Integer. The step to resume from; 0 if there is no checkpoint.
 
         Raises:
-            ValueError: if the checkpoints are of a run with other settings or
-                of another model, or `compile` had `steps_per_execution` above 1.
+            ValueError: if the checkpoints belong to a run with other settings or to
+                another model, or if `compile` had `steps_per_execution` above 1.
         """
         self.set_model(model)
         for path in reversed(self._files()):
@@ -165,16 +165,16 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         return 0
 
     def restore_best(self, model: keras.Model) -> dict[str, Any]:
-        """Assigns a model the weights of its best evaluation, or their moving
+        """Assigns to a model the weights of its best evaluation, or their moving
         averages if these were evaluated.
 
         Args:
             model: Compiled model.
 
         Returns:
-            Dict. The row of the evaluation whose weights the model has
-            afterwards: if those of the best one cannot be read, a warning is
-            logged, and the model keeps those of the last step.
+            Dict. The row of the evaluation whose weights the model has afterwards. If
+            the weights of the best evaluation cannot be read, a warning is logged, and
+            the model keeps those of the last step.
         """
         best, last = best_row(self.rows), self.rows[-1]
         if best is last:
@@ -243,9 +243,9 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         validation_data: Any,
         callbacks: Sequence[keras.callbacks.Callback],
     ) -> int:
-        """Trains up to the next evaluation, if the restored checkpoint is of a
-        step between two, and returns the `initial_epoch` of the `model.fit`
-        that is left, of which an epoch has `interval` steps."""
+        """Trains up to the next evaluation if the restored checkpoint is between two
+        evaluations. Returns the `initial_epoch` for the rest of `model.fit`, whose
+        epochs have `interval` steps."""
         if self.step % interval and self.step != self.steps:
             # The metrics of an interrupted interval are restored at its first
             # step, and Keras creates their variables at their first use.
@@ -333,7 +333,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             self._raise_if_terminated()
 
     def make_row(self, logs: Logs) -> Row:
-        """Returns the step and its metrics, such as "train_loss", by name."""
+        """Returns the step and its metrics by name, such as "train_loss"."""
         # The loss is first, and what callbacks measured is last.
         names = sorted(logs, key=lambda name: name not in ("loss", "val_loss"))
         row: Row = {"step": self.step}

@@ -9,8 +9,8 @@ def jit_compile(strategy: Strategy | None = None) -> bool | str:
     """Returns the argument `jit_compile` of `model.compile` for this machine.
 
     Keras's "auto" uses XLA on accelerators, but not for TensorFlow on CPUs,
-    where XLA is faster too: a training step of ViT-S/16 takes 1,298 instead of
-    1,409 ms.
+    where XLA is faster too: a training step of ViT-S/16 takes 1,298 ms instead of 1,409
+    ms.
 
     Args:
         strategy: `keras_vit.distribution.Strategy`, or None for one device.

@@ -6,10 +6,10 @@ HEADS = ("head", "distillation_head")
 
 
 def freeze_weights(layer: keras.Layer) -> None:
-    """Makes the weights of a layer not trainable, but not the layer.
+    """Makes the weights of a layer non-trainable, but not the layer itself.
 
-    A file stores the flags of layers, not those of weights: the model that a
-    run saves can be trained on.
+    A file stores the flags of layers, not those of weights: training can be continued
+    with the model that a run saves.
 
     Args:
         layer: `keras.Layer` or `keras.Model`.

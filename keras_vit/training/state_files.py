@@ -17,8 +17,8 @@ class Diverged(ArithmeticError):
 
 
 def collect_state(model: keras.Model) -> dict[str, Any]:
-    """Returns the variables of a compiled model and of its optimizer by name,
-    without those that are read from another file again."""
+    """Returns the variables of a compiled model and of its optimizer by name, except
+    those that are read again from another file."""
     others = {id(x) for x in getattr(model, "reloaded_variables", ())}
     groups = {
         "model": [x for x in model.variables if id(x) not in others],
@@ -45,9 +45,8 @@ def to_arrays(state: dict[str, Any]) -> dict[str, Array]:
             array = array.astype("float32")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise Diverged(
-                f"A value of {name} is not finite any more. The last good "
-                "checkpoint is kept. Lower the learning rate, or lengthen the "
-                "warm-up."
+                f"A value of {name} is no longer finite. The last good checkpoint is "
+                "kept. Lower the learning rate, or lengthen the warm-up."
             )
         arrays[name] = array
     return arrays
@@ -71,15 +70,15 @@ def read_state(path: StrPath) -> tuple[dict[str, Array], dict[str, Any]]:
         arrays = {name: archive[name] for name in archive.files}
     note = json.loads(arrays.pop("note").tobytes())
     if note.pop("names") != list(arrays):
-        raise ValueError("its arrays are not all there")
+        raise ValueError("some of its arrays are missing")
     return arrays, note
 
 
 def check_same_run(
     path: StrPath, found: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    """Raises a `ValueError` if the fingerprint in a file, which was read from
-    JSON, is not that of the current run."""
+    """Raises a `ValueError` if the fingerprint in a file, which was read from JSON,
+    differs from that of the current run."""
     expected = json.loads(json.dumps(expected))
     changes = []
     for name in sorted(found.keys() | expected.keys()):

@@ -1,4 +1,4 @@
 """Helpers of the package and of its programs: text, files, logging, optional imports.
 
-They are no part of the interface that versions keep stable.
+They are not part of the interface that versions keep stable.
 """

@@ -36,7 +36,9 @@ def read_image(file: StrPath | IO[bytes], channels: int = 3) -> Array:
             return read_image(content, channels)
         except require("PIL").UnidentifiedImageError as error:
             formats = ", ".join(FORMATS)
-            raise OSError(f"{str(file)!r} is no image of {formats}.") from error
+            raise OSError(
+                f"{str(file)!r} is not an image in one of the formats {formats}."
+            ) from error
     with open_image(file) as image:
         return to_pixels(image, channels)
 
@@ -69,9 +71,9 @@ def to_pixels(image: Any, channels: int) -> Array:
     fits = pixels.ndim == 3 and pixels.shape[-1] == channels
     if pixels.dtype != np.uint8 or not fits or 0 in pixels.shape:
         raise ValueError(
-            "It must be an image of Pillow, or a uint8 array of shape (height, "
-            f"width, {channels}). Received: {type(image).__name__}, dtype "
-            f"{pixels.dtype}, shape {pixels.shape}"
+            "It must be a Pillow image, or a uint8 array of shape (height, width, "
+            f"{channels}). Received: {type(image).__name__}, dtype {pixels.dtype}, "
+            f"shape {pixels.shape}"
         )
     return pixels
 

@@ -30,7 +30,7 @@ MAX_CHANNELS = 16
 
 def as_mode(mode: Any, mean: Any = None, std: Any = None, name: str = "mode") -> Mode:
     """Returns a mode, or that of a mean and a standard deviation if they are
-    given: its name if it has one, else a pair of tuples of floats."""
+    given: its name if it has one, otherwise a pair of tuples of floats."""
     if mean is not None or std is not None:
         mode = mean, std
     if isinstance(mode, str) and mode in MODES:
@@ -76,7 +76,7 @@ def fits(mode: Mode, channels: int | None) -> bool:
 
 def scale_and_shift(mode: Mode) -> tuple[Array | float, Array | float]:
     """Returns the numbers of `images / scale - shift`, for images in [0, 255]:
-    floats if they are the same for all channels, else arrays."""
+    floats if they are the same for all channels, otherwise arrays."""
     mean, std = (np.array(values) for values in mean_and_std(mode))
     scale, shift = 255 * std, mean / std
     if len(mean) == 1:

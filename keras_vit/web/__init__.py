@@ -1,9 +1,9 @@
-"""A page that runs a model in the browser: a folder for any static server.
+"""A page that runs a model in the browser, as a folder for any static server.
 
 Each image size that the page offers has two ONNX graphs, which share a file of
 weights with the other sizes:
 
-- columns: resizes the columns of some rows of a picture, whose other rows are
+- columns: resizes the columns of some rows of a picture; the other rows are processed
   in further calls, so that memory does not depend on the picture's size;
 - model: resizes the rows of the result, and computes probabilities or features,
   `inspection.attention_heads` of each block, and `inspection.relevance`.
@@ -57,8 +57,8 @@ Size: TypeAlias = tuple[int, int] | None
 def model_of_pixels(
     path: StrPath, format: str | None, settings: Config, size: Size
 ) -> keras.Model:
-    """Returns the model of a checkpoint from pixels to probabilities, of a size
-    or of any, with the names of its classes."""
+    """Returns the model of a checkpoint as a model from pixels to probabilities, for
+    one image size or any, with its class names."""
     heads = settings.get("num_heads")
     checkpoint = converters.open_checkpoint(path, format, heads)
     shape = (*(size or (None, None)), checkpoint.channels)
@@ -74,7 +74,7 @@ def model_of_pixels(
 
 
 class Page:
-    """What a page computes for one image; `size` is that of its images."""
+    """The computation of a page for one image; `size` is the size of its images."""
 
     def __init__(self, model: keras.Model, size: Size) -> None:
         self.model, self.count = model, model.output.shape[-1]
@@ -100,7 +100,7 @@ class Page:
             self.class_names = default_names(self.count)
 
     def predict_on_batch(self, images: Array) -> dict[str, Array]:
-        """Returns the outputs for one image and the direction 0, by name."""
+        """Returns the outputs for one image and a direction of 0, by name."""
         image = ops.convert_to_tensor(images)
         found = explain(self.model, image, ops.zeros((1, self.count)))
         return dict(zip(_OUTPUTS, map(ops.convert_to_numpy, found), strict=True))

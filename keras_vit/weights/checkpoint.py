@@ -1,4 +1,4 @@
-"""The `Checkpoint` class and `open_checkpoint`, which reads one."""
+"""The `Checkpoint` class, and `open_checkpoint`, which reads a checkpoint."""
 
 import functools
 import pathlib
@@ -45,23 +45,24 @@ class Checkpoint:
         format: String. Name of its format; `"keras"` for .keras and
             .weights.h5 files.
         weight_map: The `WeightMap` between its keys and keras_vit paths.
-        weights: Dict of keras_vit paths to arrays.
+        weights: Dict that maps keras_vit paths to arrays.
         stored: Dict of the model arguments in the file, in a config.json next
             to it or in the table of released weights.
         build_arguments: Dict of the saved model's arguments that do not
             describe its architecture, such as `input_shape`.
-        file_keys: Dict of keys of `weight_map` to the keys of the file, which
-            differ in files of older versions of the code base.
-        own_keys: Dict of the keys that the code base gives its arrays to the
-            keys of the file, which differ if a program wraps the model.
+        file_keys: Dict that maps keys of `weight_map` to keys of the file, which differ
+            in files of older versions of the code base.
+        own_keys: Dict that maps the code base's keys to keys of the file, which differ
+            if a program wraps the model.
         unstored: Dict of the arguments that a file without a config.json does not
-            show, with what is assumed.
-        outer_head: Boolean. Whether the head is a layer after an encoder, so
-            that its pooling is not known.
+            determine, with their assumed values.
+        outer_head: Boolean. Whether the head is a separate layer after an encoder, so
+            that the pooling is not known.
         released_mode: String. The `mode` of `preprocess_input` in the table of
             released weights; None for other files.
-        saved: Dict in the config.json of a .keras file.
-        layers: Dict of the names of layers to their classes and configs in it.
+        saved: The dict in the config.json of a .keras file.
+        layers: Dict that maps the names of layers to their classes and configs in
+            `saved`.
     """
 
     path: str
@@ -79,7 +80,7 @@ class Checkpoint:
     layers: dict[str, Config] = field(default_factory=dict)
 
     def key(self, path: str) -> str:
-        """Returns the file's key of a keras_vit path, for messages."""
+        """Returns the file's key for a keras_vit path, for messages."""
         return self.weight_map.key(path, self.file_keys)
 
     @property
@@ -105,7 +106,7 @@ class Checkpoint:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether only Keras can load it, as it was saved."""
+        """Whether only Keras can load the model, as it was saved."""
         return bool(self.layers) and (self.is_dense or is_quantized(self.layers))
 
     @property
@@ -114,19 +115,19 @@ class Checkpoint:
         return self.family in ("yolos", "fcos")
 
     def raise_if_fixed(self) -> None:
-        """Raises a `ValueError` if weights of it cannot be used in another model."""
+        """Raises a `ValueError` if its weights cannot be used in another model."""
         if not (self.is_fixed or self.is_dense):
             return
         kind = "a detector or a segmenter" if self.is_dense else "quantized weights"
         how = " as it was saved, without other arguments" if self.is_fixed else ""
         raise ValueError(
-            f"{self.path!r} holds {kind}, and no weights of floats of a classifier or "
-            f"an encoder. `keras_vit.load` loads it{how}."
+            f"{self.path!r} holds {kind}, not the float weights of a classifier or an "
+            f"encoder. `keras_vit.load` loads it{how}."
         )
 
     def class_names(self, classes: int | None) -> list[str] | None:
-        """Returns the names of the classes in the file, else in the config.json
-        next to it; None if there are none or another number of them."""
+        """Returns the class names in the file, or those in the config.json next to it;
+        None if there are none, or if their number is wrong."""
         own = self.saved.get("config", {}).get("class_names")
         config = {"label_names": own} if own else read_config(self.path)
         return class_names_of(config, classes)
@@ -135,9 +136,9 @@ class Checkpoint:
     def preprocess_mode(self) -> Mode | None:
         """The `mode` of `preprocess_input` that the weights require.
 
-        None if it is neither stored nor the same for all models of the format,
-        or of a family that has its own names in it, such as DINOv2; or if it is
-        one of other channels than those of the weights.
+        None if it is neither stored nor the same for all models of the format, or of a
+        family with its own names in the format, such as DINOv2; or if it is for another
+        number of channels than the weights.
         """
         own = self.build_arguments.get("preprocessing") or (
             self.saved.get("config", {}).get("preprocess_mode")
@@ -157,7 +158,7 @@ class Checkpoint:
 
     @property
     def code_base(self) -> formats.Format:
-        """The code base of its format, without properties for Keras's."""
+        """The code base of its format; for Keras's formats, one without properties."""
         return formats.FORMATS.get(self.format) or formats.Format()
 
     @property
@@ -206,7 +207,8 @@ class Checkpoint:
         return [x for x in needed if self.format == "keras" and x not in known]
 
     def assumed(self, explicit: Config) -> dict[str, str]:
-        """Returns the `assumptions` that neither the file nor the caller decides."""
+        """Returns the `assumptions` about arguments that neither the file nor the
+        caller determines."""
         known = {name for name, x in explicit.items() if x is not None}
         keys = self.own_keys.values()
         found = self.code_base.assumptions(self.weight_map.variant, keys)
@@ -218,7 +220,7 @@ class Checkpoint:
         those that are assumed."""
         for name, assumption in self.assumed(explicit).items():
             warn(
-                f"{self.path!r} does not store `{name}`, which is taken to be "
+                f"{self.path!r} does not store `{name}`, which is assumed to be "
                 f"{assumption}. Pass `{name}` to `converters.load`."
             )
         if missing := self.missing(explicit):
@@ -231,8 +233,8 @@ class Checkpoint:
             )
 
     def build_arguments_with(self, overrides: Config) -> Config:
-        """Returns the arguments that build the model, with a new head if
-        `classes` asks for one that it does not have."""
+        """Returns the arguments that build the model, with a new head if `classes`
+        requires one."""
         weights, arguments = self.weights, {**self.build_arguments}
         has_head = "head/kernel" in weights
         top = has_head or overrides.get("classes") is not None
@@ -273,14 +275,14 @@ class Checkpoint:
         )
 
     def arguments(self, given: Config | None = None) -> Config:
-        """Returns all that is known of the model, as arguments of its function.
+        """Returns all that is known about the model, as arguments of its function.
 
         Values in `stored` take precedence over those inferred from shapes, and
         these over those implied by the format. The inference uses `grid_size`
         and `position_prefix` of what is `given`, and `image_grid`, that of the
-        model's input, for position embeddings that are no square grid. A
-        `ValueError` is raised if the arrays are not those of a model, or fit
-        several architectures.
+        model's input, for position embeddings that do not form a square grid. A
+        `ValueError` is raised if the arrays do not belong to a model, or fit several
+        architectures.
         """
         shapes, stored, given = self.shapes, dict(self.stored), given or {}
         implied, prefix = {}, given.get("position_prefix")
@@ -332,23 +334,23 @@ def open_checkpoint(
 
     Args:
         path: Path of a file or folder that `files.read` supports, of a .keras
-            or .weights.h5 file, of a recipe's run folder or of an adapter of
-            PEFT; or a URL (https://, http://, gs://, hf://).
-        format: String. Name of the format; None detects it from the keys. For
-            a .weights.h5 file, the format of the code base that the weights
-            were made for.
+            or .weights.h5 file, of a recipe's run folder or of a PEFT adapter; or a URL
+            (https://, http://, gs://, hf://).
+        format: String. Name of the format; None detects it from the keys. For a
+            .weights.h5 file, the format of the code base from which the weights
+            originate.
         num_heads: Integer. Number of heads, for formats that do not store it;
             None takes it from config.json or infers it from the width.
-        finite: Boolean. Whether every value must be finite, as in a model.
+        finite: Boolean. Whether to require that every value is finite, as a model does.
         decoder: Boolean. Whether to read the weights that a pre-training
             model has in addition to its encoder.
-        decoder_num_heads: Integer. As `num_heads`, for MAE's decoder.
-        base: Path of the weights that an adapter changes; None for the local path
+        decoder_num_heads: Integer. Like `num_heads`, for MAE's decoder.
+        base: Path of the weights to which an adapter applies; None for the local path
             in its config.
         text: Boolean. Whether to read the text tower of a file that has one.
 
     Returns:
-        A `Checkpoint`, of the path `base` for an adapter.
+        A `Checkpoint`; for an adapter, its path is `base`.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -359,8 +361,8 @@ def open_checkpoint(
     is_adapter = not is_keras(path) and weights_file(path).name in ADAPTER_FILES
     if base is not None and not is_adapter:
         raise ValueError(
-            f"{str(path)!r} is no adapter of PEFT, which `base` is for. Leave `base` "
-            "out, or give the folder with adapter_config.json."
+            f"{str(path)!r} is not a PEFT adapter, for which `base` is intended. "
+            "Leave `base` out, or give the folder with adapter_config.json."
         )
     if is_keras(path):
         return _open_keras(path, format, finite, decoder, text)
@@ -445,9 +447,8 @@ def _warn_of(
         more = [f"and {len(listed) - 8} more"] if len(listed) > 8 else []
         where = f" in {match.prefix[:-1]!r}" if match.prefix else ""
         warn(
-            f"{str(path)!r} holds {len(left_out)} arrays that are no part of "
-            f"the image model{where}, which are left out: "
-            + ", ".join(listed[:8] + more)
+            f"{str(path)!r} holds {len(left_out)} arrays that are not part of the "
+            f"image model{where}, which are left out: " + ", ".join(listed[:8] + more)
         )
     if match.outer_head:
         warn(
@@ -457,8 +458,8 @@ def _warn_of(
         )
     if "head/kernel" in weights and "head/bias" not in weights:
         warn(
-            f"The head of {str(path)!r} has no bias. The model has one of zeros, "
-            "and files that it is written to, too."
+            f"The head of {str(path)!r} has no bias. The model, and files to which it "
+            "is written, have a bias of zeros."
         )
 
 

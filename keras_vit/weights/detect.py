@@ -68,7 +68,7 @@ class Match(NamedTuple):
 
     @property
     def patches(self) -> str | None:
-        """The file's key of the patch embedding, of which each model has one."""
+        """The file's key of the patch embedding; each model has one."""
         return self.file_keys.get(_patches(self.weight_map, self.file_keys))
 
     @property
@@ -130,7 +130,7 @@ def find_model(
 def detect_format(arrays: dict[str, Array], format: str | None = None) -> Match:
     """Returns the model in a file's arrays; a given format is the only candidate.
 
-    A `ValueError` is raised if there is none, or several of which none is the
+    A `ValueError` is raised if there is none, or if there are several and none is the
     average of the others.
     """
     code_base, variant = split(format) if format else (None, "")
@@ -364,7 +364,7 @@ def _same(one: Match, other: Match) -> bool:
 
 
 def _only_format(matches: list[Match]) -> Match:
-    """Returns the first of matches, which must be those of one format."""
+    """Returns the first of several matches, which must belong to one format."""
     formats = {match.code_base.name: match for match in reversed(matches)}
     if "bit" in formats:
         # Also fits "vit_jax", as a hybrid without a Vision Transformer.

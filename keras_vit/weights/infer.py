@@ -102,9 +102,9 @@ def infer_architecture(
 
     They include `channels` and `num_positions`, the number of patches with a
     position embedding; `num_heads` of a ResNet alone is None. The `grid` of
-    positions is inferred if None; `image_grid`, that of the model's input, is
-    used for positions that are no square. The most likely of `prefixes`, values
-    of `position_prefix`, is the first, unless `configured_prefix` fits.
+    positions is inferred if None; `image_grid`, that of the model's input, is used for
+    positions that do not form a square. The most likely of `prefixes`, values of
+    `position_prefix`, is the first, unless `configured_prefix` fits.
     """
     classes, kind = shapes.get("head/bias", (None,))[0], encoder_family(shapes)
     resnet: Config = {}
@@ -300,7 +300,7 @@ def _raise_if_ambiguous(
     )
     message = (
         f"The position embeddings can be read in two ways: {readings}. Give "
-        "`position_prefix`, and for patches that are no square the "
+        "`position_prefix`, and for patches that are not a square the "
         "`input_shape` or `grid_size=(rows, columns)` (arguments of "
         "`converters.load`)."
     )
@@ -408,8 +408,8 @@ def infer_num_heads(
     published = _published_num_heads(hidden_size, weight_map)
     if published is None:
         raise ValueError(
-            "The number of heads is not stored, and the hidden size "
-            f"{hidden_size} is no multiple of 64. {remedy}"
+            f"The number of heads is not stored, and the hidden size {hidden_size} is "
+            f"not a multiple of 64. {remedy}"
         )
     if hidden_size < 192:  # narrower than all published models
         warn(
@@ -533,7 +533,7 @@ def arguments_of(file: KerasFile) -> tuple[Config, Config]:
 
 def fields_of(architecture: Config) -> Config:
     """Returns what is known of a model's arguments from its config, as `to_json`
-    returns it; arrays decide on sizes, of which a config may lie."""
+    returns it; arrays determine sizes, about which a config may be wrong."""
     fields = {
         name: value
         for name, value in _with_tuples(architecture).items()
@@ -575,6 +575,6 @@ def built_of(configs: dict[str, Config]) -> Config:
 
 
 def pretraining_options(config: Config) -> Config:
-    """Returns the arguments of a pre-training model, in its config, that are no
+    """Returns the arguments of a pre-training model in its config that are not
     sizes."""
     return {x: config[x] for x in ("mask_ratio", "norm_pixels") if x in config}

@@ -142,7 +142,7 @@ def _merge(
 
 
 def _match(key: str, arrays: dict[str, Array]) -> str | None:
-    """Returns the key of an array that is the same but for a prefix, or None."""
+    """Returns the key of an array that is the same except for a prefix, or None."""
     if key in arrays:
         return key
     found = [x for x in arrays if x.endswith(f".{key}") or key.endswith(f".{x}")]

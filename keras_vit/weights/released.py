@@ -51,9 +51,9 @@ def resolve_weights(
     """Returns the `Checkpoint` of released weights by their name, downloaded
     unless it is cached.
 
-    Anything else than a name in the table (a path, a URL, a `Checkpoint`, None)
-    is returned unchanged. `sizes` are arguments of the variant, with which the
-    file must agree.
+    Anything other than a name in the table (a path, a URL, a `Checkpoint`, None) is
+    returned unchanged. `sizes` are arguments of the variant; the file must agree with
+    them.
     """
     if not isinstance(weights, str):
         return weights
@@ -75,9 +75,9 @@ def resolve_weights(
         )
     if variant is None:
         raise ValueError(
-            f"The weights {weights!r} are of one of: {', '.join(variants)}. "
-            f"Build it by name, keras_vit.{variants[0]}(weights={weights!r}), "
-            "or give its `model` to a program."
+            f"The weights {weights!r} belong to one of: {', '.join(variants)}. Build "
+            f"it by name, keras_vit.{variants[0]}(weights={weights!r}), or give its "
+            "`model` to a program."
         )
     if variant not in variants:
         raise ValueError(
@@ -130,12 +130,12 @@ def list_weights(model: str | None = None) -> list[str]:
     """Returns the names of released weights, for `weights` and `keras_vit.load`.
 
     Args:
-        model: String. Name of a model function, for the names of its weights alone;
-            None for those of all models.
+        model: String. Name of a model function, to list only its weights; None lists
+            the weights of all models.
 
     Returns:
-        List of strings. What the argument `weights` of the model takes, such as
-        "imagenet21k", or without `model`, what `keras_vit.load` takes, such as
+        List of strings: values of the model's argument `weights`, such as
+        "imagenet21k"; without `model`, names for `keras_vit.load`, such as
         "ViTB16/imagenet21k".
 
     Raises:

@@ -110,9 +110,8 @@ def check_writable(target: pathlib.Path, format: str) -> None:
     cannot be a folder."""
     if target.suffix not in ("", *SUFFIXES):
         raise ValueError(
-            "The name of the file to write must end in "
-            f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or be a folder's. "
-            f"Received: {str(target)!r}"
+            f"The name of the file to write must end in {', '.join(SUFFIXES)}, .keras "
+            f"or .weights.h5, or be that of a folder. Received: {str(target)!r}"
         )
     if target.suffix == "" and not split(format)[0].folder_files:
         raise ValueError(

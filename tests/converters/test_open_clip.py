@@ -38,7 +38,7 @@ def test_outputs_match_open_clip(case, record_error):
 
 
 @on_torch
-@pytest.mark.filterwarnings("ignore:.*(no part of|heads)")
+@pytest.mark.filterwarnings("ignore:.*(not part of|heads)")
 @pytest.mark.parametrize("case", golden_data.OPEN_CLIP)
 @pytest.mark.parametrize("variant", ["", "tower"])
 def test_tower_is_written_back_bit_for_bit(case, variant, tmp_path):
@@ -86,7 +86,7 @@ def module_of(torch, arrays):
 
 
 @on_torch
-@pytest.mark.filterwarnings("ignore:.*(no part of|heads)")
+@pytest.mark.filterwarnings("ignore:.*(not part of|heads)")
 @pytest.mark.parametrize("kind", ["script", "state.pt", "state.safetensors"])
 def test_openais_files_are_known_by_a_size_that_they_hold(kind, tmp_path):
     """OpenAI's files are TorchScript programs, whose attributes are tensors of
@@ -111,7 +111,7 @@ def test_openais_files_are_known_by_a_size_that_they_hold(kind, tmp_path):
 
 
 @on_torch
-@pytest.mark.filterwarnings("ignore:.*(no part of|heads)")
+@pytest.mark.filterwarnings("ignore:.*(not part of|heads)")
 def test_config_decides_else_open_clips_default_with_a_warning(quick):
     image = golden_data.io(QUICK)["image"]
     (quick / CONFIG).rename(quick / "kept")
@@ -135,7 +135,7 @@ def test_config_decides_else_open_clips_default_with_a_warning(quick):
 
 
 @on_torch
-@pytest.mark.filterwarnings("ignore:.*(no part of|heads)")
+@pytest.mark.filterwarnings("ignore:.*(not part of|heads)")
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", ["token", "gap", "map", "pre-norm"])
 def test_models_of_timm_with_a_projection(name, bias, tmp_path):
@@ -169,12 +169,12 @@ def test_models_of_timm_with_a_projection(name, bias, tmp_path):
 @on_torch
 def test_what_open_clip_cannot_hold_is_refused(tmp_path):
     folder = golden_data.folder(QUICK)
-    with pytest.warns(UserWarning, match="no part of"):
+    with pytest.warns(UserWarning, match="not part of"):
         model = load(folder)
     model.get_layer("head").bias.assign(np.ones(7))
     with pytest.raises(ValueError, match="has no bias in open_clip"):
         save(model, tmp_path / "a.npz", "open_clip")
-    with pytest.warns(UserWarning, match="no part of"):
+    with pytest.warns(UserWarning, match="not part of"):
         model = load(folder, pooling="gap")
     with pytest.warns(UserWarning, match="does not store pooling='gap'"):
         save(model, tmp_path / "a.npz", "open_clip")

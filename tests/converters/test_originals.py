@@ -128,7 +128,9 @@ NEW_HEADS = {
 
 
 @pytest.mark.parametrize("name", on_all(NEW_HEADS, ("dropout", "no bias")))
-@pytest.mark.filterwarnings("ignore:.*that are no part of", "ignore:.*64 channels each")
+@pytest.mark.filterwarnings(
+    "ignore:.*that are not part of", "ignore:.*64 channels each"
+)
 def test_new_heads_are_read(name, tmp_path):
     case, attribute, layers, options = NEW_HEADS[name]
     case = originals.CASES[case] if isinstance(case, str) else case
@@ -367,7 +369,7 @@ def test_unsupported_timm_pooling_is_refused(pooling, tmp_path):
     "name",
     ["siglip", "clip-projection", "clip", "clip-two-towers"],
 )
-@pytest.mark.filterwarnings("ignore:.*arrays that are no part of")
+@pytest.mark.filterwarnings("ignore:.*arrays that are not part of")
 def test_every_library_that_has_the_tower_verifies_it(name, tmp_path, capsys):
     pytest.importorskip("timm")
     case = originals.HUGGINGFACE[name]

@@ -154,7 +154,7 @@ def test_adapter_and_base_must_fit(tmp_path):
     adapter(folder)
     with pytest.raises(ValueError, match="It has no such kernels:\n  vit.encoder"):
         keras_vit.load(folder, base=golden_data.load_path("timm_base"))
-    with pytest.raises(ValueError, match="is no adapter of PEFT"):
+    with pytest.raises(ValueError, match="is not a PEFT adapter"):
         keras_vit.load(base, base=base)
     arrays = read(folder / "adapter_model.safetensors")
     write(

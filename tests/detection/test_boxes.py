@@ -82,14 +82,14 @@ def test_names_are_those_of_load_dataset(kind, tmp_path):
     more = [("a.png", name, 1, 1, 9, 9) for name in (" cat", "Cat ", "dog ")]
     ids = {"Cat ": 0, **IDS, " cat": 8, "dog ": 9}
     folder = write(tmp_path, kind, more, more, ids)
-    with pytest.warns(UserWarning, match="but for case.*: 'Cat', 'cat'"):
+    with pytest.warns(UserWarning, match="only by case.*: 'Cat', 'cat'"):
         data = load_detection(folder)
     assert data.class_names == ("Cat", "cat", "dog")
     assert data.read("test", 1)[1][:5, 0].tolist() == [1, 2, 1, 0, 2]
     accents = {"\u00e9": 8, "e\u0301": 9}  # in two encodings
     more = [("a.png", name, 1, 1, 9, 9) for name in accents]
     folder = write(tmp_path / "accents", kind, more, more, IDS | accents)
-    with pytest.warns(UserWarning, match="but for case.* or the encoding of accents"):
+    with pytest.warns(UserWarning, match="only by case.* or the encoding of accents"):
         load_detection(folder)
 
 

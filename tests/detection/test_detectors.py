@@ -102,7 +102,7 @@ def test_files_are_those_of_whole_models(head, tmp_path):
         model = keras_vit.segmentation.LinearSegmenter(tiny(), 2)
     else:
         model = small(head)
-    with pytest.raises(ValueError, match="what the model .* is: a detector"):
+    with pytest.raises(ValueError, match="the kind of the model .*: a detector"):
         keras_vit.save(model, tmp_path / "model.weights.h5")
     model.save(path)
     load = keras_vit.evaluation.load_classifier

@@ -163,7 +163,7 @@ def test_exports_are_checked_against_the_model(name, tmp_path):
     model = getattr(model, "encoder", model)
     path = tmp_path / ("model.onnx" if keras.backend.backend() == "torch" else "model")
     if name == "mixed sizes":
-        with pytest.raises(ValueError, match="Only models of one input"):
+        with pytest.raises(ValueError, match="Only models with one input"):
             keras_vit.export(model, path)
         model = keras_vit.models.one_size(model)
     size = None if None not in model.inputs[0].shape[1:] else (8, 12)

@@ -154,7 +154,7 @@ def test_models_that_share_layers_are_looked_into(name, tmp_path):
 @ON_TORCH
 @pytest.mark.parametrize("name", DETECTORS)
 def test_what_has_no_such_maps_is_refused(name):
-    with pytest.raises(ValueError, match="of one output.*boxes"):
+    with pytest.raises(ValueError, match="to one output.*boxes"):
         inspection.relevance(DETECTORS[name](), IMAGES)
     masked = segmentation.EoMT(encoder(), 2, 3, 2)
     with pytest.raises(ValueError, match="without masks.*'block_0', which"):

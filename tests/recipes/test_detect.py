@@ -108,5 +108,5 @@ def test_stamps_on_photographs_and_a_frozen_encoder(tmp_path, capsys):
         tmp_path / "third",
     )  # fmt: skip
     assert "9.png: " in line
-    with pytest.raises(ValueError, match="five or more of a class"):
+    with pytest.raises(ValueError, match="five or more per class"):
         load_stamps(stamps / "disc")

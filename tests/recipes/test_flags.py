@@ -71,8 +71,8 @@ REFUSED = {
     "pretrain_masked": {
         "--method beit": "--method must be one of",
         "--erase=0.25": "--erase is for other programs",
-        "--model BiT_R50x1": "is no Vision Transformer",
-        "--model R50ViTB16": "is no Vision Transformer",
+        "--model BiT_R50x1": "is not a Vision Transformer",
+        "--model R50ViTB16": "is not a Vision Transformer",
         "--method mim --model ViTH14": "--mask-patch-size",
         "--method mim --mask-patch-size 3": "--mask-patch-size",
         "--method mpp --target downsized": "4 x 4",

@@ -86,6 +86,6 @@ def test_wrong_flags_are_refused(prepared, tmp_path, capsys):
         ((*prepared, "--tasks", "dt"), "Received: dt"),
         ((*prepared, "--image-size", 13), "--image-size"),
         ((*prepared, "--mode", "caffe"), "Received: caffe"),
-        (prepared, "holds no results of this recipe"),
+        (prepared, "does not hold results of this recipe"),
     ):
         assert words in programs.refused(capsys, "vtab", *arguments)

@@ -262,7 +262,7 @@ def test_what_files_cannot_hold_is_refused(tmp_path):
     with pytest.raises(ValueError, match="image towers of CLIP.*type 'vit'.*.keras"):
         keras_vit.save(model, tmp_path / "folder")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ValueError, match="as many channels.*8.*16"):
+    with pytest.raises(ValueError, match="the same number of channels.*8.*16"):
         keras_vit.DualEncoder(model.encoder, small_tower(projection_size=16))
     with pytest.raises(ValueError, match="at most 12 tokens.*13"):
         model.encode_texts(np.zeros((1, 13), "int32"))

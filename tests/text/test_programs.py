@@ -147,7 +147,7 @@ def test_duplicates(folder, capsys):
 @pytest.mark.parametrize(
     "line, words",
     [
-        ("photos car --weights plain.keras", "no text tower, which --text takes"),
+        ("photos car --weights plain.keras", "no text tower, which --text requires"),
         ("photos --weights clip.keras", "one of --text, --like and"),
         (
             "photos car --like photos/0.png --weights clip.keras",

@@ -236,7 +236,7 @@ def test_images_of_weight_0_are_ignored():
     assert labels.tolist() == [8, 9]
     np.testing.assert_allclose(found, model.predict(images[1:3], verbose=0), atol=1e-5)
     for none in ([], batches):
-        with pytest.raises(ValueError, match="no image to look at"):
+        with pytest.raises(ValueError, match="no images to predict"):
             keras_vit.evaluation.predict_dataset(model, none, 0)
 
 

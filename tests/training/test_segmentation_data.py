@@ -58,7 +58,7 @@ def test_a_folder_of_gray_or_palette_masks(mode, tmp_path):
         data = load_segmentation(str(tmp_path))
     assert data.class_names == ("sky", "sea", "land", "ship")
     (tmp_path / "classes.txt").write_text("sky\nsea \nSea\n")
-    with pytest.warns(UserWarning, match="but for case.*: 'sea', 'Sea'"):
+    with pytest.warns(UserWarning, match="only by case.*: 'sea', 'Sea'"):
         assert load_segmentation(str(tmp_path)).class_names == ("sky", "sea", "Sea")
 
 

@@ -364,7 +364,7 @@ def test_csv_file_and_folder_have_the_same_split(images, tmp_path):
         ("image,label,label\n0.png,a,b\n", {}, r"'label'. Received: 2 of"),
         ("image,label\n0.png,a\n", {"split_column": "fold"}, r"'fold'"),
         ("image,label\n0.png,\xe9\n", {}, r"UTF-8"),
-        ('image,label\n"0.png,a\n', {}, r"no CSV file"),
+        ('image,label\n"0.png,a\n', {}, r"is not a CSV file"),
         (
             "image,label\n0.png,a;b\n1.png,a\n0.png,c\n",
             {},
@@ -574,7 +574,7 @@ def test_unusual_labels_warn(images, labels, test, words):
 def test_unusable_csv_files_raise(images, tmp_path):
     (tmp_path / "photos.txt").touch()
     for name in ("photo.csv", "photos.txt"):
-        with pytest.raises((ValueError, OSError), match="no CSV file|photo.csv"):
+        with pytest.raises((ValueError, OSError), match="not a CSV file|photo.csv"):
             keras_vit.data.load_dataset(str(tmp_path / name))
     path = write_csv(tmp_path, images[:9], [(i, LABELS[i]) for i in range(9)])
     (tmp_path / "3.png").write_bytes(encode(images[3])[:100])

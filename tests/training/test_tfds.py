@@ -323,5 +323,5 @@ def test_unlabeled_splits_are_not_evaluated(name, splits, expected):
     ):
         with pytest.raises(ValueError, match=words):
             choose(split)
-    with pytest.raises(ValueError, match="`test_split` is for data sets"):
+    with pytest.raises(ValueError, match="`test_split` is for datasets"):
         keras_vit.data.load_dataset("digits", test_split="validation")

@@ -175,7 +175,9 @@ def test_quantized_model(mode, tmp_path):
         with pytest.raises(ValueError, match="quantized weights, .*as it was saved"):
             load()
     if mode != "int4":  # whose shapes say nothing of the model
-        with pytest.raises(ValueError, match="or one of quantized weights. Write a .k"):
+        with pytest.raises(
+            ValueError, match="or a model with quantized weights. Write a .k"
+        ):
             keras_vit.save(model, tmp_path / "model.weights.h5")
     assert [x.name for x in tmp_path.iterdir()] == ["model.keras"]
 

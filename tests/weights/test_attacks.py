@@ -376,7 +376,7 @@ def test_pipes_devices_and_folders_are_refused(ending, trap, capsys):
     for make in attacks.PIPES:
         make(path)
         for name in ("open_checkpoint", "inspect"):
-            refused(name, path, capsys, "is no file, but a pipe or a device")
+            refused(name, path, capsys, "is not a file, but a pipe or a device")
         path.unlink()
     path.mkdir()
     refused("open_checkpoint", path, capsys, "folder")

@@ -101,7 +101,7 @@ def test_missing_arrays_are_named(kind, key, tmp_path):
 def test_formats_of_detectors_are_not_those_of_encoders(kind, tmp_path):
     model = BUILD[kind](tiny(**OF[kind]))
     for other, write in ((tiny(), keras_vit.save), (model, keras_vit.converters.save)):
-        with pytest.raises(ValueError, match="that of a detector or a segmenter"):
+        with pytest.raises(ValueError, match="is for detectors and segmenters"):
             write(other, tmp_path / "a", kind)
     assert not (tmp_path / "a").exists()
 

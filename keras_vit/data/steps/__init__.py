@@ -1,7 +1,7 @@
-"""Steps of the path from a file to a batch, as `ImageDataset.train` takes them.
+"""Steps from a file to a batch, for the argument `steps` of `ImageDataset.train`.
 
-A step is a function `step(example, seed)` of an example, a dict, that returns it
-changed. The functions here make steps, of their other arguments.
+A step is a function `step(example, seed)` that takes an example, a dict, and returns
+the modified example. The functions here make steps from their other arguments.
 """
 
 from keras_vit.data.steps.base import Step, step

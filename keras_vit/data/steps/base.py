@@ -1,4 +1,4 @@
-"""What a step is: a function of an example and a seed."""
+"""Steps: functions of an example and a seed."""
 
 import functools
 import inspect
@@ -22,7 +22,7 @@ P = ParamSpec("P")
 
 
 class Step:
-    """A function of an example and a seed, with the other arguments that it gets."""
+    """A function of an example and a seed, together with its other arguments."""
 
     def __init__(
         self, function: Callable[..., Example], args: tuple, kwargs: dict[str, Any]
@@ -40,8 +40,8 @@ class Step:
 def step(
     function: Callable[Concatenate[Example, Seed, P], Example],
 ) -> Callable[P, Step]:
-    """Returns a function that makes steps: it takes the arguments of `function` but
-    for the first two, the example and the seed."""
+    """Returns a function that makes steps: it takes the arguments of `function` except
+    the first two, the example and the seed."""
     whole = inspect.signature(function)
     rest = list(whole.parameters.values())[2:]
     signature = whole.replace(parameters=rest, return_annotation=Step)
@@ -56,11 +56,11 @@ def step(
 
 
 def check_alone(example: Example) -> None:
-    """Raises a `ValueError` if an example has more than its image that a step, which
-    moves the pixels of the image, would have to move."""
+    """Raises a `ValueError` if an example has masks or boxes, which a step that moves
+    the pixels of the image would have to move, too."""
     if others := example.keys() & {"mask", "boxes"}:
         raise ValueError(
-            "This step would move the pixels of an image, and not its mask or boxes: "
+            "This step would move the pixels of an image, but not its mask or boxes: "
             "use `scale_crop`, or a step of your own. Received: an image with "
             f"{', '.join(others)}"
         )
@@ -69,7 +69,7 @@ def check_alone(example: Example) -> None:
 def checked(
     name: str, functions: Iterable[StepFunction | None]
 ) -> list[StepFunction | None]:
-    """Returns the functions as a list; raises a `ValueError` if one is no step."""
+    """Returns the functions as a list; raises a `ValueError` if one is not a step."""
     found = list(functions)
     for place, one in enumerate(found):
         makes_steps = getattr(one, "__signature__", None)
@@ -88,8 +88,8 @@ def checked(
 def call(
     function: StepFunction | None, place: int, example: Example, seed: Seed
 ) -> Example:
-    """Returns what a step makes of an example; raises a `ValueError` if it is not the
-    example changed."""
+    """Returns the result of a step for an example; raises a `ValueError` if it is not a
+    modified example."""
     if function is None:
         return example
     found = function(example, seed)

@@ -1,11 +1,11 @@
-"""How the published code crops and resizes an image.
+"""The crops and sizes of images in published code.
 
 Each step here decodes the image and returns float pixels in [0, 255] of shape
 `(height, width, channels)`.
 
 The published code makes squares. For other rectangles each side of an
-intermediate size is scaled like the side of a square, and an image of which a
-part is taken is resized so that it just covers that intermediate size.
+intermediate size is scaled like the side of a square, and an image that is then cropped
+is resized so that it just covers that intermediate size.
 
 big_vision casts back to uint8 after each resize (`pp/ops_image.py`), which
 drops the fraction; vit_jax and BiT do not. Functions that both use take
@@ -56,7 +56,7 @@ def as_integers(pixels: Tensor) -> Tensor:
 def inception_crop(
     example: Example, seed: Seed, size: Size, *, integers: bool = False
 ) -> Example:
-    """A random crop of 5% to 100% of the area, resized without antialiasing."""
+    """Takes a random crop of 5% to 100% of the area, resized without antialiasing."""
     window = functools.partial(sample_crop_window, seed=seed)
     pixels = tf.image.resize(_decoded(example, window), _size(size))
     return _cropped(example, as_integers(pixels) if integers else pixels, size)
@@ -72,8 +72,8 @@ def resize_and_crop(
     shorter_side: bool = False,
     random: bool = False,
 ) -> Example:
-    """Resized to `ratio` times the size, either to a square or by its shorter
-    side, and cropped at random or at the center."""
+    """Resizes to `ratio` times the size, either to a square or by the shorter side, and
+    crops at random or at the center."""
     height, width = _size(size)
     larger = round(height * ratio), round(width * ratio)
     pixels = _decoded(example)
@@ -94,8 +94,8 @@ def resize_and_crop(
 def resize_shorter_side(pixels: Tensor, size: tuple[int, int]) -> Tensor:
     """Resizes the smaller side to `size` as big_vision's `resize_small` does.
 
-    By area, keeping the aspect, to integers in [0, 255]. An image covers a
-    `size` of `(height, width)`, and one of its sides has this length.
+    It resizes by area, keeps the aspect ratio and returns integers in [0, 255]. An
+    image covers a `size` of `(height, width)`, and one of its sides has this length.
     """
     sides = tf.cast(tf.shape(pixels)[:2], tf.float32)
     sides = tf.round(sides * tf.reduce_max(size / sides))
@@ -144,7 +144,7 @@ def _resized(example: Example, size: tuple[int, int], antialias: bool) -> Array:
 def resize(
     example: Example, seed: Seed, size: Size, *, antialias: bool = False
 ) -> Example:
-    """The whole image, without keeping its aspect ratio."""
+    """Resizes the whole image, without keeping its aspect ratio."""
     if isinstance(example["image"], np.ndarray | pathlib.Path):
         return example | {"image": _resized(example, _size(size), antialias)}
     pixels = tf.image.resize(_decoded(example), _size(size), antialias=antialias)
@@ -153,7 +153,7 @@ def resize(
 
 @step
 def random_translation(example: Example, seed: Seed, size: Size) -> Example:
-    """The whole image, translated by up to an eighth, with reflected edges."""
+    """Translates the whole image by up to an eighth, with reflected edges."""
     height, width = _size(size)
     if isinstance(example["image"], np.ndarray):
         edges = (2 * [height // 8], 2 * [width // 8], (0, 0))
@@ -178,7 +178,7 @@ def random_resized_crop(
     scale: tuple[float, float] = (0.08, 1.0),
     method: str = "bicubic",
 ) -> Example:
-    """torchvision's `RandomResizedCrop` of a Pillow image."""
+    """Applies torchvision's `RandomResizedCrop` of a Pillow image."""
     window = functools.partial(sample_resized_crop_window, seed=seed, scale=scale)
     pixels = resize_like_pillow(_decoded(example, window), _size(size), method)
     return _cropped(example, pixels, size)
@@ -188,9 +188,9 @@ def random_resized_crop(
 def bicubic_center_crop(
     example: Example, seed: Seed, size: Size, *, ratio_above_224: float = 256 / 224
 ) -> Example:
-    """torchvision's `Resize` of the smaller side, bicubic, and `CenterCrop`.
+    """Applies torchvision's bicubic `Resize` of the smaller side and `CenterCrop`.
 
-    The smaller side gets 256 pixels for 224; above 224 pixels,
+    For crops of 224 pixels, the smaller side is resized to 256; above 224 pixels, to
     `ratio_above_224` times the size.
     """
     height, width = _size(size)

@@ -33,12 +33,13 @@ class RandomErasing:
     ```
 
     Args:
-        probability: Float in [0, 1]. That an image has a rectangle erased.
+        probability: Float in [0, 1]. Probability that a rectangle of an image is
+            erased.
         area: `(smallest, largest)` fraction of the image's area.
         aspect: `(smallest, largest)` ratio of height to width.
         mode: "pixel" for a normally distributed number of mean 0 and standard
             deviation 1 in each pixel and channel, as in DeiT; "constant" for
-            0. Images are normalized before, so that 0 is a medium gray.
+            0. Images are already normalized, so that 0 is a medium gray.
     """
 
     probability: float = 0.25

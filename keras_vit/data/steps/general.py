@@ -1,4 +1,4 @@
-"""Steps that keep the size of an image, and those that make what a model takes."""
+"""Steps that keep the size of an image, and steps that make the inputs of a model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,14 +18,14 @@ from keras_vit.utils.types import Tensor
 
 @step
 def decode(example: Example, seed: Seed) -> Example:
-    """The pixels of an image as they are, uint8 of shape `(height, width,
-    channels)`. The crops decode by themselves, of a JPEG only what they need."""
+    """Decodes an image to uint8 pixels of shape `(height, width, channels)`. The steps
+    that crop decode images themselves, and only the needed part of a JPEG."""
     return example | {"image": decode_image(example["image"], example["channels"])}
 
 
 @step
 def flip(example: Example, seed: Seed) -> Example:
-    """Half of the images mirrored."""
+    """Mirrors half of the images."""
     check_alone(example)
     image = example["image"]
     if isinstance(image, np.ndarray):
@@ -37,7 +37,8 @@ def flip(example: Example, seed: Seed) -> Example:
 
 @step
 def augment(example: Example, seed: Seed, level: str) -> Example:
-    """RandAugment at a level of `AUGREG`, of pixels in [0, 255] and 3 channels."""
+    """Applies RandAugment at a level of `AUGREG` to pixels in [0, 255] with 3
+    channels."""
     if example["channels"] != 3:
         raise ValueError(
             f"`augment={level}` is for images of 3 channels. Received: images of "
@@ -53,7 +54,7 @@ def augment(example: Example, seed: Seed, level: str) -> Example:
 
 @step
 def normalize(example: Example, seed: Seed, mode: ModeLike = "tf") -> Example:
-    """Pixels in [0, 255] as `preprocess_input` scales them."""
+    """Scales pixels in [0, 255] like `preprocess_input`."""
     image = example["image"]
     if not isinstance(image, np.ndarray):
         image = tf.clip_by_value(image, 0, 255)
@@ -71,8 +72,8 @@ def normalize(example: Example, seed: Seed, mode: ModeLike = "tf") -> Example:
 def erase(
     example: Example, seed: Seed, erasing: RandomErasing | float = 0.25
 ) -> Example:
-    """A random rectangle of a normalized image erased, with a probability or by a
-    `RandomErasing`."""
+    """Erases a random rectangle of a normalized image, with a given probability or by a
+    given `RandomErasing`."""
     if not isinstance(erasing, RandomErasing):
         erasing = RandomErasing(erasing)
     return example | {"image": erasing(example["image"], seed)}
@@ -80,7 +81,8 @@ def erase(
 
 @step
 def one_hot(example: Example, seed: Seed, classes: int) -> Example:
-    """The label as a row of zeros and a one; rows of several classes stay."""
+    """Encodes the label as a row of zeros and a one; rows of several classes are
+    unchanged."""
     label = example["label"]
     if isinstance(label, np.ndarray | np.integer):
         if label.dtype.kind == "i":
@@ -92,14 +94,14 @@ def one_hot(example: Example, seed: Seed, classes: int) -> Example:
 
 @step
 def weigh(example: Example, seed: Seed, class_weights: Sequence[float]) -> Example:
-    """The weight of the image in the loss, that of its class, an integer."""
+    """Sets the weight of the image in the loss to that of its class, an integer."""
     weights, label = np.asarray(class_weights, "float32"), example["label"]
     is_array = isinstance(label, np.ndarray | np.integer)
     return example | {"weight": (np.take if is_array else tf.gather)(weights, label)}
 
 
 class _Seeds(keras.random.SeedGenerator):
-    """What a layer of Keras draws its numbers with: those of a seed."""
+    """The seed generator of a Keras layer, with the numbers of a step's seed."""
 
     def __init__(self, seed: Tensor) -> None:  # without a variable for its state
         self.own, self.count = seed, 0
@@ -111,10 +113,10 @@ class _Seeds(keras.random.SeedGenerator):
 
 @step
 def layer(example: Example, seed: Seed, layer: Any) -> Example:
-    """The image as a layer returns it: one of `keras.layers`, whose random numbers
-    are then those of the seed, or any function of an image. `RandAugment` and `AugMix`
-    of Keras, which are made of other layers, and the layers of keras-cv draw numbers
-    of their own: a run that resumes does not repeat them."""
+    """Applies a layer of `keras.layers`, whose random numbers then depend on the seed,
+    or any function of an image. Keras's `RandAugment` and `AugMix`, which consist of
+    other layers, and the layers of keras-cv draw numbers of their own, which a resumed
+    run does not repeat."""
     image = example["image"]
     if not hasattr(layer, "get_random_transformation"):
         return example | {"image": layer(image)}

@@ -22,7 +22,7 @@ def mix_images(
     """Mixes every image and its label with the one before it; the image's own
     weight is the larger of `lam` and `1 - lam`.
 
-    As big_vision does it for "How to train your ViT?"
+    As in big_vision's code for "How to train your ViT?"
     (https://arxiv.org/abs/2106.10270).
     """
     lam = xp.maximum(lam, 1 - lam)
@@ -69,7 +69,7 @@ def cut_images(
 def mix(
     example: Example, seed: Seed, mixup: float = 0.0, cutmix: float = 0.0
 ) -> Example:
-    """A batch mixed by mixup or cutmix with Beta(p, p), or each batch by one of the
+    """Applies mixup or cutmix with Beta(p, p) to a batch; if both are given, one of the
     two at random. Labels must be rows of floats, as `one_hot` makes them."""
     for name, p in (("mixup", mixup), ("cutmix", cutmix)):
         checks.require(0 <= p <= 1, name, p, "a number from 0 to 1")

@@ -25,12 +25,12 @@ class MultiCrop:
     `CROPS["mocov3"]` those of facebookresearch/moco-v3, main_moco.py. Pass one
     as `crops` to `ImageDataset.train`.
 
-    A crop of an image depends on the seed and on the image's position in the
-    run only, so that a run that resumes gets the same crops.
+    A crop of an image depends only on the seed and on the image's position in the run,
+    so that a resumed run gets the same crops.
 
     Crops are resized within one gray level of Pillow. The published code
-    rounds to 256 levels after each operation on colors, and approximates the
-    Gaussian blur by box filters; here, neither is done.
+    rounds to 256 levels after each operation on colors, and approximates the Gaussian
+    blur by box filters; this class does neither.
 
     Attributes:
         global_scale: `(smallest, largest)` area of the two global crops, as
@@ -40,8 +40,8 @@ class MultiCrop:
         local_scale: Like `global_scale`, for the local crops.
         resizing: String. "bicubic" or "bilinear".
         jitter: Floats `(brightness, contrast, saturation, hue)`, as in
-            torchvision's `ColorJitter`. Images of one channel have only the
-            first two.
+            torchvision's `ColorJitter`. For images of one channel, only the first two
+            are used.
         jitter_probability: Float in [0, 1].
         gray_probability: Float in [0, 1]. Probability that a crop becomes gray.
         blur_probabilities: Floats in [0, 1], for the first and the second
@@ -217,8 +217,8 @@ def multi_crop(
     mode: ModeLike = "tf",
     flip: bool = True,
 ) -> Example:
-    """Two global and several local crops of an image, normalized: the image becomes a
-    dict of them. Their seeds are made of that of the example."""
+    """Replaces an image by a dict of two global and several local crops of it,
+    normalized. The seeds of the crops are derived from the seed of the example."""
     channels = example["channels"]
     if channels not in (1, 3):
         raise ValueError(

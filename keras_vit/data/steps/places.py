@@ -31,9 +31,9 @@ def scale_crop(
     scale: float = 2.0,
     flip: bool = True,
 ) -> Example:
-    """An image with its mask or boxes, scaled at random so that its short side is
-    `size` times a factor from `1 / scale` to `scale`, cropped, and half of them
-    mirrored; padding is gray, without a class."""
+    """Scales an image with its mask or boxes at random, so that its short side is
+    `size` times a factor from `1 / scale` to `scale`, crops it, and mirrors half of the
+    images. Padding is gray and has no class."""
     size = checks.positive_pair("image_size", size)
     crop = draw_crop(example["image"].shape[:2], size, seed, scale, flip)
     return _apply(example, crop, size)
@@ -41,7 +41,7 @@ def scale_crop(
 
 @step
 def scale_whole(example: Example, seed: Seed, size: int | tuple[int, int]) -> Example:
-    """An image with its mask or boxes, resized, without keeping its aspect."""
+    """Resizes an image with its mask or boxes, without keeping its aspect ratio."""
     size = checks.positive_pair("image_size", size)
     return _apply(example, Crop(size), size)
 
@@ -64,7 +64,7 @@ def draw_crop(
     scale: float,
     flip: bool,
 ) -> Crop:
-    """Draws how an image of some height and width becomes one of `size`.
+    """Samples how an image of some height and width becomes one of `size`.
 
     The short side of the image becomes that of the crop times a factor between
     `1 / scale` and `scale`, and is padded where it is smaller.

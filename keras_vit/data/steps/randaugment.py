@@ -3,8 +3,8 @@
 The definition is that of the TPU code of RandAugment
 (https://arxiv.org/abs/1909.13719), which big_vision took over: 16 operations
 on uint8 images, each with a magnitude of 0 to 10 or more, random signs, and
-gray for pixels from outside the image. keras-cv has three of them with equal
-numbers, AutoContrast, Posterization and Solarization, which are a line each.
+gray for pixels from outside the image. keras-cv has only three of these operations with
+equal results: AutoContrast, Posterization and Solarization, each a line of code.
 """
 
 import functools
@@ -86,9 +86,9 @@ def operations(
 ) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     """Returns the 16 operations by name, as functions of image and seed.
 
-    The paper's range of the magnitude is 0 to 10, but AugReg uses more. With
-    `scaled`, cutout and translation scale with `size`, from the published
-    numbers of pixels at 224.
+    The paper's range of the magnitude is 0 to 10, but AugReg uses more. With `scaled`,
+    cutout and translation scale with `size`; the published numbers of pixels are for a
+    size of 224.
     """
     size = checks.positive_pair("image_size", size)
     level = magnitude / 10

@@ -171,7 +171,7 @@ def read_members(path: pathlib.Path, names: Collection[str]) -> list[bytes]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Returns the content of a JSON file, of which no key is there twice."""
+    """Returns the content of a JSON file, in which no key may occur twice."""
 
     def to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = {}

@@ -132,13 +132,13 @@ def _reader(path: pathlib.Path) -> Callable[[pathlib.Path], Read]:
     """Returns the function that reads a file, by its first bytes or else by its
     name."""
     if path.suffix == _PART:
-        raise ValueError(f"{str(path)!r} is no whole model. {_JOIN_PARTS}")
+        raise ValueError(f"{str(path)!r} is not a whole model. {_JOIN_PARTS}")
     kind = _suffix_by_content(path) or path.suffix.lower()
     if kind in FILE_TYPES:
         return FILE_TYPES[kind][0]
     if kind in (".keras", ".weights.h5"):
         raise ValueError(
-            f"{str(path)!r} is a file of Keras's by its content, not by its name. "
+            f"{str(path)!r} is a Keras file by its content, but not by its name. "
             f"Rename it to {path.stem + kind!r}."
         )
     if kind in (".onnx", ".xml", ".tflite", ".pt2"):

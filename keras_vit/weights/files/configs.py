@@ -56,7 +56,7 @@ def class_names_of(config: Config, classes: int | None) -> list[str] | None:
 def read_json(path: pathlib.Path) -> Config:
     """Returns the dict in a JSON file; {} if it contains another type."""
     if path.exists() and not path.is_file():
-        raise ValueError(f"{str(path)!r} is no file.")
+        raise ValueError(f"{str(path)!r} is not a file.")
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise ValueError(f"it has more than {MAX_JSON_BYTES:,} bytes")

@@ -50,7 +50,7 @@ def check_tree(group: Any, content: bytes | mmap.mmap) -> int:
             if isinstance(item, h5py.Group):
                 groups.append(item)
             elif not isinstance(item, h5py.Dataset) or item.external or item.is_virtual:
-                raise ValueError(f"{path} is no array, or one in another file")
+                raise ValueError(f"{path} is not an array, or is in another file")
             else:
                 claimed += item.nbytes
                 arrays += 1
@@ -101,8 +101,8 @@ def read_tree(
     """Reads the arrays of the datasets that a function of the root yields, by
     their paths.
 
-    The other results are descriptions of arrays that are no numbers, and the
-    value of an attribute of the root.
+    The other results are descriptions of arrays that do not hold numbers, and the value
+    of an attribute of the root.
     """
     import h5py
 

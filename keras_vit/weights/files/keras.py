@@ -127,7 +127,7 @@ def read_keras(path: StrPath, finite: bool = True) -> KerasFile:
         )
         metadata = json.loads("{}" if metadata is None else str(metadata))
         if not isinstance(metadata, dict):
-            raise ValueError(f"its attribute {METADATA_ATTRIBUTE!r} is no dict")
+            raise ValueError(f"its attribute {METADATA_ATTRIBUTE!r} is not a dict")
         grid = None
         for key in [key for key in arrays if key.endswith("/grid_size")]:
             stored = arrays.pop(key)

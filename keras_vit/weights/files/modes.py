@@ -15,7 +15,7 @@ def stored_mode(path: StrPath) -> Mode | None:
     """Returns the `mode` of `preprocess_input` in the JSON files of a folder, or
     next to a file, of this package and others; None if there is none.
 
-    It raises a `ValueError` that names the file if its values are no scaling.
+    It raises a `ValueError` that names the file if its values are not a scaling.
     """
     for name, read in _READERS:
         config = read_config(path, name)

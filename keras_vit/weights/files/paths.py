@@ -36,11 +36,11 @@ def existing_path(path: StrPath) -> pathlib.Path:
             by_name = f" A repository of the Hugging Face hub is 'hf://{path}'."
         raise FileNotFoundError(
             f"There is no file {str(path)!r}. Give the path of a checkpoint: "
-            f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or a folder of "
-            f"Hugging Face's or keras-hub's.{by_name}"
+            f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or a folder of Hugging "
+            f"Face or keras-hub.{by_name}"
         )
     if not (path.is_file() or path.is_dir()):
-        raise ValueError(f"{str(path)!r} is no file, but a pipe or a device.")
+        raise ValueError(f"{str(path)!r} is not a file, but a pipe or a device.")
     return path
 
 

@@ -381,8 +381,8 @@ def _unpickle(file: io.BytesIO) -> tuple[Any, dict[str, _Storage]]:
 
 
 def _entries(content: dict) -> Iterator[tuple[str, Any]]:
-    """Yields the entries of a dict and of the dicts in it, but for those whose
-    keys are numbers, such as an optimizer's."""
+    """Yields the entries of a dict and of the dicts in it, except those whose keys are
+    numbers, such as an optimizer's."""
     groups, seen = [("", content)], set()
     for _ in range(_MAX_DEPTH):
         inner = []

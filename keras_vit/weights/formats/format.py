@@ -112,8 +112,8 @@ class Format:
 
     @staticmethod
     def left_out(arrays: dict[str, Array]) -> list[str]:
-        """Lists the keys that `normalize` leaves out, since they are no part of
-        the model, such as a text tower."""
+        """Lists the keys that `normalize` leaves out, since they are not part of the
+        model, such as a text tower."""
         return []
 
     @staticmethod
@@ -264,7 +264,7 @@ def check_option(
 
 
 def mismatches(arguments: Config, values: Values) -> list[str]:
-    """Lists the arguments whose value is none of those allowed."""
+    """Lists the arguments whose values are not allowed."""
     return [
         f"{name}={arguments[name]!r} (it has {' or '.join(map(repr, allowed))})"
         for name, allowed in values.items()

@@ -212,7 +212,7 @@ def _is_deit(arguments: Config) -> bool:
 
 
 def _model_config(arguments: Config, variant: str) -> Config:
-    """Returns the contents of config.json, but for labels."""
+    """Returns the contents of config.json, except for labels."""
     a, variant = arguments, variant.removesuffix("-swiglu")
     if variant in ("vit", "deit-bare"):
         variant = "deit" if _is_deit(a) else "" if a["class_token"] else IJEPA
@@ -272,8 +272,7 @@ def _preprocessor_config(
     """Returns the contents of preprocessor_config.json.
 
     The source's own are kept if its format is "huggingface", unless `mode` is
-    another. Otherwise, they are those of `mode`, else of the source's code base,
-    else "tf".
+    another. Otherwise, they are those of `mode`, or of the source's code base, or "tf".
     """
     timm = None
     if source and source.format == "huggingface":

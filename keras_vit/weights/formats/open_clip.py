@@ -234,8 +234,8 @@ class OpenClip(Format):
         if any(arguments[name] != value for name, value in read.items()):
             warn(
                 f"A file of open_clip does not store pooling={arguments['pooling']!r} "
-                f"and final_norm={arguments['final_norm']!r}, in place of which "
-                f"readers take {', '.join(map(repr, read.values()))}. Put an "
+                f"and final_norm={arguments['final_norm']!r}, instead of which "
+                f"readers assume {', '.join(map(repr, read.values()))}. Put an "
                 "open_clip_config.json with 'pool_type' and 'final_ln_after_pool' "
                 "next to it."
             )

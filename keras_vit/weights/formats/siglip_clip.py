@@ -171,7 +171,7 @@ def unstored(variant: str, weights: dict[str, Array]) -> dict[str, str]:
 
 
 def nearest_variant(arguments: Config) -> str | None:
-    """Returns the variant for a model, or None if it is no such tower."""
+    """Returns the variant for a model, or None if it is not such a tower."""
     if arguments["pre_norm"]:
         return PROJECTED if arguments["classes"] else TOWER
     if arguments["class_token"]:

@@ -125,8 +125,9 @@ def read(
     width = table.shape[-1]
     if "num_heads" not in arguments and width % 64:
         raise ValueError(
-            "The number of heads of its text tower is not stored. Give the folder with "
-            f"its config. Received: texts of {width} channels, no multiple of 64"
+            "The number of heads of its text tower is not stored. Give the folder "
+            f"with its config. Received: texts of {width} channels, not a multiple of "
+            "64"
         )
     # SigLIP's SO400M has heads of 72 channels.
     usual = 16 if width == 1152 else width // 64
