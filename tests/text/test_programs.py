@@ -93,7 +93,7 @@ def test_classify(model, folder, capsys):
     line = "classify clip.keras photos --names cat --image-size 8x16 --output 2"
     assert command.main(line.split()) == 0
     found = refused(capsys, "classify", "plain.keras", "photos", "--names", "a,b")
-    assert "'plain.keras' has no text tower, which --names takes" in found
+    assert "'plain.keras' has no text tower, which --names requires" in found
     assert "--names" in refused(capsys, "classify", "clip.keras", "photos")
 
 
