@@ -203,6 +203,12 @@ def write_model(
     if activation:
         arguments["classifier_activation"] = activation
     names = getattr(model, "class_names", None) or ()
+    if names and not head and len(names) != arguments["classes"]:
+        raise ValueError(
+            f"The model {model.name!r} has {arguments['classes']} classes and "
+            f"{len(names)} `class_names`. Set `model.class_names` to one name for each "
+            "class, or to None."
+        )
     if len(names) == arguments["classes"]:
         arguments["class_names"] = list(names)
     arguments |= head

@@ -464,6 +464,7 @@ def write_onnx(
     backend = keras.config.backend()
     packages = {"tensorflow": "tf2onnx", "jax": "jax2onnx"}
     require(packages.get(backend, "onnxscript"), "export")
+    require("onnx", "export")
     if backend == "torch":
         call, images = _traced(model, shape)
         axes = {0: "batch"} if shape[0] is None else None

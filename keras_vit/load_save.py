@@ -1,6 +1,7 @@
 """`keras_vit.load` and `keras_vit.save`, for the files of all kinds of models."""
 
 import pathlib
+from typing import Any
 
 import keras
 
@@ -33,6 +34,7 @@ def load(
     masked: bool | None = None,
     mask_ratio: float | None = None,
     norm_pixels: bool | None = None,
+    **architecture: Any,
 ) -> keras.Model:
     """Builds the whole model from a file, a folder or a name, with its weights.
 
@@ -40,7 +42,7 @@ def load(
     |--------------------------------|----------------------------------------------|
     | encoder, classifier            | `include_top`, `input_shape`, `classes`,     |
     |                                | `pooling`, `preprocessing`, `dropout`,       |
-    |                                | `drop_path`                                  |
+    |                                | `drop_path`, and `architecture`              |
     | of pre-training                | `input_shape`, `dropout`, `drop_path`; of    |
     |                                | MAE, SimMIM and masked patch prediction      |
     |                                | also `mask_ratio`, of MAE `norm_pixels`      |
@@ -68,8 +70,7 @@ def load(
             the file.
         classes: Integer. Number of classes. If the file has another number, the head is
             new.
-        pooling: As in `keras_vit.VisionTransformer`, as are the arguments below. Other
-            options of a model are arguments of `keras_vit.converters.load`.
+        pooling: As in `keras_vit.VisionTransformer`.
         preprocessing: Boolean, or a mode of `keras_vit.preprocess_input`, which
             may be a pair `(mean, std)`.
         dropout: Float in [0, 1).
@@ -79,6 +80,8 @@ def load(
             are not all 0.
         mask_ratio: Float in (0, 1). Share of the patches that are masked.
         norm_pixels: Boolean. Whether MAE reconstructs normalized patches.
+        **architecture: Other arguments of `keras_vit.converters.load`, such as
+            `norm_epsilon`, which take precedence over the file.
 
     Returns:
         A `keras.Model`.
@@ -114,12 +117,14 @@ def load(
     variant, _, tag = name.partition("/")
     if (variant, ALIASES.get(tag, tag)) in RELEASED:
         variant_builder = getattr(models, variant)
-        return variant_builder(weights=tag, **known(opening), **options)
+        return variant_builder(weights=tag, **known(opening), **options, **architecture)
     checkpoint = name_or_path
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = open_checkpoint(checkpoint, **opening, decoder=True, text=True)
     family = FAMILIES[checkpoint.family]
     others = options.keys() - {*family.options}
+    if checkpoint.family != checkpoint.encoder_family:
+        others |= architecture.keys()
     if others and not checkpoint.is_fixed:
         raise ValueError(
             f"{checkpoint.path!r} holds a model of the family {checkpoint.family!r}, "
@@ -127,7 +132,7 @@ def load(
             "arguments out. "
             f"Received: {', '.join(sorted(others))}"
         )
-    return build(checkpoint, **options)
+    return build(checkpoint, **options, **architecture)
 
 
 def save(

@@ -177,7 +177,7 @@ def convert(
     from keras_vit.utils.warnings import warn
     from keras_vit.weights import open_checkpoint
     from keras_vit.weights.files.keras import is_keras
-    from keras_vit.weights.formats import RESNET_CONSTANTS, implied_arguments, split
+    from keras_vit.weights.formats import split
     from keras_vit.weights.writing import check_writable, write_checkpoint
 
     source = pathlib.Path(source).expanduser()
@@ -253,37 +253,15 @@ def convert(
             '(big_vision\'s pool_type="0"): then give --set '
             "pooling=first_patch."
         )
-    weight_map = write_checkpoint(
+    write_checkpoint(
         checkpoint.weights, arguments, target, to, dtype, overwrite, checkpoint
     )
-    if not target.suffix:
-        return notes  # config.json stores all of this
-    name = to.partition(":")[0]
-    usual = implied_arguments(to, weight_map, checkpoint.weights)
-    if "resnet_layers" in arguments and name == "timm":
+    if target.suffix and "resnet_layers" in arguments and to.startswith("timm"):
         notes.append(
             "note: timm loads the file only into a hybrid or BiT of the same "
             "sizes that is built in Python; keras_vit loads it by its path."
         )
-    others = [
-        argument
-        for argument in (
-            "activation",
-            "norm_epsilon",
-            "rope_base",
-            *RESNET_CONSTANTS["bit"],
-        )
-        if argument in usual and usual[argument] != arguments[argument]
-    ]
-    if not others:
-        return notes
-    uses = ", ".join(f"{a}={usual[a]!r}" for a in others)
-    given = " ".join(f"{a}={arguments[a]}" for a in others)
-    return [
-        *notes,
-        f"note: {name} uses {uses} by default, which these weights were not "
-        f"trained with. Read the file with --set {given}.",
-    ]
+    return notes
 
 
 def _write_model(

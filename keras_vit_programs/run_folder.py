@@ -76,7 +76,7 @@ def check_output(folder: StrPath, overwrite: bool) -> pathlib.Path:
         if finished:
             state = "is that of a finished run"
             further = (
-                f" (with --weights {folder} --keep-head, finetune_cifar.py trains "
+                f" (with --weights {folder} --keep-head, `keras-vit train` trains "
                 "its model further)"
             )
         raise ValueError(

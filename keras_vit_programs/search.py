@@ -23,7 +23,6 @@ import numpy as np
 
 import keras_vit
 from keras_vit.utils.types import Array
-from keras_vit.weights import open_checkpoint
 from keras_vit_programs import charts, classifiers, console, defaults, flags, run_folder
 
 
@@ -66,7 +65,8 @@ def search(config: Config) -> None:
         trained = classifiers.load_trained(config)
         whole = None
         if not config.model:
-            whole = open_checkpoint(str(config.weights), decoder=True, text=True)
+            read = keras_vit.converters.open_checkpoint
+            whole = read(str(config.weights), decoder=True, text=True)
         tower, query, like = trained.model, None, None
         if whole is None or whole.family != "dual_encoder":
             tower, whole = keras_vit.evaluation.feature_model(tower), None

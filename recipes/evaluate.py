@@ -199,7 +199,7 @@ def measure(probabilities, labels, class_names, config, output):
     title = f"accuracy {results['accuracy']:.2%} of {len(labels)} images"
     error = f"calibration error {results['calibration_error']:.4f}"
     bins = keras_vit.evaluation.reliability(probabilities, labels, config.bins)
-    figure = charts.plot_reliability(bins, f"{title}\n{error}")
+    figure = charts.plot_reliability(bins, f"{title}, {error}")
     with run_folder.atomic_write(output / "reliability.png") as temporary:
         figure.savefig(temporary)
     charts.write_confusion(

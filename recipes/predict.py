@@ -168,7 +168,10 @@ def main(config):
     written = FILES
     if config.explain:
         likely = decoded(chances[:DRAWN], 1, names, False)
-        titles = [f"{name} {p:.0%}" for ((_, name, p),) in likely]
+        titles = [
+            f"{console.printable(path.name)[-24:]}: {name} {p:.0%}"
+            for path, ((_, name, p),) in zip(files, likely, strict=False)
+        ]
         with flags.user_errors():  # of a quantized head, for example
             # Images that keep their aspect may be of another class than these.
             options["image_size"] = trained.image_size

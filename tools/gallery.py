@@ -233,21 +233,16 @@ def pairs(folder: str) -> None:
 def on_black(
     rng: np.random.Generator, split: str, count: int
 ) -> tuple[np.ndarray, list[int], list[tuple[int, int]]]:
-    """Returns an image of 24 x 24 pixels of different digits of scikit-learn, their
-    numbers, and the rows and columns of their corners."""
-    found, image = load_digits(), np.zeros((24, 24), "uint8")
-    part = range(1437) if split == "train" else range(1437, len(found.images))
-    numbers, corners = [], []
-    while len(numbers) < count:
-        which = rng.choice(part)
-        y, x = rng.integers(0, 17, 2).tolist()
-        is_free = not image[y : y + 8, x : x + 8].any()
-        if is_free and found.target[which] not in numbers:
-            image[y : y + 8, x : x + 8] = np.minimum(16 * found.images[which], 255)
-            numbers.append(int(found.target[which]))
-            corners.append((y, x))
-        elif corners and rng.random() < 0.1:  # there may be no place left
-            return on_black(rng, split, count)
+    """Returns an image of 16 x 16 pixels with different digits of scikit-learn in some
+    of its four quarters, their numbers, and the rows and columns of their corners."""
+    digits, image = load_digits(), np.zeros((16, 16), "uint8")
+    is_train = np.arange(len(digits.target)) < 1437
+    numbers = sorted(rng.choice(10, count, replace=False).tolist())
+    corners = [(8 * (i // 2), 8 * (i % 2)) for i in rng.permutation(4)[:count].tolist()]
+    for number, (y, x) in zip(numbers, corners, strict=True):
+        which = (digits.target == number) & (is_train == (split == "train"))
+        pixels = digits.images[rng.choice(np.flatnonzero(which))]
+        image[y : y + 8, x : x + 8] = np.minimum(16 * pixels, 255)
     return image, numbers, corners
 
 
@@ -258,7 +253,8 @@ def texts(path: str) -> None:
     images, numbers, corners = zip(
         *(on_black(rng, "test", 2) for _ in range(200)), strict=True
     )
-    inputs = keras_vit.preprocess_input(np.stack(images)[..., None])
+    colored = np.repeat(np.stack(images)[..., None], 3, axis=-1)
+    inputs = keras_vit.preprocess_input(colored)
     logits = model.predict(inputs, verbose=0)
     best = np.argsort(-logits, axis=-1)[:, :2]
     both = np.mean([{*x} == {*y} for x, y in zip(best, numbers, strict=True)])
@@ -267,7 +263,7 @@ def texts(path: str) -> None:
     for this in (0, 1):
         wanted = [x[this] for x in numbers]
         heat = np.maximum(inspection.relevance(model, inputs, wanted), 0)
-        scale = 24 // heat.shape[1]
+        scale = 16 // heat.shape[1]
         heat = heat.repeat(scale, axis=1).repeat(scale, axis=2)
         heat /= heat.sum(axis=(1, 2), keepdims=True)
         shares = np.array(
@@ -287,7 +283,11 @@ def texts(path: str) -> None:
     for this, line in enumerate(lines[1:]):
         for axis, found in zip(line, numbers, strict=False):
             axis.set_title(DIGITS[found[this]], fontsize=8, color="#22303c")
-    figure.savefig(IMAGES / "texts.png")
+    target = IMAGES / "texts.png"
+    figure.savefig(target)
+    with Image.open(target) as image:
+        small = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    small.save(target, optimize=True)
 
 
 def encoder_and_photos(

@@ -19,7 +19,7 @@ def require(module: str, extra: str = "recipes") -> Any:
         name = module.partition(".")[0]
         raise ImportError(
             f"This needs {name}, which cannot be imported ({error}). Install "
-            f"it with: pip install {_DISTRIBUTIONS.get(name, name)}. All that "
-            "such programs need: in a clone of the repository, pip install "
-            f'".[{extra}]"'
+            f"it with: pip install {_DISTRIBUTIONS.get(name, name)}. The extra "
+            f"{extra!r} of keras-vit-models has all that such programs need: in a "
+            f'clone of the repository, pip install ".[{extra}]"'
         ) from error

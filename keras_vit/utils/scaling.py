@@ -49,6 +49,7 @@ def as_mode(mode: Any, mean: Any = None, std: Any = None, name: str = "mode") ->
             "a standard deviation above 0 of pixels in [0, 1], `(mean, std)`: "
             f"numbers, or one for each of up to {MAX_CHANNELS} channels. "
             f"Received: {name}={mode!r:.200}"
+            + ("; the file of the weights does not state it" if mode is None else "")
         )
     for known_name, values in MODES.items():
         count = len(values[0])

@@ -10,7 +10,13 @@ from keras_vit.utils.scaling import Mode
 from keras_vit.utils.types import Array, Config
 from keras_vit.utils.warnings import warn
 from keras_vit.weights.files import SUFFIXES, write
-from keras_vit.weights.formats import check_representable, split, text
+from keras_vit.weights.formats import (
+    RESNET_CONSTANTS,
+    check_representable,
+    implied_arguments,
+    split,
+    text,
+)
 from keras_vit.weights.formats.format import Checkpoint, write_folder
 from keras_vit.weights.infer import warn_if_heads_ambiguous
 from keras_vit.weights.weight_map import WeightMap, to_checkpoint
@@ -91,7 +97,29 @@ def write_checkpoint(
         write_folder(target, files, configs, overwrite, to, names)
     else:
         write(arrays, target, overwrite, to)
+        _warn_of_constants(arguments, format, weight_map, weights, target)
     return weight_map
+
+
+def _warn_of_constants(
+    arguments: Config,
+    format: str,
+    weight_map: WeightMap,
+    weights: dict[str, Array],
+    target: pathlib.Path,
+) -> None:
+    """Warns of arguments that a file does not store and whose values are not those
+    that its readers assume."""
+    usual = implied_arguments(format, weight_map, weights)
+    names = ("activation", "norm_epsilon", "rope_base", *RESNET_CONSTANTS["bit"])
+    others = [x for x in names if x in usual and usual[x] != arguments[x]]
+    if others:
+        warn(
+            f"{str(target)!r} does not store "
+            f"{', '.join(f'{x}={arguments[x]!r}' for x in others)}; readers of the "
+            f"format {format!r} use {', '.join(f'{x}={usual[x]!r}' for x in others)}. "
+            "Pass these arguments when the file is read, or write a .keras file."
+        )
 
 
 def warn_of_activation(arguments: dict, target: str | pathlib.Path) -> None:

@@ -148,7 +148,7 @@ def test_a_classifier_of_metas_hub(tmp_path):
     head = {"linear_head.weight": kernel, "linear_head.bias": bias}
     write(arrays | head, tmp_path / "meta.safetensors")
     with pytest.warns(UserWarning, match="'linear_head.weight'"):
-        model = load(tmp_path / "meta.safetensors")
+        model = load(tmp_path / "meta.safetensors", input_shape=(32, 32, 3))
     x = originals.images(32, 32)
     tokens = originals.run(original.forward_features, x)
     patches = tokens[:, original.num_prefix_tokens :].mean(axis=1)

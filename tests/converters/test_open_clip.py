@@ -25,7 +25,7 @@ def outputs(model, images):
 @pytest.mark.usefixtures("eager")
 def test_outputs_match_open_clip(case, record_error):
     golden, folder = golden_data.io(case), golden_data.folder(case)
-    with pytest.warns(UserWarning, match="18 arrays that are no part"):
+    with pytest.warns(UserWarning, match="18 arrays that are not part"):
         model = load(folder)
         resized = load(folder, input_shape=golden["resized_image"].shape[1:])
     extract = keras_vit.feature_extractor(model, ["block_0", "block_1", "head"])

@@ -114,11 +114,11 @@ def test_wrong_annotations_are_named(tmp_path):
         "line 6: the box ['5', '5', '5', '9'] is empty",
         "line 7: the box ['x'",
         f"{tmp_path}/csv/train/c.png: ",
-        f"{tmp_path}/csv/test.csv, line 5: 'cow' is no class",
+        f"{tmp_path}/csv/test.csv, line 5: 'cow' is not a class",
     ):
         assert part in text
     text = error("json", train=[("a.png", "cow", 1, 1, 2, 2)])
-    assert "train.json, annotation 2: 'category 99' is no class" in text
+    assert "train.json, annotation 2: 'category 99' is not a class" in text
     (tmp_path / "json" / "test.json").write_text('{"images": []}')
     with pytest.raises(ValueError, match="test.json must .*'categories'"):
         load_detection(str(tmp_path / "json"))
@@ -127,7 +127,7 @@ def test_wrong_annotations_are_named(tmp_path):
         load_detection(str(tmp_path / "csv"))
     # A box without a class, and files that nothing can be trained on.
     text = error(train=[("a.png", "", 1, 1, 9, 9)])
-    assert "train.csv, line 5: '' is no class" in text
+    assert "train.csv, line 5: '' is not a class" in text
     (tmp_path / "csv" / "train.csv").write_text(HEADER + "a.png,,,,,\n")
     (tmp_path / "csv" / "test.csv").write_text(HEADER)
     with pytest.raises(ValueError) as caught:

@@ -110,7 +110,7 @@ def test_files_are_those_of_whole_models(head, tmp_path):
     if head not in HEADS:
         doors = {**DOORS, "any": lambda path: load(str(path))}
     for door in doors.values():
-        with pytest.raises(ValueError, match="holds a detector or a segmenter, and"):
+        with pytest.raises(ValueError, match="holds a detector or a segmenter, not"):
             door(path)
     assert [x.name for x in tmp_path.iterdir()] == ["model.keras"]
     assert type(keras_vit.converters.load(path)) is type(model)

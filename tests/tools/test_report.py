@@ -243,7 +243,8 @@ def test_16_bit_images_and_exif_orientation(tmp_path):
         read_images([tmp_path / "unit.tif"], 1)
     Image.fromarray(ramp / np.float32(257)).save(tmp_path / "float.tif")
     (found,) = read_images([tmp_path / "float.tif"], 3)
-    np.testing.assert_array_equal(found, np.repeat(ramp[..., None] / 257, 3, -1))
+    expected = (ramp / np.float32(257))[..., None]
+    np.testing.assert_array_equal(found, np.repeat(expected, 3, -1))
 
 
 def test_folder_lists_only_image_files(tmp_path):

@@ -406,7 +406,7 @@ def test_wrong_config_values_raise(tmp_path):
                 open_checkpoint(tmp_path / "a")
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(ValueError, match="config.json' is no file"):
+    with pytest.raises(ValueError, match="config.json' is not a file"):
         open_checkpoint(tmp_path / "a")
 
 
