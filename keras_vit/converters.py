@@ -203,7 +203,7 @@ def write_model(
     if activation:
         arguments["classifier_activation"] = activation
     names = getattr(model, "class_names", None) or ()
-    if names and not head and len(names) != arguments["classes"]:
+    if names and len(names) != (arguments["classes"] or len(names)):
         raise ValueError(
             f"The model {model.name!r} has {arguments['classes']} classes and "
             f"{len(names)} `class_names`. Set `model.class_names` to one name for each "

@@ -22,7 +22,6 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit.utils.types import Array
 from keras_vit_programs import charts, classifiers, console, defaults, flags, run_folder
 
 
@@ -137,7 +136,7 @@ def search(config: Config) -> None:
 
 
 def _pairs(
-    vectors: Array, files: Sequence[pathlib.Path], least: float
+    vectors: np.ndarray, files: Sequence[pathlib.Path], least: float
 ) -> list[dict[str, Any]]:
     """Returns the pairs of files whose cosine is at least `least`, nearest first."""
     found = []

@@ -11,7 +11,7 @@ from keras_vit_programs import convert
 from tests import golden_data
 from tests.harness import numpy
 from tests.pretraining.small import DECODER
-from tests.small import vit
+from tests.small import tiny, vit
 
 pytestmark = pytest.mark.backends("torch")
 FOLDERS = {"eomt": "eomt_head/class/", "yolos": "class_3/"}
@@ -188,3 +188,20 @@ def test_released_weights(monkeypatch):
     assert found == {"weights": "imagenet21k", "classes": 5}
     with pytest.raises(FileNotFoundError, match="ViTB16/imagenet99"):
         keras_vit.load("ViTB16/imagenet99")
+
+
+def test_arguments_and_names_of_classes(tmp_path):
+    """A file that does not store an epsilon is written with a warning, and read with
+    the argument; names of classes must be as many as the classes."""
+    model = tiny(norm_epsilon=1e-3)
+    path = tmp_path / "a.safetensors"
+    with pytest.warns(UserWarning, match="does not store .*norm_epsilon=0.001"):
+        keras_vit.save(model, path, format="timm")
+    options = {"norm_epsilon": 1e-3, "num_heads": model.config.num_heads}
+    assert keras_vit.load(path, **options).config.norm_epsilon == 1e-3
+    with pytest.raises(TypeError, match="'num_classes'.* 'classes'"):
+        keras_vit.load(path, num_classes=3)
+    model.class_names = ["a", "b", "c"]
+    with pytest.raises(ValueError, match="classes and 3 `class_names`"):
+        keras_vit.save(model, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
