@@ -193,14 +193,14 @@ def test_released_weights(monkeypatch):
 def test_arguments_and_names_of_classes(tmp_path):
     """A file that does not store an epsilon is written with a warning, and read with
     the argument; names of classes must be as many as the classes."""
-    model = tiny(norm_epsilon=1e-3)
+    model = tiny(input_shape=(16, 16, 3), norm_epsilon=1e-3)
     path = tmp_path / "a.safetensors"
     with pytest.warns(UserWarning, match="does not store .*norm_epsilon=0.001"):
         keras_vit.save(model, path, format="timm")
     options = {"norm_epsilon": 1e-3, "num_heads": model.config.num_heads}
     assert keras_vit.load(path, **options).config.norm_epsilon == 1e-3
     with pytest.raises(TypeError, match="'num_classes'.* 'classes'"):
-        keras_vit.load(path, num_classes=3)
+        keras_vit.load(path, num_heads=3, num_classes=3)
     model.class_names = ["a", "b", "c"]
     with pytest.raises(ValueError, match="classes and 3 `class_names`"):
         keras_vit.save(model, tmp_path / "folder")
