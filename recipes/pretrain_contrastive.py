@@ -3,7 +3,7 @@
 "Emerging Properties in Self-Supervised Vision Transformers"
 (https://arxiv.org/abs/2104.14294) and "An Empirical Study of Training
 Self-Supervised Vision Transformers" (https://arxiv.org/abs/2104.02057);
-docs/contrastive.md explains both and contains measurements.
+docs/contrastive.md explains both; docs/contrastive-measured.md has results.
 
   python recipes/pretrain_contrastive.py --method dino --output runs/dino
       trains on handwritten digits, in minutes on 2 CPU cores, without a
