@@ -283,11 +283,7 @@ def texts(path: str) -> None:
     for this, line in enumerate(lines[1:]):
         for axis, found in zip(line, numbers, strict=False):
             axis.set_title(DIGITS[found[this]], fontsize=8, color="#22303c")
-    target = IMAGES / "texts.png"
-    figure.savefig(target)
-    with Image.open(target) as image:
-        small = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
-    small.save(target, optimize=True)
+    figure.savefig(IMAGES / "texts.png")
 
 
 def encoder_and_photos(
