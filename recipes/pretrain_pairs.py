@@ -13,11 +13,9 @@ docs/text.md contains measurements.
       trains the text tower, with the image tower of a trained model (LiT)
 
 The accuracy is the fraction of the evaluated images whose own text is the
-nearest among all different texts. A small text tower is trained from scratch,
-on words of the texts. The output folder contains model.keras, a
-`keras_vit.DualEncoder` with its tokenizer, for `keras-vit classify` and
-`keras-vit search`, metrics.csv, curves.png and config.json. Interrupted runs
-and KERAS_BACKEND are as for finetune_cifar.py.
+nearest among all different texts. The text tower is new and small. The output
+folder contains model.keras, a `keras_vit.DualEncoder` with its tokenizer,
+metrics.csv, curves.png and config.json; runs resume as in finetune_cifar.py.
 """
 
 import dataclasses
@@ -79,8 +77,7 @@ class Config(
     flags.Dataset,
 ):
     method: str = flags.flag(
-        "the loss: clip (the softmax over a batch) or siglip (the sigmoid of each "
-        "pair)",
+        "loss: clip (softmax over a batch) or siglip (sigmoid of each pair)",
         "clip",
         choices=("clip", "siglip"),
     )
@@ -90,13 +87,9 @@ class Config(
         "all",
         choices=("all", "text"),
     )
-    template: str | None = flags.flag(
-        "template of an image's text, with {} in place of the text in the dataset"
-    )
+    template: str | None = flags.flag("text, with {} for the text of the dataset")
     text_layers: int = flags.flag("layers of the text tower", 2, minimum=1)
-    text_width: int = flags.flag(
-        "width of the text tower, a multiple of 16", 64, minimum=16
-    )
+    text_width: int = flags.flag("its width, a multiple of 16", 64, minimum=16)
     embedding_size: int = flags.flag("channels of the embeddings", 64, minimum=1)
 
     defaults = DEFAULTS
