@@ -48,8 +48,8 @@ class Distillation(keras.Model):
     of a `ResumableCheckpoint`.
 
     Args:
-        student: A Vision Transformer, a hybrid or a BiT that outputs logits, or a model
-            made from one by `keras_vit.mixed_sizes`.
+        student: A Vision Transformer, a hybrid or a BiT that outputs logits, or
+            `keras_vit.mixed_sizes` of a Vision Transformer.
         teacher: A functional `keras.Model` with the inputs of the student, such as the
             result of `as_teacher`, which outputs logits or features of shape `(batch,
             columns)`. It is made non-trainable.

@@ -366,8 +366,8 @@ class Output(Settings):
     )
     overwrite: bool = flag("replace the files of an earlier run in --output", False)
     no_compile_cache: bool = flag(
-        "do not keep programs that JAX compiles for the next run, in the folder of "
-        "downloads",
+        "do not store JAX's compiled programs in the folder of downloads for the "
+        "next run",
         False,
     )
 

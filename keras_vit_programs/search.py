@@ -38,7 +38,7 @@ class Config(flags.Trained):
         "find pairs of images with at least this cosine similarity, up to 1",
         metavar="COSINE",
     )
-    top: int = flags.flag("number of images in the picture", 12, minimum=1)
+    top: int = flags.flag("number of images, or of pairs in the picture", 12, minimum=1)
     cache: str = flags.flag("folder of embeddings", "runs/embeddings", "DIR")
 
     defaults = (

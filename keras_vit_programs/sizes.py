@@ -113,7 +113,7 @@ def choose_model_and_size(
     """Returns a model to train from scratch, and an image size for it.
 
     On a few thousand images, a hybrid learns more than a plain Vision
-    Transformer that costs as much (docs/finetune.md, "From scratch").
+    Transformer that costs as much (docs/decisions.md).
     """
     size = image_size or min(side or MAX_COMPACT_SIZE, MAX_COMPACT_SIZE)
     sides, multiple = height_and_width(size), 4

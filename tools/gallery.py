@@ -5,7 +5,7 @@
   python tools/gallery.py encoder dinov2_s14 astronaut.png coffee.png ...
       encoder.jpg: features and attention of four photographs of scikit-image
   python tools/gallery.py maps dinov2_s14 china.jpg flower.jpg coffee.png ...
-      those of docs/inside.md: maps.jpg has attention, relevance and features of
+      those of docs/inside.md and docs/report-figures.md: maps.jpg has attention, relevance and features of
       photographs, and what rollout shows without its options; three others
       show filters, attention distance and norms of the encoder
   python tools/gallery.py pairs two_digits

@@ -372,7 +372,7 @@ class ImageDataset:
 
         The last batch may be smaller than the others, and weights are 1. Images
         and masks of a dataset with masks are resized, masks to the nearest
-        pixel. An image without a label, as some have in ImageNet's ReaL labels, has a
+        pixel. An image without a label (ImageNet's ReaL labels have some) has a
         weight of 0: it counts in `metrics`, but not in `weighted_metrics`.
 
         Args:

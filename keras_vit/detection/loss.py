@@ -48,7 +48,7 @@ def set_loss(
         no_object_weight: Float. Weight of queries without an object in the
             weighted mean of the cross-entropy.
         class_cost, box_cost, giou_cost: Floats. Weights of a pair's negative class
-        probability, L1 distance and generalized IoU in the cost of an assignment.
+            probability, L1 distance and generalized IoU in the cost of an assignment.
 
     Returns:
         Scalar tensor.

@@ -79,7 +79,7 @@ def fetch_if_remote(path: StrPath) -> StrPath:
             `"gs://bucket/..."`, `"hf://owner/name"` (a folder) or
             `"hf://owner/name/file"`. A digest to verify a file against can be
             appended: `"https://...#sha256:a1311bcf"`. Without a digest, the configs
-                next to a file in a repository are downloaded, too.
+            next to a file in a repository are downloaded, too.
 
     Returns:
         The path of the download; a local path is returned unchanged.

@@ -34,7 +34,7 @@ class MaskedAutoencoder(MaskedModel):
     Args:
         encoder: A `VisionTransformer` for images of one size that outputs all
             tokens: `include_top=False, pooling=None`. Its weights are shared:
-                `model.encoder` is the trained encoder.
+            `model.encoder` is the trained encoder.
         mask_ratio: Float in (0, 1). Fraction of patches that are removed:
             `int(num_patches * (1 - mask_ratio))` are kept.
         decoder_hidden_size: Integer, a multiple of 4. Width of the decoder.

@@ -32,7 +32,7 @@ class MaskedPatchPrediction(MaskedModel):
     Args:
         encoder: A `VisionTransformer` for images of one size that outputs all
             tokens: `include_top=False, pooling=None`. Its weights are shared:
-                `model.encoder` is the trained encoder.
+            `model.encoder` is the trained encoder.
         target: "mean_color", the patch's mean color with 3 bits per channel
             (512 classes for RGB); "downsized", the colors of the patch
             downsized to 4 x 4 pixels (16 predictions); or "pixels", all

@@ -38,7 +38,7 @@ class MaskedImageModeling(MaskedModel):
     Args:
         encoder: A `VisionTransformer` for images of one size that outputs all
             tokens: `include_top=False, pooling=None`. Its weights are shared:
-                `model.encoder` is the trained encoder.
+            `model.encoder` is the trained encoder.
         mask_ratio: Float in (0, 1). Fraction of masked patches.
         masking: "random", or "block" (see `block_mask`).
         mask_patch_size: Integer or `(rows, columns)`, in pixels. Size of the

@@ -86,7 +86,7 @@ def mask_loss(
             where an image has fewer objects; and "masks" of 0 and 1, of shape
             `(batch, objects, height, width)`.
         class_weight, mask_weight, dice_weight: Floats. Weights of the three losses, and
-        of the costs.
+            of the costs.
         no_object_weight: Float. Weight of queries without an object.
         num_points: Integer. Number of points of a mask.
         oversampling: Float. The number of points from which the uncertain ones are

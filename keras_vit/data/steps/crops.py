@@ -190,8 +190,8 @@ def bicubic_center_crop(
 ) -> Example:
     """Applies torchvision's bicubic `Resize` of the smaller side and `CenterCrop`.
 
-    For crops of 224 pixels, the smaller side is resized to 256; above 224 pixels, to
-    `ratio_above_224` times the size.
+    Up to 224 pixels, the smaller side is resized to 256 / 224 times the size of the
+    crop; above, to `ratio_above_224` times.
     """
     height, width = _size(size)
     small = [
