@@ -13,9 +13,10 @@ docs/text.md contains measurements.
       trains the text tower, with the image tower of a trained model (LiT)
 
 The accuracy is the fraction of the evaluated images whose own text is the
-nearest among all different texts. The small text tower has words as tokens. The output
-folder contains model.keras, a `keras_vit.DualEncoder` with its tokenizer,
-metrics.csv, curves.png and config.json; runs resume as in finetune_cifar.py.
+nearest among all different texts. The small text tower has words as tokens. The
+output folder contains model.keras, a `keras_vit.DualEncoder` with its
+tokenizer, metrics.csv, curves.png and config.json; runs resume as in
+finetune_cifar.py.
 """
 
 import dataclasses

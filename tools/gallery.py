@@ -5,9 +5,9 @@
   python tools/gallery.py encoder dinov2_s14 astronaut.png coffee.png ...
       encoder.jpg: features and attention of four photographs of scikit-image
   python tools/gallery.py maps dinov2_s14 china.jpg flower.jpg coffee.png ...
-      those of docs/inside.md and docs/report-figures.md: maps.jpg has attention, relevance and features of
-      photographs, and what rollout shows without its options; three others
-      show filters, attention distance and norms of the encoder
+      those of docs/inside.md and docs/report-figures.md: maps.jpg has attention,
+      relevance and features of photographs, and what rollout shows without its
+      options; three others show filters, attention distance and norms
   python tools/gallery.py pairs two_digits
   python tools/gallery.py texts runs/two_digits/model.keras
       texts.png: relevance of two texts to images with two digits, which
