@@ -15,8 +15,7 @@ docs/text.md contains measurements.
 The accuracy is the fraction of the evaluated images whose own text is the
 nearest among all different texts. The small text tower has words as tokens. The
 output folder contains model.keras, a `keras_vit.DualEncoder` with its
-tokenizer, metrics.csv, curves.png and config.json; runs resume as in
-finetune_cifar.py.
+tokenizer, metrics.csv, curves.png and config.json. Runs resume.
 """
 
 import dataclasses
