@@ -145,7 +145,7 @@ def test_options_in_commands_exist():
 def test_options_in_the_text_exist():
     """Options in the text, such as `--like-this`."""
     every = {x for p in (*SOURCES, *RECIPES) for x in options_of(p)}
-    every.add("--help")
+    every |= {"--help", "--help-all"}
     for page, text in TEXTS.items():
         for option in re.findall(r"`(--[a-z][\w-]*)", text):
             assert option in every, (page, option)
