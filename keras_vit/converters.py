@@ -202,14 +202,14 @@ def write_model(
     activation = built.get("classifier_activation")
     if activation:
         arguments["classifier_activation"] = activation
-    names = getattr(model, "class_names", None) or ()
-    if names and len(names) != (arguments["classes"] or len(names)):
+    names, classes = getattr(model, "class_names", None) or (), arguments["classes"]
+    if names and classes and len(names) != classes:
         raise ValueError(
-            f"The model {model.name!r} has {arguments['classes']} classes and "
-            f"{len(names)} `class_names`. Set `model.class_names` to one name for each "
-            "class, or to None."
+            f"The model {model.name!r} has {classes} classes and {len(names)} "
+            "`class_names`. Set `model.class_names` to one name for each class, or to "
+            "None."
         )
-    if len(names) == arguments["classes"]:
+    if len(names) == classes:
         arguments["class_names"] = list(names)
     arguments |= head
     if mode:

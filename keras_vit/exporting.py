@@ -129,6 +129,8 @@ def export(
     if names:
         source.class_names = tuple(names)
     precision = "int8" if int8_weights else "float"
+    if check and form is FORMATS["onnx"]:
+        require("onnxruntime", "export")  # before the file is made
     samples = list(_random_inputs(loaded, shape)) if check else []
     with _replacing(path, form) as temporary:
         with _explained(form):
@@ -464,7 +466,6 @@ def write_onnx(
     backend = keras.config.backend()
     packages = {"tensorflow": "tf2onnx", "jax": "jax2onnx"}
     require(packages.get(backend, "onnxscript"), "export")
-    require("onnx", "export")
     if backend == "torch":
         call, images = _traced(model, shape)
         axes = {0: "batch"} if shape[0] is None else None

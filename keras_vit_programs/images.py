@@ -56,9 +56,10 @@ def read_images(paths: Sequence[pathlib.Path], channels: int = 3) -> list[Array]
 
 def _read(path: pathlib.Path, channels: int) -> Array:
     array = open_array(path)
-    if array is not None and array.shape[-1] in (1, channels):
-        pixels = array.read()
-        return np.repeat(pixels, channels // pixels.shape[-1], axis=-1)
+    if array is not None and array.shape[-1] == channels:
+        return array.read()
+    if array is not None and (array.shape[-1], channels) == (1, 3):
+        return np.repeat(array.read(), 3, axis=-1)
     if array is None and channels in (1, 3):
         return read_image(path, channels)
     found = array.shape[-1] if array else "1 or 3"

@@ -216,14 +216,14 @@ def maps(path: str, *names: str) -> None:
 
 def pairs(folder: str) -> None:
     """Images of one and of two digits on black, and pairs.csv with their names."""
-    rng, target = np.random.default_rng(0), pathlib.Path(folder)
+    rng, target, digits = np.random.default_rng(0), pathlib.Path(folder), load_digits()
     target.mkdir(parents=True)
     with open(target / "pairs.csv", "w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(("image", "text", "split"))
         for split, count in (("train", 4000), ("test", 400)):
             for i in range(count):
-                image, numbers, _ = on_black(rng, split, 1 + i % 2)
+                image, numbers, _ = on_black(rng, digits, split, 1 + i % 2)
                 path = target / f"{split}_{i}.png"
                 Image.fromarray(image).save(path)
                 text = " and ".join(DIGITS[number] for number in numbers)
@@ -231,11 +231,11 @@ def pairs(folder: str) -> None:
 
 
 def on_black(
-    rng: np.random.Generator, split: str, count: int
+    rng: np.random.Generator, digits: Any, split: str, count: int
 ) -> tuple[np.ndarray, list[int], list[tuple[int, int]]]:
     """Returns an image of 16 x 16 pixels with different digits of scikit-learn in some
     of its four quarters, their numbers, and the rows and columns of their corners."""
-    digits, image = load_digits(), np.zeros((16, 16), "uint8")
+    image = np.zeros((16, 16), "uint8")
     is_train = np.arange(len(digits.target)) < 1437
     numbers = sorted(rng.choice(10, count, replace=False).tolist())
     corners = [(8 * (i // 2), 8 * (i % 2)) for i in rng.permutation(4)[:count].tolist()]
@@ -249,9 +249,9 @@ def on_black(
 def texts(path: str) -> None:
     """What the texts of the two digits of an image depend on."""
     model = keras_vit.zero_shot(keras_vit.load(path), DIGITS, ["{}"])
-    rng = np.random.default_rng(1)
+    rng, digits = np.random.default_rng(1), load_digits()
     images, numbers, corners = zip(
-        *(on_black(rng, "test", 2) for _ in range(200)), strict=True
+        *(on_black(rng, digits, "test", 2) for _ in range(200)), strict=True
     )
     colored = np.repeat(np.stack(images)[..., None], 3, axis=-1)
     inputs = keras_vit.preprocess_input(colored)

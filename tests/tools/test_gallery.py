@@ -10,6 +10,24 @@ from tests.recipes import programs
 from tests.small import tiny
 
 
+@pytest.mark.backends("torch")
+def test_images_of_two_digits(monkeypatch):
+    """Each digit is in a quarter of its own, and the other quarters are black."""
+    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    monkeypatch.syspath_prepend(programs.RECIPES.parent / "tools")
+    import gallery
+
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        image, numbers, corners = gallery.on_black(rng, digits, "test", 2)
+        for number, (y, x) in zip(numbers, corners, strict=True):
+            found = digits.images[1437:][digits.target[1437:] == number]
+            quarter = image[y : y + 8, x : x + 8].copy()
+            assert (np.minimum(16 * found, 255) == quarter).all(axis=(1, 2)).any()
+            image[y : y + 8, x : x + 8] = 0
+        assert len({*numbers}) == 2 and not image.any()
+
+
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_maps_of_photographs(tmp_path, monkeypatch):

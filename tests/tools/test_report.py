@@ -245,6 +245,8 @@ def test_16_bit_images_and_exif_orientation(tmp_path):
     (found,) = read_images([tmp_path / "float.tif"], 3)
     expected = (ramp / np.float32(257))[..., None]
     np.testing.assert_array_equal(found, np.repeat(expected, 3, -1))
+    with pytest.raises(ValueError, match="it has 1 channels, .* takes 4"):
+        read_images([tmp_path / "float.tif"], 4)
 
 
 def test_folder_lists_only_image_files(tmp_path):
