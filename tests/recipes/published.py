@@ -124,6 +124,7 @@ _B16 = "--model ViTB16 --weights imagenet21k"
 SHORT = {"steps": 500, "warmup_steps": 50}
 FINE_TUNING = {
     f"{_TUNE}vit_jax --dataset cifar10 {_B16} --accumulate 8": B16_CIFAR10,
+    f"{_TUNE}vit_jax --dataset cifar100 {_B16} --accumulate 8": {**VIT_JAX, **CIFAR},
     f"{_TUNE}vit_jax --dataset cifar100 --model R50ViTB16 --weights "
     "imagenet21k --accumulate 8": {**VIT_JAX, **CIFAR, **DROPOUT},
     f"{_TUNE}vit_jax --dataset imagenet2012 --model ViTL16 --weights "
