@@ -205,6 +205,11 @@ DEFAULTS = (
     ),
     defaults.MODE,
     flags.Rule(
+        "lora_rank",
+        "8 with --train lora",
+        lambda s, data: 8 if s.train == "lora" else None,
+    ),
+    flags.Rule(
         "features",
         "once with --train head, but each-step with a flag that changes images or the "
         "encoder, such as --protocol, or for fewer steps than 4 epochs",
@@ -269,7 +274,7 @@ class Config(
         "the randomly augmented images of four epochs) or each-step",
         choices=("once", "each-step"),
     )
-    lora_rank: int = flags.flag("rank of --train lora", 8, minimum=1)
+    lora_rank: int | None = flags.flag("rank of --train lora", minimum=1)
     pooling: str | None = flags.flag(
         "gap: the head reads the mean of the patches, after a new layer norm, "
         "as in the fine-tuning of MAE; default: what the head of --weights "
@@ -303,6 +308,11 @@ class Config(
                     "--weights. To train from scratch as published, use "
                     "recipes/pretrain.py."
                 )
+        if self.lora_rank and self.train != "lora":
+            raise ValueError(
+                "--lora-rank is for --train lora: give it, or leave --lora-rank out. "
+                f"Received: --train {self.train}"
+            )
 
     def batches(self):
         batches = super().batches()
@@ -413,7 +423,7 @@ def build_model(config, data):
         classes=len(data.class_names),
         **config.encoder_arguments(),
     )
-    keras_vit.training.set_trainable(model, config.train, config.lora_rank)
+    keras_vit.training.set_trainable(model, config.train, config.lora_rank or 8)
     model = keras_vit.mixed_sizes(model) if config.max_tokens else model
     return teacher.distill(model, config, data)
 

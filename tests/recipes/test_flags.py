@@ -26,6 +26,7 @@ REFUSED = {
         "--keep-head": "--keep-head is for fine-tuning",
         "--pooling gap": "--pooling is for fine-tuning",
         "--train head": "--train is for fine-tuning",
+        "--lora-rank 4": "--lora-rank is for --train lora.* --train all",
         "--weights x.npz --preset vit_jax --optimizer adamw": "rates of sgd"
         ".*--optimizer adamw",
         "--layer-decay 1.5": "must be 1 or less. Received: 1.5",
@@ -261,7 +262,7 @@ def test_settings_are_shown_with_what_set_them(trained_run, tmp_path, capsys):
         "learning_rate +0.00098.* 0.003 from scratch.*finetune_cifar.py:\\d+\\)",
         "keep +last.* best with a validation split",
         "label_smoothing +0.0 +chosen here",
-        "lora_rank +8 +default",
+        "strategy +auto +default",
         "epochs +None +converted",
     ):
         assert re.search(f"(?m)^{row}", rows), row
