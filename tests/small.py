@@ -103,7 +103,7 @@ def randomize(model, scale=0.3):
     rng = np.random.default_rng(0)
     for weight in model.weights:
         noise = rng.normal(size=weight.shape) * scale
-        if "seed" not in weight.path:
+        if "seed" not in weight.path and "probability" not in weight.path:
             weight.assign(weight + noise.astype(weight.dtype))
     return {weight.path: numpy(weight) for weight in model.weights}
 

@@ -15,7 +15,9 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit import optimizers, pretraining
+from keras_vit import detection, optimizers, pretraining, segmentation, text
+from keras_vit.config import TextConfig
+from keras_vit.pretraining.masked_model import MaskedModel
 from tests.small import randomize
 
 ARCHIVE = pathlib.Path(__file__).parent / "files.zip"
@@ -73,6 +75,21 @@ MODELS = {
     "bit_post_activation": lambda: keras_vit.BiT(
         **RESNET, preactivation=False, input_shape=(32, 48, 3), classes=3
     ),
+    "yolos": lambda: detection.YOLOS(encoder(pooling=None), 3, 4),
+    "eomt": lambda: segmentation.EoMT(
+        encoder(pooling=None, layer_scale=1.0, input_shape=(16, 16, 3)), 3, 4, 1
+    ),
+    "text": lambda: text.TextEncoder(
+        TextConfig(
+            vocabulary_size=51,
+            context_length=8,
+            hidden_size=16,
+            num_layers=1,
+            num_heads=2,
+            projection_size=10,
+            causal=True,
+        )
+    ),
 }
 PRETRAINING = {
     "mae": lambda: pretraining.MaskedAutoencoder(encoder(), seed=1, **DECODER),
@@ -99,9 +116,15 @@ def images(shape):
 
 def outputs(model):
     """Returns the outputs of a model, or of its encoder, in inference."""
-    model = getattr(model, "encoder", model)  # of a model in pre-training
-    x = images(model.input_shape[1:])
-    return keras.ops.convert_to_numpy(model(x, training=False))
+    if isinstance(model, MaskedModel):
+        model = model.encoder
+    shape = model.input_shape[1:]
+    x = images(shape) if len(shape) == 3 else np.arange(16).reshape(2, 8)
+    found = [
+        keras.ops.convert_to_numpy(y).ravel()
+        for y in keras.tree.flatten(model(x, training=False))
+    ]
+    return np.concatenate(found)
 
 
 def compiled(optimizer):

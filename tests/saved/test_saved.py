@@ -11,9 +11,10 @@ import keras_vit
 import keras_vit.training  # registers the optimizers of the compiled models
 from tests.saved import make
 
-# Written under PyTorch: its own outputs are reproduced to 1e-6. The products
-# of other backends are summed in another order.
-TOLERANCE = {"torch": 1e-6, "jax": 1e-5, "tensorflow": 1e-5}
+# Written under PyTorch, which reproduces its own outputs to 1e-6, and those of EoMT,
+# of up to 5, to 2.3e-6, since its sums depend on the number of free threads. The
+# products of other backends are summed in another order.
+TOLERANCE = {"torch": 5e-6, "jax": 1e-5, "tensorflow": 1e-5}
 COMPILED = ("compiled_sgd", "compiled_adamw")
 
 
@@ -46,7 +47,8 @@ def test_keras_files_load(name, folder, expected):
     model = keras.saving.load_model(folder / f"{name}.keras")
     check(model, name, expected)
     built = {**make.MODELS, **make.PRETRAINING}.get(name, make.vit)()
-    assert keras_vit.config_of(model) == keras_vit.config_of(built)
+    configs = [getattr(x, "encoder", x).config for x in (model, built)]
+    assert configs[0] == configs[1]
     if name in COMPILED:
         # One step was taken; `iterations`, the learning rate and the moments.
         assert int(model.optimizer.iterations) == 1
