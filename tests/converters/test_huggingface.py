@@ -1,6 +1,7 @@
 """Folders for transformers, read by transformers itself."""
 
 import json
+import warnings
 
 import keras
 import numpy as np
@@ -100,6 +101,16 @@ def test_resampling_of_images_is_written(interpolation, resample, tmp_path):
     _cli.convert(source, tmp_path / "hub", to="huggingface", settings=settings)
     written = (tmp_path / "hub/preprocessor_config.json").read_text()
     assert json.loads(written)["resample"] == resample
+
+
+def test_unknown_scaling_warns(tmp_path):
+    model = build()
+    with pytest.warns(UserWarning, match="preprocessor_config.json has a mean"):
+        keras_vit.save(model, tmp_path / "unknown", "huggingface")
+    model.preprocess_mode = "tf"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        keras_vit.save(model, tmp_path / "known", "huggingface")
 
 
 @pytest.mark.parametrize(

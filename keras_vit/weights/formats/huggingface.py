@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_vit.utils.scaling import Mode, mean_and_std
 from keras_vit.utils.types import Array, Config
+from keras_vit.utils.warnings import warn
 from keras_vit.weights.files import read_config
 from keras_vit.weights.formats import dinov3, naflex, siglip_clip
 from keras_vit.weights.formats.format import (
@@ -289,6 +290,12 @@ def _preprocessor_config(
     if source and source.format == "timm":
         timm = read_config(source.path).get("pretrained_cfg")
     bicubic = isinstance(timm, dict) and timm.get("interpolation") == "bicubic"
+    if mode is None:
+        warn(
+            "The model does not state how its pixels are scaled, so "
+            "preprocessor_config.json has a mean and std of 0.5. If that is wrong, "
+            "correct this file, or set `model.preprocess_mode` and save again."
+        )
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
