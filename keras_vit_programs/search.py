@@ -5,11 +5,12 @@
   keras-vit search photos --duplicates 0.98 --weights runs/photos
 
 A text requires both towers of CLIP or SigLIP; for an image, and for pairs of
-images that are nearly the same, any model is suitable. Folders are searched
-for image files. The output folder contains search.csv and search.png with the
-images of the highest cosine similarity, or duplicates.csv and duplicates.png
-with the pairs. The embeddings are kept in --cache, one file for each model, by
-the content of the images: another search computes only those of new images.
+images that are nearly the same, any model is suitable. Folders are searched for
+image files, and those that cannot be read are left out with a warning. The
+output folder contains search.csv and search.png with the images of the highest
+cosine similarity, or duplicates.csv and duplicates.png with the pairs. The
+embeddings are kept in --cache, one file for each model, by the content of the
+images: another search computes only those of new images.
 """
 
 import dataclasses
@@ -71,6 +72,7 @@ def search(config: Config) -> None:
             tower, whole = keras_vit.evaluation.feature_model(tower), None
         if config.like:
             like = pathlib.Path(config.like).expanduser()
+            keras_vit.data.load_files([like])  # raises an error if it is not an image
         elif config.text and whole:
             both = keras_vit.load(whole)
             query = keras.ops.convert_to_numpy(both.encode_texts([config.text]))[0]
@@ -80,7 +82,9 @@ def search(config: Config) -> None:
                 "--like instead, or the files of CLIP or SigLIP."
             )
         paths = [*config.images, *filter(None, [like])]
-        data, files = keras_vit.data.load_files(paths, config.skip_bad_images)
+        data, files = keras_vit.data.load_files(
+            paths, skip_bad_images=True, decode_all=config.skip_bad_images
+        )
         folder, replace = config.output, config.overwrite
         output = run_folder.results_folder(folder, "runs/search", replace)
         reading = trained.reading(data, flags.filled(config.batch_size))

@@ -9,14 +9,15 @@
   python recipes/predict.py --weights clip/ --images a.png --names "cat,dog"
       uses CLIP or SigLIP with both towers, without training (docs/text.md)
 
-Folders are searched for image files and NumPy arrays. The output folder
-contains predictions.csv, predictions.json and predictions.png, which shows the
-images with bar charts of their top classes. For a detector, they contain the
-boxes with a score of at least --least-score, in pixels. Probabilities are
-those of a softmax, or after training with `--loss sigmoid` those of a sigmoid
-for each class. The image size, the preprocessing and the class names are read
-from the config.json of the run, if there is one. The environment variable
-KERAS_BACKEND selects jax, tensorflow or torch.
+Folders are searched for image files and NumPy arrays. Files that cannot be
+read are left out with a warning. The output folder contains predictions.csv,
+predictions.json and predictions.png, which shows the images with bar charts of
+their top classes. For a detector, they contain the boxes with a score of at
+least --least-score, in pixels. Probabilities are those of a softmax, or after
+training with `--loss sigmoid` those of a sigmoid for each class. The image
+size, the preprocessing and the class names are read from the config.json of
+the run, if there is one. The environment variable KERAS_BACKEND selects jax,
+tensorflow or torch.
 
 With `--explain`, explanations.png shows the images as the model receives them
 (with `--max-tokens`, resized to its image size), and how much the score of the
@@ -105,7 +106,9 @@ def main(config):
         trained = classifiers.load_trained(config)
         if config.names:
             trained = classifier_of_words(config, trained)
-        data, files = keras_vit.data.load_files(config.images, config.skip_bad_images)
+        data, files = keras_vit.data.load_files(
+            config.images, skip_bad_images=True, decode_all=config.skip_bad_images
+        )
         data = keras_vit.evaluation.fitted(data, trained)
         if config.explain:
             # A detector or a model without attention raises an error here.

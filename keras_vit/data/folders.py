@@ -197,7 +197,7 @@ def _channels(files: Sequence[pathlib.Path]) -> int | None:
 
 
 def load_files(
-    paths: Iterable[StrPath], skip_bad_images: bool = False
+    paths: Iterable[StrPath], skip_bad_images: bool = False, decode_all: bool = True
 ) -> tuple[ImageDataset, list[pathlib.Path]]:
     """Returns an `ImageDataset` of image files without labels, and their paths.
 
@@ -207,9 +207,13 @@ def load_files(
     Args:
         paths: Paths of files, and of folders that are searched for images.
         skip_bad_images: As in `load_dataset`.
+        decode_all: Boolean. Whether `skip_bad_images` decodes every image. If False, it
+            leaves out the files that are not images, that are incomplete or that have
+            a wrong checksum, which is found without decoding most files.
 
     Raises:
-        ValueError: if there are no image files, or if one is not an image.
+        ValueError: if there are no image files, if none can be read, or if one is not
+            an image and `skip_bad_images` is False.
         FileNotFoundError: if there is no such file.
     """
     files = []
@@ -219,7 +223,7 @@ def load_files(
             raise FileNotFoundError(f"There is no file or folder {str(path)!r}.")
         files += image_files([path])[path] if path.is_dir() else [path]
     files = list(dict.fromkeys(files))
-    good, bad = validate_images(files, skip_bad_images)
+    good, bad = validate_images(files, skip_bad_images, decode_all)
     files = [path for path in files if path in good]
     if not files:
         raise ValueError(

@@ -156,10 +156,11 @@ def test_bad_images_are_reported(pictures, trained_run, tmp_path, capsys):
         "--weights", trained_run, "--images", pictures,
         "--output", tmp_path / "out",
     )  # fmt: skip
-    line = programs.refused(capsys, "predict", *arguments)
-    assert "half.png" in line and "--skip-bad-images" in line
-    assert not (tmp_path / "out").exists()
     with pytest.warns(UserWarning, match="half.png"):
-        programs.run("predict", *arguments, "--skip-bad-images")
+        programs.run("predict", *arguments)
     metadata = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert metadata["skipped"] == 1 and len(metadata["predictions"]) == 2
+    arguments = (*arguments[:3], pictures / "half.png", "--output", tmp_path / "none")
+    line = programs.refused(capsys, "predict", *arguments)
+    assert "No image can be used: " in line and "half.png" in line
+    assert not (tmp_path / "none").exists()

@@ -129,6 +129,26 @@ def test_search(model, folder, capsys, monkeypatch):
     assert read == [1, 4]  # the new image, and all for another model
 
 
+def test_bad_images_are_left_out(folder, capsys):
+    (folder / "photos" / "0.jpg").write_text("no image")
+    content = encode(noise(8, 12, seed=4))
+    (folder / "photos" / "4.png").write_bytes(content[:-20] + bytes(8) + content[-12:])
+    for line, file in (
+        ("classify clip.keras photos --names cat,dog", "predict/predictions"),
+        ("explain clip.keras photos --names cat,dog", "explain/predictions"),
+        ("search photos car --weights clip.keras", "search/search"),
+    ):
+        with pytest.warns(UserWarning, match="2 of 5 images cannot be used") as found:
+            assert command.main(line.split()) == 0
+        (text,) = (str(w.message) for w in found if "cannot be used" in str(w.message))
+        assert "0.jpg is not a" in text and "4.png cannot be read" in text
+        assert len(rows_of(f"runs/{file}.csv")) == 3
+    line = "search photos --like photos/0.jpg --weights clip.keras".split()
+    assert "photos/0.jpg' is not a JPEG" in refused(capsys, *line)
+    line = "classify clip.keras photos/0.jpg --names cat,dog".split()
+    assert "No image can be used: photos/0.jpg is not a" in refused(capsys, *line)
+
+
 def test_duplicates(folder, capsys):
     """A copy of an image is the only pair, and a cosine of -1 finds all six."""
     shutil.copy("photos/1.png", "photos/copy.png")
