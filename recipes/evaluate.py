@@ -46,6 +46,10 @@ from keras_vit_programs import (
 )
 
 FILES = ("results.json", "per_class.csv", "reliability.png", "confusion.png")
+CALIBRATION = """The calibration error is the mean difference between the accuracy and
+the probability of the predicted class, over bins of images with similar
+probabilities; 0 is best.
+"""
 SPLITS = {"test": ("test",), "train": ("train",), "all": ("train", "test")}
 
 
@@ -147,6 +151,8 @@ def main(config):
     for key, value in results.items():
         shown = value if isinstance(value, int) else f"{value:.4f}"
         print(f"{key.replace('_', ' '):24}{shown}")
+    if "calibration_error" in results:
+        print(CALIBRATION)
     for name in FILES:
         if (output / name).exists():
             print(f"  {output / name}")
