@@ -110,16 +110,18 @@ def search(config: Config) -> None:
             with run_folder.atomic_write(cache) as temporary:
                 np.savez(temporary, keys=[*known], vectors=[*known.values()])
     vectors = np.stack([known[key] for key in keys])
+    images = f"{len(files)} {'image' if len(files) == 1 else 'images'}"
     if config.duplicates is not None:
         rows = _pairs(vectors, files, config.duplicates)
         kind, columns = "duplicates", ("file", "duplicate", "cosine")
-        title = f"{len(rows)} pairs of {len(files)} images"
+        pairs = "pair" if len(rows) == 1 else "pairs"
+        title = f"{len(rows)} {pairs} of {images}"
     else:
         cosines = vectors @ (vectors[files.index(like)] if like else query)
         best = [i for i in np.argsort(-cosines) if files[i] != like][: config.top]
         rows = [{"file": files[i], "cosine": f"{cosines[i]:.4f}"} for i in best]
         kind, columns = "search", ("file", "cosine")
-        title = f"{len(best)} of {len(files)} images: {config.text or config.like}"
+        title = f"{len(best)} of {images}: {config.text or config.like}"
     run_folder.save_csv(rows, output / f"{kind}.csv", columns)
     shown = [
         (row[name], row["cosine"])
@@ -128,8 +130,9 @@ def search(config: Config) -> None:
     ]
     figure = charts.plot_found(
         [keras_vit.data.load_thumbnail(path) for path, _ in shown],
-        [f"{cosine}  {path.name}" for path, cosine in shown],
+        [f"{cosine}  {_short(path, config.images)}" for path, cosine in shown],
         title,
+        len(columns) - 1,
     )
     with run_folder.atomic_write(output / f"{kind}.png") as temporary:
         figure.savefig(temporary)
@@ -151,6 +154,16 @@ def _pairs(
         {"file": files[i], "duplicate": files[j], "cosine": f"{cosine:.4f}"}
         for cosine, i, j in sorted(found, reverse=True)
     ]
+
+
+def _short(path: pathlib.Path, roots: Sequence[str]) -> str:
+    """Returns the end, of at most 17 characters, of a path relative to the folder of
+    `roots` in which it is; of several folders, with the name of the folder."""
+    folders = [pathlib.Path(root).expanduser() for root in roots]
+    found = next((root for root in folders if root in path.parents), path.parent)
+    inside = path.relative_to(found)
+    text = str(found.name / inside if len(folders) > 1 else inside)
+    return text if len(text) <= 17 else f"…{text[-16:]}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

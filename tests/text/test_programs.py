@@ -11,7 +11,7 @@ import pytest
 import keras_vit
 from keras_vit.config import TextConfig
 from keras_vit.text import Tokenizer
-from keras_vit_programs import command
+from keras_vit_programs import charts, command
 from tests import golden_data
 from tests.harness import numpy
 from tests.small import randomize, tiny
@@ -157,11 +157,35 @@ def test_duplicates(folder, capsys):
     (row,) = rows_of("out/duplicates.csv")
     assert [row["file"], row["duplicate"]] == ["photos/1.png", "photos/copy.png"]
     assert row["cosine"] == "1.0000" and (folder / "out/duplicates.png").exists()
+    assert "1 pair of 4 images" in capsys.readouterr().out
     line = line.replace("0.9999", "-1").replace("output out", "output all")
     assert command.main([*line.split(), "--top", "2"]) == 0
     found = [float(row["cosine"]) for row in rows_of("all/duplicates.csv")]
     assert len(found) == 6 and found == sorted(found, reverse=True)
     assert "6 pairs of 4 images" in capsys.readouterr().out
+
+
+def test_pictures_of_pairs_show_folders(folder, monkeypatch):
+    """Two files may have the same name, in one folder or in two."""
+    shutil.copytree("photos", "more/of/them/a")
+    figures, plot = [], charts.plot_found
+    monkeypatch.setattr(
+        charts, "plot_found", lambda *given: figures.append(plot(*given)) or figures[-1]
+    )
+
+    def titles(*folders):
+        line = "--duplicates 0.9999 --weights plain.keras --overwrite --output out"
+        assert command.main(["search", "--images", *folders, *line.split()]) == 0
+        shown = [axes.get_title() for axes in figures[-1].axes]
+        return {title.removeprefix("1.0000  ") for title in shown} - {""}
+
+    shutil.copytree("photos", "more/b")
+    assert titles("more") >= {"of/them/a/0.png", "b/0.png"}
+    assert titles("more/b", "photos") >= {"b/0.png", "photos/0.png"}
+    pairs = figures[-1].subfigs
+    assert [len(part.axes) for part in pairs] == [2] * 4  # three, and an empty place
+    *colors, empty = (part.get_facecolor() for part in pairs)
+    assert len({*colors}) == 1 and empty not in colors
 
 
 @pytest.mark.parametrize(
