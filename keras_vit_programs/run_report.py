@@ -33,6 +33,8 @@ def describe_run(run: "Run", model: keras.Model, done: int) -> str:
         height, width = height_and_width(settings["image_size"])
     patches = ""
     if patch := settings.get("patch_size"):
+        config = getattr(getattr(model, "encoder", model), "config", None)
+        patch *= getattr(config, "stride", 1)  # of the ResNet of a hybrid
         patches = f", patches {patch} x {patch}"
     epochs = round(run.steps * run.batch_size / data.num_train)
     summary = f", {run.summary}" if run.summary else ""
