@@ -62,7 +62,7 @@ def search(config: Config) -> None:
     with flags.user_errors():
         flags.require("matplotlib")
         config = flags.fill(config)
-        trained = classifiers.load_trained(config)
+        trained = classifiers.load_trained(config, config.text is not None)
         whole = None
         if not config.model:
             read = keras_vit.converters.open_checkpoint

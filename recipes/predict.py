@@ -105,7 +105,7 @@ def main(config):
     with flags.user_errors():
         flags.require("matplotlib")
         config = flags.fill(config)
-        trained = classifiers.load_trained(config)
+        trained = classifiers.load_trained(config, config.names is not None)
         if config.names:
             trained = classifier_of_words(config, trained)
         data, files = keras_vit.data.load_files(

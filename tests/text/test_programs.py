@@ -11,7 +11,7 @@ import pytest
 import keras_vit
 from keras_vit.config import TextConfig
 from keras_vit.text import Tokenizer
-from keras_vit_programs import charts, command
+from keras_vit_programs import charts, classifiers, command, flags
 from tests import golden_data
 from tests.harness import numpy
 from tests.small import randomize, tiny
@@ -95,6 +95,15 @@ def test_classify(model, folder, capsys):
     found = refused(capsys, "classify", "plain.keras", "photos", "--names", "a,b")
     assert "'plain.keras' has no text tower, which --names requires" in found
     assert "--names" in refused(capsys, "classify", "clip.keras", "photos")
+
+
+@pytest.mark.parametrize("has_text", [True, False])
+def test_a_text_tower_that_is_used_is_no_surplus(has_text, recwarn):
+    source = str(golden_data.folder("open_clip_quick"))
+    config = flags.Trained(weights=source)
+    classifiers.load_trained(config, has_text)
+    messages = "".join(str(each.message) for each in recwarn)
+    assert ("not part of the image model" in messages) != has_text
 
 
 def test_search(model, folder, capsys, monkeypatch):
