@@ -110,12 +110,11 @@ def search(config: Config) -> None:
             with run_folder.atomic_write(cache) as temporary:
                 np.savez(temporary, keys=[*known], vectors=[*known.values()])
     vectors = np.stack([known[key] for key in keys])
-    images = f"{len(files)} {'image' if len(files) == 1 else 'images'}"
+    images = console.counted(len(files), "image")
     if config.duplicates is not None:
         rows = _pairs(vectors, files, config.duplicates)
         kind, columns = "duplicates", ("file", "duplicate", "cosine")
-        pairs = "pair" if len(rows) == 1 else "pairs"
-        title = f"{len(rows)} {pairs} of {images}"
+        title = f"{console.counted(len(rows), 'pair')} of {images}"
     else:
         cosines = vectors @ (vectors[files.index(like)] if like else query)
         best = [i for i in np.argsort(-cosines) if files[i] != like][: config.top]

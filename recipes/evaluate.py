@@ -40,6 +40,7 @@ from keras_vit_programs import (
     charts,
     class_results,
     classifiers,
+    console,
     defaults,
     flags,
     run_folder,
@@ -202,7 +203,8 @@ def measure(probabilities, labels, class_names, config, output):
     )
     results["calibration_bins"] = config.bins
     run_folder.save_csv(rows, output / "per_class.csv")
-    title = f"accuracy {results['accuracy']:.2%} of {len(labels)} images"
+    images = console.counted(len(labels), "image")
+    title = f"accuracy {results['accuracy']:.2%} of {images}"
     error = f"calibration error {results['calibration_error']:.4f}"
     bins = keras_vit.evaluation.reliability(probabilities, labels, config.bins)
     figure = charts.plot_reliability(bins, f"{title}, {error}")

@@ -168,7 +168,7 @@ def main(config):
         pictures,
         [[(name, p) for _, name, p in row] for row in found[:DRAWN]],
         [path.name for path in files[:DRAWN]],
-        f"{min(len(files), DRAWN)} of {len(files)} images",
+        f"{min(len(files), DRAWN)} of {console.counted(len(files), 'image')}",
     )
     save_figure(figure, output / FILES[2])
     written = FILES
