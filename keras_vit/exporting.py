@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import os
 import re
@@ -191,10 +192,13 @@ def check_target(path: Path, name: str | None, overwrite: bool) -> "Format":
         )
     backend = keras.config.backend()
     if backend not in form.backends:
+        other = form.backends[0]
+        is_missing = importlib.util.find_spec(other) is None
         raise ValueError(
             f"{form.name} is not written with {backend}: run this with "
-            f"KERAS_BACKEND={form.backends[0]}. Models are the same under "
-            "every backend."
+            f"KERAS_BACKEND={other}. "
+            + (f"It is not installed: pip install {other}. " if is_missing else "")
+            + "Models are the same under every backend."
         )
     for file in form.files(path):
         check_new(file, overwrite)

@@ -126,10 +126,11 @@ def load(
     if checkpoint.family != checkpoint.encoder_family:
         others |= architecture.keys()
     if others and not checkpoint.is_fixed:
+        alone = " or load its encoder alone with `keras_vit.converters.load`"
         raise ValueError(
             f"{checkpoint.path!r} holds a model of the family {checkpoint.family!r}, "
             f"which takes {', '.join(family.options) or 'none'}: leave other "
-            "arguments out. "
+            f"arguments out{'' if checkpoint.is_dense else ',' + alone}. "
             f"Received: {', '.join(sorted(others))}"
         )
     return build(checkpoint, **options, **architecture)

@@ -144,11 +144,20 @@ def plot_top_predictions(
     return figure
 
 
-def plot_found(images: Sequence[Array], names: Sequence[str], title: str) -> "Figure":
-    """Plots images of values in [0, 1], four in a row, with their names."""
+def plot_found(
+    images: Sequence[Array], names: Sequence[str], title: str, group: int = 1
+) -> "Figure":
+    """Plots images of values in [0, 1], four in a row, with their names. Groups of two
+    images have a gray background and a gap between them."""
     rows = -(-len(images) // 4) or 1
     figure = new_figure(8.8, 1.9 * rows + 0.4, title)
-    grid = figure.subplots(rows, 4, squeeze=False).ravel()
+    parts = figure.subfigures(
+        rows, 4 // group, squeeze=False, wspace=0.03, hspace=0.05
+    ).ravel()
+    if group > 1:
+        for part in parts[: len(images) // group]:
+            part.set_facecolor("#e8ecf0")
+    grid = np.ravel([part.subplots(1, group) for part in parts])
     for axes in grid:
         axes.axis("off")
     for axes, image, name in zip(grid, images, names, strict=False):

@@ -6,14 +6,17 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.data.protocols import PLAIN
 from keras_vit.evaluation.predict import predict_dataset
 from keras_vit.evaluation.scores import per_class, sigmoid, softmax
 from keras_vit.inspection import plot_attention_heatmap, relevance
 from keras_vit.utils.files import atomic_write
 from keras_vit.utils.logging import logger
 from keras_vit.utils.text import printable
+from keras_vit.utils.types import Array
 from keras_vit_programs.charts import write_confusion
 from keras_vit_programs.curves import evenly, images_at, unit_range
+from keras_vit_programs.images import resize
 from keras_vit_programs.run_folder import save_csv
 from keras_vit_programs.runs import Run, draw_predictions, write_predictions
 
@@ -80,8 +83,20 @@ def write_class_results(run: Run, model: keras.Model, summary: dict[str, Any]) -
     except ValueError:  # a BiT, for example, has no attention
         return
     shown = list(2 * unit_range(images, run.reading["mode"]) - 1)
+    if run.reading.get("protocol", "simple") in PLAIN:  # which crop nothing
+        shown = [
+            _stretched(image, data.read(split, int(i))[0].shape)
+            for image, i in zip(shown, worst, strict=True)
+        ]
     with atomic_write(run.folder / "mistakes.png") as path:
         plot_attention_heatmap(shown, maps, titles).savefig(path)
+
+
+def _stretched(image: Array, shape: Sequence[int]) -> Array:
+    """Returns an image with the aspect ratio of a shape, and its own height."""
+    height = image.shape[0]
+    width = max(1, round(height * shape[1] / shape[0]))
+    return resize(image.astype("float32"), (height, width))
 
 
 def class_table(rows: Sequence[dict[str, Any]]) -> str:

@@ -1,5 +1,7 @@
 """The trained model of a program, and the dataset on which it is evaluated."""
 
+import warnings
+
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.protocols import height_and_width
 from keras_vit.data.sources import load_dataset
@@ -9,17 +11,22 @@ from keras_vit_programs import flags
 from keras_vit_programs.console import wrap_lines
 
 
-def load_trained(config: flags.Trained) -> LoadedClassifier:
-    """Loads the model of a program's settings."""
-    return load_classifier(
-        str(config.weights),
-        config.model,
-        config.image_size,
-        config.mode,
-        config.protocol,
-        config.patch_size,
-        config.max_tokens,
-    )
+def load_trained(config: flags.Trained, has_text: bool = False) -> LoadedClassifier:
+    """Loads the model of a program's settings. With `has_text`, the program loads the
+    text tower itself, and there is no warning that its arrays are left out."""
+    with warnings.catch_warnings():
+        if has_text:
+            left_out = ".* arrays that are not part of the image model"
+            warnings.filterwarnings("ignore", left_out)
+        return load_classifier(
+            str(config.weights),
+            config.model,
+            config.image_size,
+            config.mode,
+            config.protocol,
+            config.patch_size,
+            config.max_tokens,
+        )
 
 
 def load_data(config: flags.Evaluation, trained: LoadedClassifier) -> ImageDataset:

@@ -13,6 +13,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
 import logging
 import os
 import pathlib
@@ -119,6 +120,7 @@ def main(argv: list[str] | None = None) -> int:
         if values and not values[0].startswith("-"):
             given += [flag, values.pop(0)]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    _choose_backend()
     sys.argv = [f"keras-vit {name}", *given, *values]
     is_help = bool({"-h", "--help", "--help-all"} & {*values})
     if is_help and flags:
@@ -142,6 +144,20 @@ def main(argv: list[str] | None = None) -> int:
     sys.modules["__main__"] = recipe
     spec.loader.exec_module(recipe)
     return 0
+
+
+def _choose_backend() -> None:
+    """Sets KERAS_BACKEND to a backend that is installed, if Keras would take
+    TensorFlow by default and that is not."""
+    folder = pathlib.Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser()
+    try:
+        name = json.loads((folder / "keras.json").read_text())["backend"]
+    except (OSError, ValueError, KeyError, TypeError):
+        name = "tensorflow"
+    is_default = not os.environ.get("KERAS_BACKEND") and name == "tensorflow"
+    if is_default and not importlib.util.find_spec("tensorflow"):
+        installed = [x for x in ("jax", "torch") if importlib.util.find_spec(x)]
+        os.environ["KERAS_BACKEND"] = (installed or [name])[0]
 
 
 def _values(flags: Sequence[str]) -> str:

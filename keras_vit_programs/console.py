@@ -172,6 +172,11 @@ def escape_unprintable_output() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def counted(count: int, noun: str) -> str:
+    """Returns a number with its noun: "1 image", "2 images"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def wrap_lines(text: str) -> str:
     """Returns lines such as "data      photos: ..." in 79 columns, in which a
     longer path stays whole, so that it can be copied."""

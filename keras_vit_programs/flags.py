@@ -952,8 +952,8 @@ class Trained(Output):
     protocol: str | None = flag(f"how images are resized: {', '.join(PROTOCOLS)}")
     batch_size: int | None = flag("images per batch", minimum=1)
     skip_bad_images: bool = flag(
-        "leave out images of a folder that cannot be decoded, with a warning; "
-        "default for the dataset of a run: as in its training",
+        "decode every image first, and leave out those that cannot be decoded, with "
+        "a warning; default for the dataset of a run: as in its training",
         False,
     )
 

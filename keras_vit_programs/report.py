@@ -90,7 +90,8 @@ def _run(a: argparse.Namespace) -> int:
     classes = model.outputs[0].shape[-1]
     logger.info(
         f"model    {report_page.format_name(checkpoint)}: "
-        f"{model.count_params():,} parameters, {len(images)} images"
+        f"{model.count_params():,} parameters, "
+        f"{console.counted(len(images), 'image')}"
     )
     builder = report_page.Report(
         model,

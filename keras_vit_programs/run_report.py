@@ -10,7 +10,7 @@ import keras
 from keras_vit.data.protocols import height_and_width
 from keras_vit.training.callbacks import Row, score_name
 from keras_vit.utils.logging import logger
-from keras_vit_programs.console import wrap_lines
+from keras_vit_programs.console import counted, wrap_lines
 from keras_vit_programs.run_folder import (
     FILES,
     MORE_FILES,
@@ -33,12 +33,14 @@ def describe_run(run: "Run", model: keras.Model, done: int) -> str:
         height, width = height_and_width(settings["image_size"])
     patches = ""
     if patch := settings.get("patch_size"):
+        config = getattr(getattr(model, "encoder", model), "config", None)
+        patch *= getattr(config, "stride", 1)  # of the ResNet of a hybrid
         patches = f", patches {patch} x {patch}"
     epochs = round(run.steps * run.batch_size / data.num_train)
     summary = f", {run.summary}" if run.summary else ""
     lines = [
         f"data      {data.name}: {data.num_train} training and "
-        f"{data.num_evaluation} {data.evaluation_split} images, "
+        f"{counted(data.num_evaluation, f'{data.evaluation_split} image')}, "
         f"{len(data.class_names)} classes"
     ]
     if data.num_unverified:
@@ -56,8 +58,8 @@ def describe_run(run: "Run", model: keras.Model, done: int) -> str:
             "accuracy is usually higher: --model ViTB16 --weights imagenet21k"
         )
     lines += [
-        f"training  {run.steps} steps of {run.batch_size} images ({epochs} "
-        f"epochs){summary}, on {keras.backend.backend()}",
+        f"training  {counted(run.steps, 'step')} of {counted(run.batch_size, 'image')} "
+        f"({counted(epochs, 'epoch')}){summary}, on {keras.backend.backend()}",
         f"strategy  {run.strategy.describe()}",
         f"output    {run.folder}",
     ]

@@ -5,11 +5,12 @@
   keras-vit search photos --duplicates 0.98 --weights runs/photos
 
 A text requires both towers of CLIP or SigLIP; for an image, and for pairs of
-images that are nearly the same, any model is suitable. Folders are searched
-for image files. The output folder contains search.csv and search.png with the
-images of the highest cosine similarity, or duplicates.csv and duplicates.png
-with the pairs. The embeddings are kept in --cache, one file for each model, by
-the content of the images: another search computes only those of new images.
+images that are nearly the same, any model is suitable. Folders are searched for
+image files, and those that cannot be read are left out with a warning. The
+output folder contains search.csv and search.png with the images of the highest
+cosine similarity, or duplicates.csv and duplicates.png with the pairs. The
+embeddings are kept in --cache, one file for each model, by the content of the
+images: another search computes only those of new images.
 """
 
 import dataclasses
@@ -61,7 +62,7 @@ def search(config: Config) -> None:
     with flags.user_errors():
         flags.require("matplotlib")
         config = flags.fill(config)
-        trained = classifiers.load_trained(config)
+        trained = classifiers.load_trained(config, config.text is not None)
         whole = None
         if not config.model:
             read = keras_vit.converters.open_checkpoint
@@ -71,6 +72,7 @@ def search(config: Config) -> None:
             tower, whole = keras_vit.evaluation.feature_model(tower), None
         if config.like:
             like = pathlib.Path(config.like).expanduser()
+            keras_vit.data.load_files([like])  # raises an error if it is not an image
         elif config.text and whole:
             both = keras_vit.load(whole)
             query = keras.ops.convert_to_numpy(both.encode_texts([config.text]))[0]
@@ -80,7 +82,9 @@ def search(config: Config) -> None:
                 "--like instead, or the files of CLIP or SigLIP."
             )
         paths = [*config.images, *filter(None, [like])]
-        data, files = keras_vit.data.load_files(paths, config.skip_bad_images)
+        data, files = keras_vit.data.load_files(
+            paths, skip_bad_images=True, decode_all=config.skip_bad_images
+        )
         folder, replace = config.output, config.overwrite
         output = run_folder.results_folder(folder, "runs/search", replace)
         reading = trained.reading(data, flags.filled(config.batch_size))
@@ -106,16 +110,17 @@ def search(config: Config) -> None:
             with run_folder.atomic_write(cache) as temporary:
                 np.savez(temporary, keys=[*known], vectors=[*known.values()])
     vectors = np.stack([known[key] for key in keys])
+    images = console.counted(len(files), "image")
     if config.duplicates is not None:
         rows = _pairs(vectors, files, config.duplicates)
         kind, columns = "duplicates", ("file", "duplicate", "cosine")
-        title = f"{len(rows)} pairs of {len(files)} images"
+        title = f"{console.counted(len(rows), 'pair')} of {images}"
     else:
         cosines = vectors @ (vectors[files.index(like)] if like else query)
         best = [i for i in np.argsort(-cosines) if files[i] != like][: config.top]
         rows = [{"file": files[i], "cosine": f"{cosines[i]:.4f}"} for i in best]
         kind, columns = "search", ("file", "cosine")
-        title = f"{len(best)} of {len(files)} images: {config.text or config.like}"
+        title = f"{len(best)} of {images}: {config.text or config.like}"
     run_folder.save_csv(rows, output / f"{kind}.csv", columns)
     shown = [
         (row[name], row["cosine"])
@@ -124,8 +129,9 @@ def search(config: Config) -> None:
     ]
     figure = charts.plot_found(
         [keras_vit.data.load_thumbnail(path) for path, _ in shown],
-        [f"{cosine}  {path.name}" for path, cosine in shown],
+        [f"{cosine}  {_short(path, config.images)}" for path, cosine in shown],
         title,
+        len(columns) - 1,
     )
     with run_folder.atomic_write(output / f"{kind}.png") as temporary:
         figure.savefig(temporary)
@@ -147,6 +153,16 @@ def _pairs(
         {"file": files[i], "duplicate": files[j], "cosine": f"{cosine:.4f}"}
         for cosine, i, j in sorted(found, reverse=True)
     ]
+
+
+def _short(path: pathlib.Path, roots: Sequence[str]) -> str:
+    """Returns the end, of at most 17 characters, of a path relative to the folder of
+    `roots` in which it is; of several folders, with the name of the folder."""
+    folders = [pathlib.Path(root).expanduser() for root in roots]
+    found = next((root for root in folders if root in path.parents), path.parent)
+    inside = path.relative_to(found)
+    text = str(found.name / inside if len(folders) > 1 else inside)
+    return text if len(text) <= 17 else f"…{text[-16:]}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -40,12 +40,17 @@ from keras_vit_programs import (
     charts,
     class_results,
     classifiers,
+    console,
     defaults,
     flags,
     run_folder,
 )
 
 FILES = ("results.json", "per_class.csv", "reliability.png", "confusion.png")
+CALIBRATION = """The calibration error is the mean difference between the accuracy and
+the probability of the predicted class, over bins of images with similar
+probabilities; 0 is best.
+"""
 SPLITS = {"test": ("test",), "train": ("train",), "all": ("train", "test")}
 
 
@@ -147,6 +152,8 @@ def main(config):
     for key, value in results.items():
         shown = value if isinstance(value, int) else f"{value:.4f}"
         print(f"{key.replace('_', ' '):24}{shown}")
+    if "calibration_error" in results:
+        print(CALIBRATION)
     for name in FILES:
         if (output / name).exists():
             print(f"  {output / name}")
@@ -196,7 +203,8 @@ def measure(probabilities, labels, class_names, config, output):
     )
     results["calibration_bins"] = config.bins
     run_folder.save_csv(rows, output / "per_class.csv")
-    title = f"accuracy {results['accuracy']:.2%} of {len(labels)} images"
+    images = console.counted(len(labels), "image")
+    title = f"accuracy {results['accuracy']:.2%} of {images}"
     error = f"calibration error {results['calibration_error']:.4f}"
     bins = keras_vit.evaluation.reliability(probabilities, labels, config.bins)
     figure = charts.plot_reliability(bins, f"{title}, {error}")

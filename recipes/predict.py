@@ -9,19 +9,21 @@
   python recipes/predict.py --weights clip/ --images a.png --names "cat,dog"
       uses CLIP or SigLIP with both towers, without training (docs/text.md)
 
-Folders are searched for image files and NumPy arrays. The output folder
-contains predictions.csv, predictions.json and predictions.png, which shows the
-images with bar charts of their top classes. For a detector, they contain the
-boxes with a score of at least --least-score, in pixels. Probabilities are
-those of a softmax, or after training with `--loss sigmoid` those of a sigmoid
-for each class. The image size, the preprocessing and the class names are read
-from the config.json of the run, if there is one. The environment variable
-KERAS_BACKEND selects jax, tensorflow or torch.
+Folders are searched for image files and NumPy arrays. Files that cannot be
+read are left out with a warning. The output folder contains predictions.csv,
+predictions.json and predictions.png, which shows the images with bar charts of
+their top classes. For a detector, they contain the boxes with a score of at
+least --least-score, in pixels. Probabilities are those of a softmax, or after
+training with `--loss sigmoid` those of a sigmoid for each class. The image
+size, the preprocessing and the class names are read from the config.json of
+the run, if there is one. The environment variable KERAS_BACKEND selects jax,
+tensorflow or torch.
 
-With `--explain`, explanations.png shows the images as the model receives them
-(with `--max-tokens`, resized to its image size), and how much the score of the
-predicted class depends on each patch, by gradient rollout
-(`keras_vit.inspection.relevance`).
+With `--explain`, explanations.png shows the images, or with a protocol that
+crops them what the model receives, and how much the score of the predicted
+class depends on each patch, by gradient rollout
+(`keras_vit.inspection.relevance`). The model receives them resized to its
+image size, also with `--max-tokens`.
 
 `--protocol vit_jax` resizes images as in "An Image is Worth 16x16 Words",
 Section 4.1 (https://arxiv.org/abs/2010.11929). Nothing else here is from the
@@ -38,6 +40,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 
 import keras_vit
+from keras_vit.data.protocols import PLAIN
 from keras_vit_programs import charts, classifiers, console, defaults, flags, run_folder
 from keras_vit_programs import images as image_files
 
@@ -102,10 +105,12 @@ def main(config):
     with flags.user_errors():
         flags.require("matplotlib")
         config = flags.fill(config)
-        trained = classifiers.load_trained(config)
+        trained = classifiers.load_trained(config, config.names is not None)
         if config.names:
             trained = classifier_of_words(config, trained)
-        data, files = keras_vit.data.load_files(config.images, config.skip_bad_images)
+        data, files = keras_vit.data.load_files(
+            config.images, skip_bad_images=True, decode_all=config.skip_bad_images
+        )
         data = keras_vit.evaluation.fitted(data, trained)
         if config.explain:
             # A detector or a model without attention raises an error here.
@@ -158,11 +163,12 @@ def main(config):
         **run_folder.program_info(dataclasses.asdict(config)),
     }
     run_folder.save_json(summary, output / FILES[1])
+    pictures = [keras_vit.data.load_thumbnail(path) for path in files[:DRAWN]]
     figure = charts.plot_top_predictions(
-        [keras_vit.data.load_thumbnail(path) for path in files[:DRAWN]],
+        pictures,
         [[(name, p) for _, name, p in row] for row in found[:DRAWN]],
         [path.name for path in files[:DRAWN]],
-        f"{min(len(files), DRAWN)} of {len(files)} images",
+        f"{min(len(files), DRAWN)} of {console.counted(len(files), 'image')}",
     )
     save_figure(figure, output / FILES[2])
     written = FILES
@@ -175,8 +181,14 @@ def main(config):
         with flags.user_errors():  # of a quantized head, for example
             # Images that keep their aspect may be of another class than these.
             options["image_size"] = trained.image_size
+            whole = options.get("protocol", "simple") in PLAIN
             figure = plot_explanations(
-                trained.model, data, options, titles, chances[:DRAWN].argmax(1)
+                trained.model,
+                data,
+                options,
+                titles,
+                chances[:DRAWN].argmax(1),
+                pictures if whole else None,
             )
         save_figure(figure, output / EXPLANATIONS)
         written += (EXPLANATIONS,)
@@ -214,16 +226,21 @@ def class_names(config, trained):
     return names
 
 
-def plot_explanations(model, data, options, titles, classes=None):
-    """Plots the first images, as the model sees them, with the relevance of
-    their patches for classes; None for the most likely ones."""
+def plot_explanations(model, data, options, titles, classes=None, pictures=None):
+    """Plots the first images with the relevance of their patches for classes; None
+    for the most likely ones. `pictures` are the whole images, with values in [0, 1]
+    and their own aspect ratios; None for what the model sees."""
     options = {**options, "batch_size": len(titles)}
     images = next(iter(data.test(**options)))[0]
-    # Pixels of other modes are not in the range of pictures.
-    shown = next(iter(data.test(**{**options, "mode": "tf"})))[0]
+    if pictures is None:
+        # Pixels of other modes are not in the range of pictures.
+        shown = next(iter(data.test(**{**options, "mode": "tf"})))[0]
+        shown = list(np.asarray(shown))
+    else:
+        gray = (x if x.ndim == 3 else x[..., None] for x in pictures)
+        shown = [x * 2 - 1 for x in gray]
     maps = keras_vit.inspection.relevance(model, np.asarray(images), classes)
     maps = {"relevance": list(maps)}
-    shown = list(np.asarray(shown))
     return keras_vit.inspection.plot_attention_heatmap(shown, maps, titles)
 
 

@@ -2,6 +2,8 @@
 
 import contextlib
 import importlib.machinery
+import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -25,6 +27,46 @@ def folder(tmp_path, monkeypatch):
     # Commands replace it.
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    "installed, variable, keras_json, expected",
+    [
+        ("torch", "", None, "torch"),
+        ("jax torch", "", {"backend": "tensorflow"}, "jax"),
+        ("tensorflow torch", "", None, ""),
+        ("torch", "", {"backend": "jax"}, ""),
+        ("torch", "tensorflow", None, "tensorflow"),
+        ("", "", None, "tensorflow"),
+    ],
+)
+def test_an_installed_backend_is_taken(
+    installed, variable, keras_json, expected, folder, monkeypatch
+):
+    """Where Keras would take TensorFlow, which is not installed."""
+    monkeypatch.setenv("KERAS_BACKEND", variable)
+    monkeypatch.setenv("KERAS_HOME", str(folder))
+    if keras_json:
+        (folder / "keras.json").write_text(json.dumps(keras_json))
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *given: (
+            name in installed.split()
+            if name in ("jax", "tensorflow", "torch")
+            else find(name, *given)
+        ),
+    )
+    taken = []
+    monkeypatch.setattr(
+        importlib,
+        "import_module",
+        lambda name: taken.append(os.environ["KERAS_BACKEND"]),
+    )
+    with pytest.raises(AttributeError):  # of the module None
+        command.main(["report"])
+    assert taken == [expected]
 
 
 PROGRAMS = [name for name in command.COMMANDS if name != "serve-page"]

@@ -1,5 +1,6 @@
 """Decode image files with TensorFlow or without it, and sample crop windows."""
 
+import contextlib
 import functools
 import io
 import math
@@ -162,10 +163,13 @@ def read_pixels(path: pathlib.Path, channels: int) -> Array:
     content = path.read_bytes()
     try:
         if content.startswith(b"\xff\xd8\xff"):
-            turned = int(_read_orientation(content))
-            return _turned(_of_jpeg(content, channels), turned)
+            # simplejpeg refuses some damaged files that TensorFlow and Pillow read.
+            with contextlib.suppress(ValueError):
+                turned = int(_read_orientation(content))
+                return _turned(_of_jpeg(content, channels), turned)
         with open_image(io.BytesIO(content)) as image:
-            if image.format in ("TIFF", "WEBP"):  # of which `decode` does the same
+            # `decode` reads files of TIFF and WebP by the same function.
+            if image.format in ("TIFF", "WEBP", "JPEG", "MPO"):
                 return to_pixels(image, channels)
             is_gray = image.mode[0] in "1LI" and image.format != "GIF"
             pixels = to_pixels(image, 3)

@@ -2,10 +2,11 @@
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,25 +49,40 @@ def load_thumbnail(path: pathlib.Path) -> Array:
 def warn_duplicate_images(
     files: Sequence[pathlib.Path], root: pathlib.Path, depth: int
 ) -> None:
-    """Warns of identical files with the same name in two classes, or in train and test,
-    as named by the first `depth` parts of their paths below `root`."""
-    named, found = collections.defaultdict(list), []
-    for path in files:
-        named[path.name.lower(), path.stat().st_size].append(path)
-    for paths in named.values():
-        same = collections.defaultdict(list)
-        for path in paths if len(paths) > 1 else ():
-            digest = hashlib.sha256(path.read_bytes()).digest()
-            same[digest].append(path.relative_to(root))
-        for shown in same.values():
-            if len({path.parts[:depth] for path in shown}) > 1:
-                found.append(" and ".join(map(str, shown[:2])))
+    """Warns of identical files in two classes, or in train and test, as named by the
+    first `depth` parts of their paths below `root`."""
+
+    def digest(path: pathlib.Path, size: int) -> bytes:
+        with path.open("rb") as file:
+            return hashlib.sha256(file.read(size)).digest()
+
+    # Most files differ in their size or their first bytes, and are not read.
+    groups = _groups(files, lambda path: path.stat().st_size)
+    for size in (4096, -1):
+        key = functools.partial(digest, size=size)
+        groups = [same for group in groups for same in _groups(group, key)]
+    found = []
+    for group in groups:
+        shown = (path.relative_to(root) for path in group)
+        one_of_each = {path.parts[:depth]: str(path) for path in shown}
+        if len(one_of_each) > 1:
+            found.append(" and ".join(list(one_of_each.values())[:2]))
     if found:
         warn(
-            "Identical files are in two classes, or in train and test: "
-            f"{summarize(found)}. Remove one of each pair: the accuracy would "
+            f"Identical files are in two classes, or in train and test, {len(found)} "
+            f"in all: {summarize(found)}. Remove one of each pair: the accuracy would "
             "be wrong.",
         )
+
+
+def _groups(
+    files: Iterable[pathlib.Path], key: Callable[[pathlib.Path], Any]
+) -> list[list[pathlib.Path]]:
+    """Returns the files with the same key as another one, by the key."""
+    found = collections.defaultdict(list)
+    for path in files:
+        found[key(path)].append(path)
+    return [group for group in found.values() if len(group) > 1]
 
 
 _LAYOUTS = (
@@ -197,7 +213,7 @@ def _channels(files: Sequence[pathlib.Path]) -> int | None:
 
 
 def load_files(
-    paths: Iterable[StrPath], skip_bad_images: bool = False
+    paths: Iterable[StrPath], skip_bad_images: bool = False, decode_all: bool = True
 ) -> tuple[ImageDataset, list[pathlib.Path]]:
     """Returns an `ImageDataset` of image files without labels, and their paths.
 
@@ -207,9 +223,13 @@ def load_files(
     Args:
         paths: Paths of files, and of folders that are searched for images.
         skip_bad_images: As in `load_dataset`.
+        decode_all: Boolean. Whether `skip_bad_images` decodes every image. If False, it
+            leaves out the files that are not images, that are incomplete or that have
+            a wrong checksum, which is found without decoding most files.
 
     Raises:
-        ValueError: if there are no image files, or if one is not an image.
+        ValueError: if there are no image files, if none can be read, or if one is not
+            an image and `skip_bad_images` is False.
         FileNotFoundError: if there is no such file.
     """
     files = []
@@ -219,7 +239,7 @@ def load_files(
             raise FileNotFoundError(f"There is no file or folder {str(path)!r}.")
         files += image_files([path])[path] if path.is_dir() else [path]
     files = list(dict.fromkeys(files))
-    good, bad = validate_images(files, skip_bad_images)
+    good, bad = validate_images(files, skip_bad_images, decode_all)
     files = [path for path in files if path in good]
     if not files:
         raise ValueError(

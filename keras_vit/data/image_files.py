@@ -61,14 +61,15 @@ def image_files(
 
 
 def validate_images(
-    paths: Sequence[pathlib.Path], skip: bool
+    paths: Sequence[pathlib.Path], skip: bool, decode_all: bool = True
 ) -> tuple[set[pathlib.Path], int]:
     """Returns the set of the files that can be read as images, and the number
     of the others.
 
-    With `skip`, every image is decoded, and a warning names those that cannot be read.
-    Otherwise the header and the trailer of every file are checked, files without a
-    trailer are decoded, and the first defect is a `ValueError`.
+    With `skip`, every image is decoded, or without `decode_all` the checksums of PNG
+    files are checked in addition to what follows, and a warning names those that cannot
+    be read. Otherwise the header and the trailer of every file are checked, files
+    without a trailer are decoded, and the first defect is a `ValueError`.
     """
     if not skip:
         for path in paths:
@@ -78,10 +79,16 @@ def validate_images(
                     "`skip_bad_images=True`, which leaves out all such files."
                 )
         return set(paths), 0
+
+    def find(path: pathlib.Path) -> str | None:
+        return find_defect(path, decode_all, verify=not decode_all)
+
     # Threads, because decoding releases Python's global interpreter lock.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        defects = dict(zip(paths, pool.map(find_defect, paths), strict=True))
+        defects = dict(zip(paths, pool.map(find, paths), strict=True))
     bad = [f"{path} {defect}" for path, defect in defects.items() if defect]
+    if bad and len(bad) == len(paths):
+        raise ValueError(f"No image can be used: {summarize(bad)}")
     if bad:
         warn(
             f"{len(bad)} of {len(paths)} images cannot be used and are "
@@ -90,9 +97,12 @@ def validate_images(
     return {path for path, defect in defects.items() if not defect}, len(bad)
 
 
-def find_defect(path: StrPath, thorough: bool = True) -> str | None:
+def find_defect(
+    path: StrPath, thorough: bool = True, verify: bool = False
+) -> str | None:
     """Returns the defect of an image file as text, or None; a file with a valid
-    header and trailer is decoded only if `thorough`."""
+    header and trailer is decoded only if `thorough`. With `verify`, the checksums of
+    a PNG file are checked, which takes less time than to decode it."""
     pillow = require("PIL.Image")
     try:
         with open(path, "rb") as file:
@@ -107,6 +117,8 @@ def find_defect(path: StrPath, thorough: bool = True) -> str | None:
                 with open_image(file, _FORMATS) as image:
                     check_image_mode(image)
                     kind, size = image.format, image.size[::-1]
+                    if verify and kind == "PNG":
+                        image.verify()
             file.seek(-min(8, file.seek(0, os.SEEK_END)), os.SEEK_END)
             end, length = file.read(), file.tell()
     except pillow.UnidentifiedImageError:

@@ -92,3 +92,43 @@ def test_mistakes_have_the_probabilities_of_the_loss(loss, tmp_path, monkeypatch
     monkeypatch.setattr(class_results, "predict_dataset", lambda *_: (right, labels))
     class_results.write_class_results(run, model, summary)
     assert not (tmp_path / "mistakes.png").exists()
+
+
+@pytest.mark.parametrize("protocol, sides", [("simple", (8, 16)), ("mae", (8, 8))])
+def test_mistakes_have_the_aspect_of_whole_images(
+    protocol, sides, tmp_path, monkeypatch
+):
+    digits = keras_vit.data.load_dataset("digits")
+    model = vit(input_shape=(8, 8, 1), classes=10)
+    randomize(model)
+    reading = {"image_size": 8, "mode": "tf", "protocol": protocol}
+    # Digits have no protocols, and are squares.
+    data = types.SimpleNamespace(
+        name="wide",
+        class_names=digits.class_names,
+        multi_label=False,
+        num_evaluation=100,
+        evaluation_split="test",
+        evaluation=lambda **_: [
+            [x[:100] for x in digits.test(image_size=8, batch_size=100)[0]]
+        ],
+        read=lambda split, index: (np.zeros((10, 20, 1)), 0),
+    )
+    run = types.SimpleNamespace(
+        data=data,
+        reading=reading,
+        settings={},
+        keep="best",
+        folder=tmp_path,
+        micro_batch_size=100,
+        checkpoints=types.SimpleNamespace(rows=[{"test_loss": 1.0, "train_loss": 1.0}]),
+    )
+    drawn, plot = [], class_results.plot_attention_heatmap
+    monkeypatch.setattr(class_results, "draw_predictions", lambda *given: None)
+    monkeypatch.setattr(
+        class_results,
+        "plot_attention_heatmap",
+        lambda shown, *given: drawn.extend(shown) or plot(shown, *given),
+    )
+    class_results.write_class_results(run, model, {})
+    assert {image.shape[:2] for image in drawn} == {sides}

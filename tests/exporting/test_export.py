@@ -1,6 +1,7 @@
 """tools/export.py: exports match Keras; those that differ are removed."""
 
 import dataclasses
+import importlib.util
 import json
 import os
 import pathlib
@@ -301,6 +302,23 @@ def test_unsupported_backend_error_names_a_supported_one(name, export, model):
     able = printed.partition("KERAS_BACKEND=")[2].partition(".")[0]
     assert able in NEEDS[name]
     assert left() == ["model.keras"]
+
+
+@pytest.mark.backends("jax")
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_missing_backend_is_named_with_its_installation(
+    is_there, export, model, monkeypatch
+):
+    find = importlib.util.find_spec
+    found = None if not is_there else find("torch")
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *given: found if name == "torch" else find(name, *given),
+    )
+    status, printed = export("model.keras", "page", "--to", "web")
+    assert status == 1 and "run this with KERAS_BACKEND=torch. " in printed
+    assert ("pip install torch" in printed) != is_there
 
 
 @pytest.mark.slow

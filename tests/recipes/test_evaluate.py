@@ -1,6 +1,7 @@
 import csv
 import itertools
 import json
+import re
 
 import keras
 import numpy as np
@@ -49,6 +50,14 @@ def test_metrics_match_model_predict(trained_run, evaluated):
     )
     assert results["calibration_error"] == pytest.approx(expected, abs=1e-4)
     assert results["calibration_bins"] == 15
+
+
+def test_the_calibration_error_is_explained(trained_run, tmp_path, capsys):
+    output = tmp_path / "out"
+    programs.run("evaluate", "--weights", trained_run, "--output", output)
+    text = capsys.readouterr().out
+    assert re.search(r"\ncalibration error +0\.\d+\n", text)
+    assert "The calibration error is the mean difference between" in text
 
 
 def test_output_files(evaluated):

@@ -136,6 +136,32 @@ def test_the_class_of_the_title_is_explained(tmp_path, monkeypatch):
     assert classes.tolist() == titles and resized.tolist() != titles
 
 
+@pytest.mark.parametrize("protocol, sides", [("simple", (20, 40)), ("mae", (16, 16))])
+def test_explained_photographs_keep_their_aspect(
+    protocol, sides, tmp_path, monkeypatch
+):
+    """Unless the protocol crops them: the maps are of what the model sees."""
+    model = tiny(input_shape=(16, 16, 3), classes=2)
+    randomize(model, 0.4)
+    model.save(tmp_path / "model.keras")
+    (tmp_path / "names.txt").write_text("a\nb")
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 40, 3))
+    keras.utils.array_to_img(pixels, "channels_last").save(tmp_path / "wide.png")
+    drawn, plot = [], keras_vit.inspection.plot_attention_heatmap
+
+    def spy(images, *given):
+        drawn.extend(image.shape[:2] for image in images)
+        return plot(images, *given)
+
+    monkeypatch.setattr(keras_vit.inspection, "plot_attention_heatmap", spy)
+    programs.run(
+        "predict", "--weights", tmp_path / "model.keras", "--protocol", protocol,
+        "--images", tmp_path / "wide.png", "--labels", tmp_path / "names.txt",
+        "--explain", "--output", tmp_path / "out",
+    )  # fmt: skip
+    assert drawn == [sides]
+
+
 def test_a_model_without_attention_is_not_explained(pictures, tmp_path, capsys):
     bit().save(tmp_path / "bit.keras")
     (tmp_path / "names.txt").write_text("one\ntwo\nthree\nfour")
@@ -156,10 +182,11 @@ def test_bad_images_are_reported(pictures, trained_run, tmp_path, capsys):
         "--weights", trained_run, "--images", pictures,
         "--output", tmp_path / "out",
     )  # fmt: skip
-    line = programs.refused(capsys, "predict", *arguments)
-    assert "half.png" in line and "--skip-bad-images" in line
-    assert not (tmp_path / "out").exists()
     with pytest.warns(UserWarning, match="half.png"):
-        programs.run("predict", *arguments, "--skip-bad-images")
+        programs.run("predict", *arguments)
     metadata = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert metadata["skipped"] == 1 and len(metadata["predictions"]) == 2
+    arguments = (*arguments[:3], pictures / "half.png", "--output", tmp_path / "none")
+    line = programs.refused(capsys, "predict", *arguments)
+    assert "No image can be used: " in line and "half.png" in line
+    assert not (tmp_path / "none").exists()

@@ -177,6 +177,16 @@ def test_file_of_open_clip_is_written_back_bit_for_bit(case, tmp_path):
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("ignore:.*not part of the image model")
+def test_arguments_of_the_image_tower_are_those_of_another_function():
+    source = golden_data.folder("open_clip_quick")
+    words = "leave other arguments out, or .* `keras_vit.converters.load`"
+    with pytest.raises(ValueError, match=f"{words}. Received: preprocessing"):
+        keras_vit.load(source, preprocessing=True)
+    assert keras_vit.converters.load(source, preprocessing=True)
+
+
+@pytest.mark.backends("torch")
 def test_text_tower_of_its_own_module(tmp_path):
     """open_clip's CustomTextCLIP, with a bias as in SigLIP, and a pool type."""
     source = golden_data.folder("open_clip_quick")

@@ -11,7 +11,7 @@ import pytest
 import keras_vit
 from keras_vit.config import TextConfig
 from keras_vit.text import Tokenizer
-from keras_vit_programs import command
+from keras_vit_programs import charts, classifiers, command, flags
 from tests import golden_data
 from tests.harness import numpy
 from tests.small import randomize, tiny
@@ -97,6 +97,15 @@ def test_classify(model, folder, capsys):
     assert "--names" in refused(capsys, "classify", "clip.keras", "photos")
 
 
+@pytest.mark.parametrize("has_text", [True, False])
+def test_a_text_tower_that_is_used_is_no_surplus(has_text, recwarn):
+    source = str(golden_data.folder("open_clip_quick"))
+    config = flags.Trained(weights=source)
+    classifiers.load_trained(config, has_text)
+    messages = "".join(str(each.message) for each in recwarn)
+    assert ("not part of the image model" in messages) != has_text
+
+
 def test_search(model, folder, capsys, monkeypatch):
     line = ["search", "photos", "a red car", "--weights", "clip.keras"]
     assert command.main(line) == 0
@@ -129,6 +138,26 @@ def test_search(model, folder, capsys, monkeypatch):
     assert read == [1, 4]  # the new image, and all for another model
 
 
+def test_bad_images_are_left_out(folder, capsys):
+    (folder / "photos" / "0.jpg").write_text("no image")
+    content = encode(noise(8, 12, seed=4))
+    (folder / "photos" / "4.png").write_bytes(content[:-20] + bytes(8) + content[-12:])
+    for line, file in (
+        ("classify clip.keras photos --names cat,dog", "predict/predictions"),
+        ("explain clip.keras photos --names cat,dog", "explain/predictions"),
+        ("search photos car --weights clip.keras", "search/search"),
+    ):
+        with pytest.warns(UserWarning, match="2 of 5 images cannot be used") as found:
+            assert command.main(line.split()) == 0
+        (text,) = (str(w.message) for w in found if "cannot be used" in str(w.message))
+        assert "0.jpg is not a" in text and "4.png cannot be read" in text
+        assert len(rows_of(f"runs/{file}.csv")) == 3
+    line = "search photos --like photos/0.jpg --weights clip.keras".split()
+    assert "photos/0.jpg' is not a JPEG" in refused(capsys, *line)
+    line = "classify clip.keras photos/0.jpg --names cat,dog".split()
+    assert "No image can be used: photos/0.jpg is not a" in refused(capsys, *line)
+
+
 def test_duplicates(folder, capsys):
     """A copy of an image is the only pair, and a cosine of -1 finds all six."""
     shutil.copy("photos/1.png", "photos/copy.png")
@@ -137,11 +166,35 @@ def test_duplicates(folder, capsys):
     (row,) = rows_of("out/duplicates.csv")
     assert [row["file"], row["duplicate"]] == ["photos/1.png", "photos/copy.png"]
     assert row["cosine"] == "1.0000" and (folder / "out/duplicates.png").exists()
+    assert "1 pair of 4 images" in capsys.readouterr().out
     line = line.replace("0.9999", "-1").replace("output out", "output all")
     assert command.main([*line.split(), "--top", "2"]) == 0
     found = [float(row["cosine"]) for row in rows_of("all/duplicates.csv")]
     assert len(found) == 6 and found == sorted(found, reverse=True)
     assert "6 pairs of 4 images" in capsys.readouterr().out
+
+
+def test_pictures_of_pairs_show_folders(folder, monkeypatch):
+    """Two files may have the same name, in one folder or in two."""
+    shutil.copytree("photos", "more/of/them/a")
+    figures, plot = [], charts.plot_found
+    monkeypatch.setattr(
+        charts, "plot_found", lambda *given: figures.append(plot(*given)) or figures[-1]
+    )
+
+    def titles(*folders):
+        line = "--duplicates 0.9999 --weights plain.keras --overwrite --output out"
+        assert command.main(["search", "--images", *folders, *line.split()]) == 0
+        shown = [axes.get_title() for axes in figures[-1].axes]
+        return {title.removeprefix("1.0000  ") for title in shown} - {""}
+
+    shutil.copytree("photos", "more/b")
+    assert titles("more") >= {"of/them/a/0.png", "b/0.png"}
+    assert titles("more/b", "photos") >= {"b/0.png", "photos/0.png"}
+    pairs = figures[-1].subfigs
+    assert [len(part.axes) for part in pairs] == [2] * 4  # three, and an empty place
+    *colors, empty = (part.get_facecolor() for part in pairs)
+    assert len({*colors}) == 1 and empty not in colors
 
 
 @pytest.mark.parametrize(

@@ -273,6 +273,19 @@ def test_duplicates_in_two_parts_are_reported(parts, photos):
         load(str(photos))
 
 
+def test_duplicates_of_other_names_are_reported(photos):
+    """Of files of one size and one beginning, only the identical ones."""
+    one, other = (encode(noise(90, 90, seed=i), "BMP") for i in range(2))
+    one, other = one[:5000] + other[5000:], one
+    put(photos / "cat" / "a.bmp", one)
+    put(photos / "cat" / "b.bmp", other)
+    put(photos / "cat" / "again.bmp", other)
+    put(photos / "dog" / "c.bmp", other)
+    words = r", 1 in all: cat/(again|b)\.bmp and dog/c\.bmp\. Remove"
+    with pytest.warns(UserWarning, match=f"^Identical files .*{words}"):
+        load(str(photos))
+
+
 def test_folder_of_mixed_files(tmp_path):
     """Every image is in one split, with the label of its folder."""
     rng = np.random.default_rng(0)

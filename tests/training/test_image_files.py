@@ -9,6 +9,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from keras_vit.data import image_files, load_files
+from keras_vit.data.decoding import decode, read_pixels
 from keras_vit.data.image_files import find_defect, median_side
 from keras_vit.utils.array_files import open_array
 from tests.training.pictures import encode, encode_tiff, noise
@@ -214,3 +215,33 @@ def test_a_truncated_tiff_is_refused_or_skipped(tmp_path):
     with pytest.warns(UserWarning, match="1 of 2 images cannot be used"):
         _, files = load_files([tmp_path], skip_bad_images=True)
     assert [file.name for file in files] == ["a.tif"]
+
+
+def test_bad_images_are_found_without_decoding_the_others(tmp_path, monkeypatch):
+    good = {"a.png": encode(PIXELS), "b.jpg": encode(PIXELS, "JPEG")}
+    content = good["a.png"]
+    middle = len(content) // 2
+    damaged = content[:middle] + bytes(20) + content[middle + 20 :]
+    bad = {"c.jpg": b"text", "d.png": content[:middle], "e.png": damaged}
+    for name, of_file in (good | bad).items():
+        (tmp_path / name).write_bytes(of_file)
+    decoded = []
+    monkeypatch.setattr(image_files, "decode", lambda *given: decoded.append(given))
+    with pytest.warns(UserWarning, match="3 of 5 images cannot be used"):
+        _, files = load_files([tmp_path], skip_bad_images=True, decode_all=False)
+    assert [file.name for file in files] == [*good] and not decoded
+    with pytest.raises(ValueError, match=r"No image can be used: .*e\.png cannot be"):
+        load_files([tmp_path / "e.png"], skip_bad_images=True, decode_all=False)
+
+
+def test_a_jpeg_that_simplejpeg_refuses_is_read_by_pillow(tmp_path):
+    """`decode` reads it, with bytes between two parts of the header."""
+    content = encode(PIXELS, "JPEG", quality=95)
+    at = content.find(b"\xff\xc4")
+    path = tmp_path / "a.jpg"
+    path.write_bytes(content[:at] + bytes(9) + content[at:])
+    simplejpeg = pytest.importorskip("simplejpeg")
+    with pytest.raises(ValueError, match="extraneous bytes"):
+        simplejpeg.decode_jpeg(path.read_bytes(), strict=False)
+    expected = decode(path.read_bytes(), 3).numpy().astype(int)
+    assert np.abs(read_pixels(path, 3) - expected).max() <= 16

@@ -14,7 +14,7 @@ from keras_vit.data.splits import stratified_split
 from keras_vit.preprocessing import preprocess_input
 from keras_vit_programs import curves, logs, run_report
 from keras_vit_programs import runs as results
-from tests.small import tiny
+from tests.small import hybrid, tiny
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -160,3 +160,25 @@ def test_documented_run_of_a_program_without_flags(tmp_path):
     for given in ({}, {"image_size": 8}):
         with pytest.raises(ValueError, match=r"`reading`.*'mode'.*Received: "):
             names["Run"](2, 64, 1, given, {"image_size": 8, "mode": "tf"})
+
+
+@pytest.mark.parametrize("model, pixels", [(tiny, 4), (hybrid, 8)])
+def test_the_size_of_patches_is_in_pixels_of_the_image(model, pixels):
+    """Those of a hybrid are 1 x 1 on the feature map of its ResNet."""
+    model = model()
+    assert pixels == keras_vit.inspection.token_layout(model).patch_size[0]
+    data = keras_vit.data.load_dataset("digits")
+    strategy = types.SimpleNamespace(is_main=True, describe=str)
+    run = types.SimpleNamespace(
+        data=data,
+        settings={"patch_size": model.config.patch_size[0]},
+        strategy=strategy,
+        steps=1,
+        batch_size=1,
+        summary="",
+        folder="out",
+    )
+    text = run_report.describe_run(run, model, 0)
+    words = " ".join(text.split())
+    assert f", patches {pixels} x {pixels} " in words
+    assert " training 1 step of 1 image (0 epochs), on torch " in words
