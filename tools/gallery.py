@@ -1,7 +1,8 @@
 """Makes pictures of the documentation, in docs/images.
 
   KERAS_BACKEND=jax python tools/gallery.py photos dinov2_s14
-      those of docs/gallery.md, from scikit-learn's two photographs
+      those of docs/gallery.md and docs/gallery-data.md, from scikit-learn's two
+      photographs
   python tools/gallery.py encoder dinov2_s14 astronaut.png coffee.png ...
       encoder.jpg: features and attention of four photographs of scikit-image
   python tools/gallery.py maps dinov2_s14 china.jpg flower.jpg coffee.png ...

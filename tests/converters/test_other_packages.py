@@ -1,4 +1,4 @@
-"""Models of vit-keras and zeromodels: what docs/migrate.md shows.
+"""Models of vit-keras and zeromodels: what docs/convert-keras.md shows.
 
 Variables have the paths and shapes of vit-keras 0.2.0 and zeromodels 1.3.6,
 whose outputs were within 1e-7 of this package's (2026-11-23); neither is
@@ -19,7 +19,7 @@ from tests import golden_data
 from tests.small import vit
 
 pytestmark = pytest.mark.backends("torch")
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "migrate.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "convert-keras.md"
 BLOCKS = [
     re.sub(r"^    ", "", block, flags=re.MULTILINE)
     for block in re.findall(

@@ -26,13 +26,8 @@ pretrain = programs.load("pretrain")
 
 
 def commands():
-    """Returns every command of the page with an argument or more.
-
-    Masked pre-training has tests of its own (test_pretrain_masked.py).
-    """
-    text = re.sub(r"## Learning without labels.*?(?=\n## )", "",
-                  PAGE.read_text(), flags=re.DOTALL)  # fmt: skip
-    return re.findall(r"(recipes/\w+\.py --[^`\n|]*)", text)
+    """Returns every command of the page with an argument or more."""
+    return re.findall(r"(recipes/\w+\.py --[^`\n|]*)", PAGE.read_text())
 
 
 COMMANDS = commands()

@@ -140,7 +140,7 @@ def read_keras(path: StrPath, finite: bool = True) -> KerasFile:
                 f"{str(path)!r} holds a model of {package}, whose .keras and "
                 ".weights.h5 files are not read. Load it with that package, "
                 "and write its arrays under the names of another format, as "
-                "docs/migrate.md shows."
+                "docs/convert-keras.md shows."
             )
     integers = is_quantized(layers)
     floats = {k: a for k, a in arrays.items() if not integers or a.dtype.kind != "i"}
