@@ -266,7 +266,8 @@ class Settings:
     """Settings of every program; each group of flags is a subclass."""
 
     show_settings: bool = flag(
-        "print each setting, and the flag, preset or rule that set it, and exit",
+        "print each setting, and the flag, preset or rule that set it, and exit; a "
+        "program that trains downloads its dataset and weights for this",
         False,
     )
 

@@ -13,7 +13,8 @@ similarity, as for DINO).
       training
   python recipes/few_shot.py --model ViTB16 --weights imagenet21k \\
       --dataset oxford_iiit_pet --image-size 224
-      evaluates released weights on a dataset of TFDS; a GPU is recommended
+      evaluates released weights on a dataset of TFDS; a GPU or a TPU is
+      recommended, of which one device is used
   python recipes/few_shot.py --weights runs/digits --l2 1 32 1024 32768
       compares several regularization strengths
 

@@ -56,8 +56,8 @@ LOW_LEARNING_RATE = 3e-4  # 7e-4 with a layer decay of 0.75 destroys the encoder
 
 
 def learning_rate(s, data):
-    """Returns the peak, as measured in docs/transfer.md, if neither --learning-rate nor
-    --sweep gives it, nor --preset, whose rate is for its batch size."""
+    """Returns the peak, as measured in docs/transfer-measured.md, unless a flag gives
+    it: --learning-rate, --sweep, or --preset, whose rate is for its batch size."""
     if s.weights is None:
         return 0.003 if s.spec["stride"] == 1 else 0.001
     if s.optimizer == "sgd":

@@ -12,8 +12,8 @@ flips. Tasks, splits and labels are those of "VTAB"
 google-research/task_adaptation.
 
   python recipes/vtab.py --model ViTB16 --weights imagenet21k
-      runs all 19 tasks, on a GPU or a TPU, with several hundred GB of TFDS
-      data
+      runs all 19 tasks, on one GPU or one device of a TPU, with several
+      hundred GB of TFDS data
   python recipes/vtab.py --weights ViT-B_16.npz --tasks dtd pets eurosat
       runs three of them
   python recipes/vtab.py --weights ViT-B_16.npz --validate

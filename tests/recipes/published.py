@@ -16,6 +16,7 @@ SIZES = {
     "cifar100": {"train": 50_000, "test": 10_000},
     "imagenet2012": {"train": 1_281_167, "validation": 50_000},
     "oxford_iiit_pet": {"train": 3_680, "test": 3_669},
+    "oxford_flowers102": {"train": 1_020, "test": 6_149},
 }
 # What no source has unless it says so below.
 _NONE = {
@@ -63,6 +64,7 @@ AUGREG = {
 }
 # ViT, Section 4.1: chosen on a validation split, then trained on all images.
 SWEEP = (0.001, 0.003, 0.01, 0.03)
+SWEEP_IMAGENET = (0.003, 0.01, 0.03, 0.06)
 # big_vision/configs/transfer.py, and its docstring for the learning rate of
 # B/32 on CIFAR-10; optimizer: big_vision/optax.py, momentum_hp; resmall_crop
 # with h_res=448 and l_res=384
@@ -166,6 +168,70 @@ FINE_TUNING = {
     "augreg-imagenet21k --learning-rate 0.003": BIG_VISION,
     f"{_TUNE}bit-hyperrule --dataset cifar10 --model BiT_R50x1 --weights "
     "imagenet21k": BIT,
+}
+
+# Cells of the tables of docs/accuracies.md: ViT, Table 5, the README of
+# vision_transformer, and that of big_transfer.
+_SETS = {
+    "cifar10": {**CIFAR, "num_validation": 1_000},
+    "cifar100": {**CIFAR, "num_validation": 1_000},
+    "oxford_iiit_pet": {**AUGREG, "num_validation": 368},
+    "oxford_flowers102": {
+        **AUGREG,
+        **{"num_train": 1_020, "num_test": 6_149, "num_validation": 102},
+    },
+    "imagenet2012": {**IMAGENET, "num_validation": 12_812},
+}
+_COMMON = ("cifar10", "cifar100", "imagenet2012")
+_VITS = ("ViTB16", "ViTB32", "ViTL16", "ViTL32")
+_DROPOUT = ("ViTL16", "ViTH14", "R50ViTB16")
+
+
+def _vit(name, dataset, sweep):
+    model, *_ = name.split()
+    settings = {**VIT_JAX, **_SETS[dataset]}
+    if (model, dataset) == ("ViTB16", "cifar10"):
+        settings["peak"] = B16_CIFAR10["peak"]
+    if model in _DROPOUT:
+        settings |= DROPOUT
+    if model == "ViTH14":
+        settings["image_size"] = 378
+    if sweep:
+        settings["num_train"] = SIZES[dataset]["train"]
+    else:
+        settings.pop("num_validation")
+    return settings
+
+
+def _bit(dataset):
+    if dataset != "imagenet2012":
+        return BIT
+    return {**BIT, **IMAGENET, "image_size": 480}
+
+
+CELLS = {
+    f"{_TUNE}vit_jax --dataset {dataset} --weights {weights} --model {model} "
+    "--sweep paper": _vit(model, dataset, True)
+    for weights, models in (
+        ("imagenet21k", (*_VITS, "ViTH14 --image-size 378")),
+        ("runs/paper-imagenet", _VITS),
+    )
+    for model in models
+    for dataset in _SETS
+}
+CELLS |= {
+    f"{_TUNE}vit_jax --dataset {dataset} --weights imagenet21k --model {model}": (
+        _vit(model, dataset, False)
+    )
+    for model in (*_VITS, "R50ViTB16")
+    for dataset in _COMMON
+}
+CELLS |= {
+    f"{_TUNE}bit-hyperrule --dataset {dataset} --weights imagenet21k "
+    f"--model BiT_{model}": _bit(dataset)
+    for model in ("R50x1", "R101x3", "R152x2")
+    for dataset in _COMMON
+    if (model, dataset) != ("R101x3", "imagenet2012")
 }
 
 # What big_vision's configurations of pre-training have in common; `lost` is

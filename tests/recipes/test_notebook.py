@@ -46,8 +46,10 @@ def run(tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("KERAS_BACKEND", keras.config.backend())
 
-    def run(output, count=None):
-        monkeypatch.setenv("OUTPUT", output)
+    def run(output=None, count=None):
+        monkeypatch.setenv("OUTPUT", output or "")
+        if output is None:  # the original value is restored at the end
+            monkeypatch.delenv("OUTPUT")
         names = {}
         for cell in CELLS[:count]:
             exec(cell, names)
@@ -118,14 +120,31 @@ def test_interrupted_run_resumes_bit_for_bit(run, monkeypatch):
 
 
 @pytest.mark.backends("torch")
+def test_output_folder_may_be_in_google_drive(run, monkeypatch):
+    mounted = []
+    colab = types.ModuleType("google.colab")
+    colab.drive = types.SimpleNamespace(mount=mounted.append)
+    monkeypatch.setitem(sys.modules, "google.colab", colab)
+    names, _ = run(count=6)
+    assert not mounted and names["OUTPUT"] == pathlib.Path("runs/notebook")
+    monkeypatch.setenv("DRIVE", "True")
+    names, _ = run(count=6)
+    (folder,) = mounted
+    assert pathlib.Path(folder, "MyDrive") in names["OUTPUT"].parents
+    # A folder that is given stays.
+    names, _ = run("out", count=6)
+    assert names["OUTPUT"] == pathlib.Path("out")
+
+
+@pytest.mark.backends("torch")
 def test_accelerator_settings_match_the_presets(run, monkeypatch):
     """Settings for accelerators, which are not run here, refer to existing
     presets and weights."""
     for name in SHORT:
         monkeypatch.delenv(name)
-    names, _ = run("out", count=4)
+    names, _ = run("out", count=5)
     names["on_cpu"] = False
-    exec(CELLS[4], names)
+    exec(CELLS[5], names)
     preset = presets.FINE_TUNING["vit_jax-augreg"].settings
     assert names["STEPS"] == preset["steps"]
     assert names["WARMUP_STEPS"] == preset["warmup_steps"]

@@ -1,4 +1,4 @@
-"""Commands of docs/reproduce.md have the published settings."""
+"""Commands of docs/reproduce.md and docs/accuracies.md have the published settings."""
 
 import dataclasses
 import pathlib
@@ -20,7 +20,8 @@ from tests.training.mocked import mocked
 
 pytest.importorskip("tensorflow_datasets")
 pytestmark = pytest.mark.backends("torch")
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "reproduce.md"
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+PAGE, TABLES = DOCS / "reproduce.md", DOCS / "accuracies.md"
 finetune = programs.load("finetune_cifar")
 pretrain = programs.load("pretrain")
 
@@ -28,6 +29,24 @@ pretrain = programs.load("pretrain")
 def commands():
     """Returns every command of the page with an argument or more."""
     return re.findall(r"(recipes/\w+\.py --[^`\n|]*)", PAGE.read_text())
+
+
+def cells():
+    """Yields the command of each accuracy in the tables of a page: that above the
+    table, with the model of its row and the dataset of its column."""
+    command, datasets = "", []
+    for line in TABLES.read_text().splitlines():
+        columns = [x.strip(" `") for x in line.split("|")[1:-1]]
+        if "--dataset DATASET" in line:
+            command = line[line.index("recipes/") :]
+        elif "`cifar10`" in line:
+            datasets = columns[1:]
+        elif line.startswith("| `"):
+            model, *values = columns
+            for dataset, value in zip(datasets, values, strict=True):
+                if dataset != "ReaL" and value != "-":
+                    filled = command.replace("DATASET", dataset)
+                    yield filled.replace("MODEL", model)
 
 
 COMMANDS = commands()
@@ -141,16 +160,47 @@ def test_every_documented_command_is_known():
         )
 
 
+def test_every_cell_is_known():
+    assert list(cells()) == list(published.CELLS)
+    # The others have tests above, or are of runs of these.
+    others = re.findall(r"(recipes/(\w+)\.py --.*)", TABLES.read_text())
+    for command, name in others:
+        if "DATASET" not in command:
+            config = config_of(programs.load(name), command.replace("MODEL", "ViTL16"))
+            if name == "finetune_cifar":
+                assert command in published.FINE_TUNING
+            elif name == "few_shot":
+                assert (config.shots, config.max_train) == ((5,), 65_000)
+                assert command in PAGE.read_text()
+
+
 @pytest.mark.parametrize("command", [*published.FINE_TUNING, *published.MAE_FINETUNE])
 def test_fine_tuning_settings_match_the_publications(command, datasets):
-    expected = dict((published.FINE_TUNING | published.MAE_FINETUNE)[command])
+    check_fine_tuning(
+        command, (published.FINE_TUNING | published.MAE_FINETUNE)[command]
+    )
+
+
+@pytest.mark.parametrize(
+    "model", dict.fromkeys(x.split(" --model ")[1] for x in published.CELLS)
+)
+def test_settings_of_cells_match_the_publications(model, datasets):
+    """The cells of a row."""
+    for command, expected in published.CELLS.items():
+        if command.endswith(f" --model {model}"):
+            check_fine_tuning(command, expected)
+
+
+def check_fine_tuning(command, expected):
+    expected = dict(expected)
     if "--accumulate" not in command and "mae" not in command:
         expected["lost"] = 0.0
     config = config_of(finetune, command)
     _, data, _ = setup.begin(config)
     if config.sweep:
         rates = flags.parse_learning_rates(config.sweep, config.dataset)
-        assert rates == published.SWEEP
+        is_imagenet = config.dataset == "imagenet2012"
+        assert rates == (published.SWEEP_IMAGENET if is_imagenet else published.SWEEP)
         assert data.num_validation == expected.pop("num_validation")
         config = dataclasses.replace(
             config, sweep=None, holdout=0.0, learning_rate=expected["peak"]
