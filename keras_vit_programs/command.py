@@ -156,8 +156,8 @@ def _choose_backend() -> None:
         name = "tensorflow"
     is_default = not os.environ.get("KERAS_BACKEND") and name == "tensorflow"
     if is_default and not importlib.util.find_spec("tensorflow"):
-        installed = [x for x in ("jax", "torch") if importlib.util.find_spec(x)]
-        os.environ["KERAS_BACKEND"] = (installed or [name])[0]
+        for backend in filter(importlib.util.find_spec, ("torch", "jax")):
+            os.environ["KERAS_BACKEND"] = backend  # JAX if both are
 
 
 def _values(flags: Sequence[str]) -> str:

@@ -37,7 +37,7 @@ def folder(tmp_path, monkeypatch):
         ("tensorflow torch", "", None, ""),
         ("torch", "", {"backend": "jax"}, ""),
         ("torch", "tensorflow", None, "tensorflow"),
-        ("", "", None, "tensorflow"),
+        ("", "", None, ""),
     ],
 )
 def test_an_installed_backend_is_taken(
