@@ -16,6 +16,7 @@ import keras
 
 from keras_vit import converters
 from keras_vit.config import ModelArguments
+from keras_vit.models import preprocessing_of
 from keras_vit.utils.scaling import Mode, mean_and_std
 from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array, Config, StrPath
@@ -255,6 +256,10 @@ def _card(
         f"{list(std)}; `keras_vit.preprocess_input(images, mode={mode!r})`",
         f"- Classes: {arguments['classes'] or 'none, the output is features'}",
     ]
+    if preprocessing_of(model) is not None:
+        lines[-2] += (
+            f". `{WEIGHTS[KERAS]}` does this itself: give it values from 0 to 255"
+        )
     if class_names:
         names = [" ".join(name.split()) for name in class_names[:20]]
         more = len(class_names) - len(names)

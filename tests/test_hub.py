@@ -247,3 +247,17 @@ def test_commands_say_which_libraries_load_a_hybrid(tmp_path, capsys):
     assert "note: timm loads the file only into" in capsys.readouterr().out
     assert convert.main([source, str(tmp_path / "hub"), "--to", "hub"]) == 0
     assert ", which keras can load\n" in capsys.readouterr().out
+
+
+@pytest.mark.backends("torch")
+def test_cards_say_that_a_keras_model_scales_images_itself(tmp_path):
+    """Images that are scaled by `preprocess_input` would be scaled twice."""
+    options = {"patch_size": 8, "hidden_size": 24, "num_layers": 1, "num_heads": 3}
+    for preprocessing in (None, "torch"):
+        model = keras_vit.VisionTransformer(
+            **options, input_shape=(16, 16, 3), preprocessing=preprocessing
+        )
+        model.save(tmp_path / "a.keras")
+        keras_vit.hub.save(tmp_path / "a.keras", tmp_path / "hub", overwrite=True)
+        card = (tmp_path / "hub" / "README.md").read_text()
+        assert ("values from 0 to 255" in card) == (preprocessing is not None)

@@ -116,6 +116,20 @@ def test_outputs_and_files_are_transformers(case, tmp_path, record_error):
     )
 
 
+@ON_TORCH
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_folders_in_half_precision_are_read(dtype, tmp_path):
+    """Their weight of "no object" is that of config.json, rounded."""
+    import torch
+
+    original = original_of("masked").to(getattr(torch, dtype))
+    original.save_pretrained(tmp_path)
+    expected = theirs(type(original).from_pretrained(tmp_path, dtype="float32").eval())
+    found = keras_vit.load(tmp_path)(images(), training=False)
+    error = numpy(found["classes"]) - expected.class_queries_logits.numpy()
+    assert np.abs(error).max() < TOLERANCE
+
+
 def test_loss_and_matching_are_transformers(tmp_path, monkeypatch, record_error):
     """At their random points, in the order in which they take them."""
     torch = pytest.importorskip("torch")

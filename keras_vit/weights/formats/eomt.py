@@ -150,7 +150,8 @@ class Eomt(Dense):
         options = stored.get("loss_options", {})
         found = options.get("no_object_weight", 0.1)
         if others is not None:
-            fits = np.float32(found) == others[-1]
+            # Files in bfloat16 or float16 have rounded it.
+            fits = bool(np.isclose(others[-1], found, rtol=2**-8, atol=0))
             expected = f"{others[-1]}, as in {_CLASS_WEIGHTS!r}"
             check_option(fits, "no_object_weight", found, expected)
         return weights, stored
