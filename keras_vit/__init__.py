@@ -87,11 +87,14 @@ _ELSEWHERE = {
     "applications": "ViTB16",
     "automodel": "load",
     "createmodel": "VisionTransformer",
+    "dinov2": "list_weights",
     "frompreset": "load",
     "frompretrained": "load",
     "listpretrained": "list_weights",
     "loadmodel": "load",
+    "loadweights": "load",
     "savemodel": "save",
+    "saveweights": "save",
     "vitbackbone": "VisionTransformer",
     "vitforimageclassification": "VisionTransformer",
     "vitimageclassifier": "VisionTransformer",
@@ -108,6 +111,9 @@ def __getattr__(name: str) -> _NoReturn:
         for word, letter in {**_SIZES, "patch": ""}.items():
             key = key.replace(word, letter)
     close = [] if name[0] == "_" else difflib.get_close_matches(key, names, 1)
-    found = _ELSEWHERE.get(key) or (names[close[0]] if close else "")
+    modules = [x for x in (*__all__, "models") if hasattr(globals()[x], "__all__")]
+    inside = [f"{x}.{name}" for x in modules if name in globals()[x].__all__]
+    found = [_ELSEWHERE.get(key), *inside, *(names[x] for x in close)]
+    found = next(filter(None, found), "")
     hint = f" Did you mean {found!r}?" if found else ""
     raise AttributeError(f"keras_vit has no attribute {name!r}.{hint}")

@@ -51,7 +51,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...], str]] = {
         "predicts the classes, or objects, of images",
     ),
     "explain": (
-        "predict.py --explain --output runs/explain",
+        "predict.py --explain",
         ("--weights", "--images"),
         "also draws what a predicted class depends on",
     ),

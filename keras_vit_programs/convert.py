@@ -19,8 +19,9 @@ the .index.json of a sharded checkpoint, a Hugging Face folder or a keras-hub
 preset, or the URL of one of these: https://..., hf://owner/name,
 hf://owner/name/FILE. TARGET's suffix chooses the file type; without one it is
 a folder. A format is the way in which a code base names its arrays: vit_jax,
-big_vision, timm, huggingface, torchvision, dinov2, dinov3, mae, bit, keras_hub
-or open_clip; a variant of a format follows a colon, such as vit_jax:current.
+big_vision, timm, huggingface, torchvision, dinov2, dinov3, mae, dino, mocov3,
+bit, keras_hub, open_clip, eomt or yolos; a variant of a format follows a colon,
+such as vit_jax:current.
 --to huggingface and --to keras_hub choose the model class that fits: ViT,
 DeiT, DINOv2, DINOv3, or the image tower of SigLIP or CLIP. Converting between
 files does not import Keras, except for detectors and segmenters; writing
@@ -342,9 +343,10 @@ def _parser() -> argparse.ArgumentParser:
         "--set",
         metavar="NAME=VALUE",
         nargs="+",
+        action="extend",
         default=[],
         help="arguments of VisionTransformer that SOURCE does not store, such "
-        "as num_heads=6 or grid_size=(2,8)",
+        "as num_heads=6 or grid_size=(2,8); may be repeated",
     )
     parser.add_argument(
         "--encoder",

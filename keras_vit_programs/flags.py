@@ -263,7 +263,7 @@ def _plain(hint: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Settings of every program; each group of flags is a subclass."""
+    """Every program. Each group of flags is a subclass."""
 
     show_settings: bool = flag(
         "print each setting, and the flag, preset or rule that set it, and exit; a "

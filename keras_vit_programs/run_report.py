@@ -45,8 +45,8 @@ def describe_run(run: "Run", model: keras.Model, done: int) -> str:
     ]
     if data.num_unverified:
         lines.append(
-            f"images    {data.num_unverified:,} files are not decoded yet, and "
-            "a damaged one stops the run: --skip-bad-images decodes them first"
+            f"images    {data.num_unverified:,} files, decoded during training; "
+            "--skip-bad-images decodes them first"
         )
     lines.append(
         f"model     {model.name}: {model.count_params():,} parameters, images "

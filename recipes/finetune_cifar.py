@@ -20,8 +20,8 @@ which train on the same fraction of the training images as their source and
 evaluate on the test set. Without a preset, the settings are for small machines
 and datasets. With --holdout 0, and at the end of --sweep, all training images
 are used. An interrupted run resumes bit for bit with the same command.
-recipes/README.md lists the files in the output folder. KERAS_BACKEND selects
-the backend.
+docs/runs.md lists the files in the output folder. KERAS_BACKEND selects the
+backend.
 """
 
 import dataclasses
@@ -170,7 +170,7 @@ DEFAULTS = (
         "batch_size", "at most the number of images", defaults.whole_batch, over="given"
     ),
     defaults.steps(
-        "30 epochs, but from scratch at least 2400 (half of both for "
+        "30 epochs, but from scratch at least 2400 (15 epochs and 1200 for "
         "compact-hybrid on images above 40 pixels) and at most 300 epochs, and "
         "with --weights at least 100 and at most 500, or 10000 for 20000 images "
         "or more, or 20000 for 500000 images or more",

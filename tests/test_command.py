@@ -214,10 +214,7 @@ def test_help_names_all_commands(capsys):
         ),
         (
             ["explain", "run", "a.png"],
-            [
-                *("--explain", "--output", "runs/explain"),
-                *("--weights", "run", "--images", "a.png"),
-            ],
+            ["--explain", "--weights", "run", "--images", "a.png"],
         ),
     ],
 )

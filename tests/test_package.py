@@ -61,6 +61,10 @@ def test_float64_under_jax():
         ("vit_small_patch16_224", "ViTS16"),
         ("ViTImageClassifier", "VisionTransformer"),
         ("applications", "ViTB16"),
+        ("load_weights", "load"),
+        ("dinov2", "list_weights"),
+        ("relevance", "inspection.relevance"),
+        ("inference_model", "models.inference_model"),
     ],
 )
 def test_names_of_other_packages_are_answered_with_ours(guess, name):

@@ -53,8 +53,9 @@ def image_files(
                 others.append(str(path))
     if others:
         warn(
-            f"{len(others)} files are left out: {summarize(others)}. Links "
-            "must lead to a file, and images must have a name that ends in "
+            f"{len(others)} {'files are' if len(others) > 1 else 'file is'} left out: "
+            f"{summarize(others)}. Links must lead to a file, and images must have a "
+            "name that ends in "
             f"{', '.join(extensions)}: convert them.",
         )
     return images
@@ -129,7 +130,8 @@ def find_defect(
     except pillow.DecompressionBombError:
         return f"has more than {_MAX_PIXELS // 10**6} million pixels."
     except Exception as error:  # Pillow raises many types
-        return f"cannot be read: {getattr(error, 'strerror', None) or error}."
+        reason = str(getattr(error, "strerror", None) or error).rstrip(".")
+        return f"cannot be read: {reason}."
     if size[0] * size[1] >= _MAX_PIXELS or max(size) > _MAX_ASPECT_RATIO * min(size):
         return (
             f"is {size[0]} x {size[1]} pixels: it must have less than "

@@ -10,6 +10,7 @@ import pytest
 
 import keras_vit
 from keras_vit.weights.files import read
+from keras_vit.weights.formats import FORMATS
 from keras_vit_programs import convert as _cli
 from tests import golden_data
 
@@ -57,6 +58,11 @@ def test_what_needs_keras_says_which_backends_there_are(arguments, tmp_path):
     assert done.returncode == 1
     assert "no backend 'jxa'" in done.stderr and "KERAS_BACKEND=jax" in done.stderr
     assert not [*tmp_path.iterdir()]
+
+
+def test_help_names_every_format():
+    words = str(_cli.__doc__).replace(",", " ").replace(";", " ").split()
+    assert {*FORMATS} <= {*words}
 
 
 def test_inspect_and_wrong_arguments(capsys, tmp_path):

@@ -62,8 +62,10 @@ def test_ambiguous_arguments_are_reported(
     out, metadata = inspected(capsys, path)
     assert f"ambiguous:\n  {name}" in out and question in out
     assert metadata[name] != value
-    out, metadata = inspected(capsys, path, "--set", settings)
+    options = ("--set", settings, "--set", "norm_epsilon=1e-5")  # repeated
+    out, metadata = inspected(capsys, path, *options)
     assert "ambiguous" not in out and metadata[name] == value
+    assert metadata["norm_epsilon"] == "1e-05"
 
 
 def test_ambiguous_positions_are_reported(capsys, tmp_path):

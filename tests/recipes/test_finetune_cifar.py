@@ -169,7 +169,7 @@ def test_training_on_a_folder_of_images(tmp_path, capsys):
     settings = {"dataset": str(folder), "image_size": 8, "epochs": 2}
     settings["batch_size"] = 64  # more than there are images
     run(**settings, output=str(tmp_path / "out"))
-    assert "files are not decoded yet" in capsys.readouterr().out
+    assert "files, decoded during training" in capsys.readouterr().out
     metadata = read_metadata(tmp_path / "out")
     assert metadata["data"]["class_names"] == ["bright", "dark"]
     assert metadata["data"]["num_test"] == 2

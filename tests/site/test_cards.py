@@ -57,6 +57,9 @@ def test_facts_are_of_released_weights(cards):
 
 def test_a_card_has_every_fact(cards):
     pages = cards.pages()
+    assert {model for model, _ in RELEASED} <= set(cards.PARAMETERS)
+    code = 'ViTS14(weights="dinov2", include_top=False)'  # it has no head
+    assert f"keras_vit.{code}\n" in pages["models/dinov2.md"]
     assert len(pages) == len(cards.FACTS["pages"]) + 1
     facts = ("Trained on", "License", "Pixels", "GELU", "Epsilon", "Run here")
     for page in cards.FACTS["pages"]:

@@ -188,6 +188,9 @@ def test_arrays_that_are_no_images_are_reported(content, words, tmp_path):
 
 def test_unreadable_file_is_reported(tmp_path):
     assert "cannot be read: No such file" in find_defect(tmp_path / "x")
+    # NumPy's message ends in a period.
+    np.save(tmp_path / "x.npy", np.array([None]))
+    assert find_defect(tmp_path / "x.npy").endswith("objects in dtype.")
 
 
 def test_median_side_of_a_sample_of_images(tmp_path):

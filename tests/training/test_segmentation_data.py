@@ -214,7 +214,7 @@ def test_sub_folders_of_images_and_masks(tmp_path):
             (folder / kind / "more").mkdir()
             shutil.copy(folder / kind / f"b{suffix}", folder / kind / "more")
         (folder / "images" / "c.psd").write_bytes(b"8BPS")
-    with pytest.warns(UserWarning, match="1 files are left out.*c.psd"):
+    with pytest.warns(UserWarning, match="1 file is left out.*c.psd"):
         data = load_segmentation(str(tmp_path))
     assert (data.num_train, data.num_test) == (3, 3)
 
