@@ -196,10 +196,10 @@ def check_fine_tuning(command, expected):
     if "--accumulate" not in command and "mae" not in command:
         expected["lost"] = 0.0
     config = config_of(finetune, command)
+    is_imagenet = config.dataset == "imagenet2012"
     _, data, _ = setup.begin(config)
     if config.sweep:
         rates = flags.parse_learning_rates(config.sweep, config.dataset)
-        is_imagenet = config.dataset == "imagenet2012"
         assert rates == (published.SWEEP_IMAGENET if is_imagenet else published.SWEEP)
         assert data.num_validation == expected.pop("num_validation")
         config = dataclasses.replace(
@@ -211,7 +211,9 @@ def check_fine_tuning(command, expected):
     if "bit-hyperrule" not in command:
         assert type(rate) is keras_vit.schedules.WarmupDecay
         return
-    first, *falls = published.BIT_SUPPORTS
+    first, *falls = (
+        published.BIT_SUPPORTS_IMAGENET if is_imagenet else published.BIT_SUPPORTS
+    )
     assert float(rate(first)) == pytest.approx(rate.peak)
     assert float(rate(first / 2)) == pytest.approx(rate.peak / 2)
     for i, step in enumerate(falls):
