@@ -84,6 +84,7 @@ BIT = {
     "mixup": 0.1,
 }
 BIT_SUPPORTS = (500, 3000, 6000, 9000)
+BIT_SUPPORTS_IMAGENET = (500, 6000, 12_000, 18_000)
 
 # facebookresearch/mae at efb2a80: FINETUNE.md, and main_finetune.py for what
 # its commands leave out. Batches: of 32 images on 4 * 8 GPUs, or 16 on 8 * 8.

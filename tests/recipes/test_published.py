@@ -31,21 +31,30 @@ def commands():
     return re.findall(r"(recipes/\w+\.py --[^`\n|]*)", PAGE.read_text())
 
 
+def tables():
+    """Returns the page of the tables; its commands are one line each."""
+    return re.sub(r" \\\n +", " ", TABLES.read_text())
+
+
 def cells():
     """Yields the command of each accuracy in the tables of a page: that above the
     table, with the model of its row and the dataset of its column."""
+    names = {
+        **{"CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "Pets": "oxford_iiit_pet"},
+        **{"Flowers": "oxford_flowers102", "ImageNet": "imagenet2012", "ReaL": None},
+    }
     command, datasets = "", []
-    for line in TABLES.read_text().splitlines():
+    for line in tables().splitlines():
         columns = [x.strip(" `") for x in line.split("|")[1:-1]]
         if "--dataset DATASET" in line:
-            command = line[line.index("recipes/") :]
-        elif "`cifar10`" in line:
+            command = line.strip().removeprefix("python ")
+        elif "| CIFAR-10 | CIFAR-100 |" in line:
             datasets = columns[1:]
         elif line.startswith("| `"):
             model, *values = columns
-            for dataset, value in zip(datasets, values, strict=True):
-                if dataset != "ReaL" and value != "-":
-                    filled = command.replace("DATASET", dataset)
+            for name, value in zip(datasets, values, strict=True):
+                if names[name] and value != "-":
+                    filled = command.replace("DATASET", names[name])
                     yield filled.replace("MODEL", model)
 
 
@@ -163,7 +172,7 @@ def test_every_documented_command_is_known():
 def test_every_cell_is_known():
     assert list(cells()) == list(published.CELLS)
     # The others have tests above, or are of runs of these.
-    others = re.findall(r"(recipes/(\w+)\.py --.*)", TABLES.read_text())
+    others = re.findall(r"(recipes/(\w+)\.py --.*)", tables())
     for command, name in others:
         if "DATASET" not in command:
             config = config_of(programs.load(name), command.replace("MODEL", "ViTL16"))
@@ -196,10 +205,10 @@ def check_fine_tuning(command, expected):
     if "--accumulate" not in command and "mae" not in command:
         expected["lost"] = 0.0
     config = config_of(finetune, command)
+    is_imagenet = config.dataset == "imagenet2012"
     _, data, _ = setup.begin(config)
     if config.sweep:
         rates = flags.parse_learning_rates(config.sweep, config.dataset)
-        is_imagenet = config.dataset == "imagenet2012"
         assert rates == (published.SWEEP_IMAGENET if is_imagenet else published.SWEEP)
         assert data.num_validation == expected.pop("num_validation")
         config = dataclasses.replace(
@@ -211,7 +220,9 @@ def check_fine_tuning(command, expected):
     if "bit-hyperrule" not in command:
         assert type(rate) is keras_vit.schedules.WarmupDecay
         return
-    first, *falls = published.BIT_SUPPORTS
+    first, *falls = (
+        published.BIT_SUPPORTS_IMAGENET if is_imagenet else published.BIT_SUPPORTS
+    )
     assert float(rate(first)) == pytest.approx(rate.peak)
     assert float(rate(first / 2)) == pytest.approx(rate.peak / 2)
     for i, step in enumerate(falls):
