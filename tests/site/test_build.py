@@ -99,6 +99,12 @@ def test_arguments_of_models_are_in_the_reference(site):
             assert part in row, row
 
 
+def test_examples_of_docstrings_are_code(site):
+    texts = [path.read_text() for path in (site / "api").rglob("*.html")]
+    assert sum("&gt;&gt;&gt; " in re.sub("<[^>]*>", "", text) for text in texts) > 10
+    assert not [text for text in texts if "<blockquote" in text]
+
+
 def test_a_page_is_a_notebook(site, pages):
     """Its Python and commands are cells with the outputs of the page."""
     link = "notebooks/example.ipynb"
