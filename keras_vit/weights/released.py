@@ -76,8 +76,8 @@ def resolve_weights(
     if variant is None:
         raise ValueError(
             f"The weights {weights!r} belong to one of: {', '.join(variants)}. Build "
-            f"it by name, keras_vit.{variants[0]}(weights={weights!r}), or give its "
-            "`model` to a program."
+            f"it by name, keras_vit.{variants[0]}(weights={weights!r}), or pass "
+            f"`model={variants[0]!r}` to a program."
         )
     if variant not in variants:
         raise ValueError(

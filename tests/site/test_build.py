@@ -99,6 +99,18 @@ def test_arguments_of_models_are_in_the_reference(site):
             assert part in row, row
 
 
+def test_arguments_of_variants_are_one_below_the_other(site):
+    text = (site / "api" / "models" / "index.html").read_text()
+    code = "keras_vit.ViTB16(\n    include_top=True,\n    weights=None,\n"
+    assert code in re.sub("<[^>]*>", "", text)
+
+
+def test_examples_of_docstrings_are_code(site):
+    texts = [path.read_text() for path in (site / "api").rglob("*.html")]
+    assert sum("&gt;&gt;&gt; " in re.sub("<[^>]*>", "", text) for text in texts) > 10
+    assert not [text for text in texts if "<blockquote" in text]
+
+
 def test_a_page_is_a_notebook(site, pages):
     """Its Python and commands are cells with the outputs of the page."""
     link = "notebooks/example.ipynb"

@@ -60,12 +60,12 @@ def public_names(module: types.ModuleType) -> list[str]:
 
 
 def _models() -> str:
-    signature = inspect.signature(keras_vit.ViTB16)
-    parameters = signature.parameters.values()
+    parameters = inspect.signature(keras_vit.ViTB16).parameters.values()
     first = [x for x in parameters if x.kind is not x.KEYWORD_ONLY]
+    lines = "".join(f"    {x.replace(annotation=x.empty)},\n" for x in first)
     return TEMPLATES.get_template("models.md.jinja").render(
         models=MODELS,
-        signature=signature.replace(parameters=first),
+        signature=f"(\n{lines})",
         variants={x: variant_sizes(x) for x in (*VARIANTS, *BIT_VARIANTS)},
         fields={
             "ViTConfig": _fields(keras_vit.VisionTransformer, ViTConfig),
