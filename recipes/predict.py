@@ -40,7 +40,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 
 import keras_vit
-from keras_vit.data.protocols import PLAIN
 from keras_vit_programs import charts, classifiers, console, defaults, flags, run_folder
 from keras_vit_programs import images as image_files
 
@@ -181,7 +180,7 @@ def main(config):
         with flags.user_errors():  # of a quantized head, for example
             # Images that keep their aspect may be of another class than these.
             options["image_size"] = trained.image_size
-            whole = options.get("protocol", "simple") in PLAIN
+            whole = options.get("protocol", "simple") in keras_vit.data.protocols.PLAIN
             figure = plot_explanations(
                 trained.model,
                 data,
