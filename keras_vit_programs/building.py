@@ -131,11 +131,14 @@ def _for_bit(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_classes(weights: str, data: ImageDataset) -> None:
-    """Raises a `ValueError` if a run was of other classes than a dataset;
-    weights that no recipe wrote do not name their classes."""
+    """Raises a `ValueError` if weights name other classes than a dataset has, or in
+    another order."""
     found = config_of_run(resolve_weights_path(weights)).get("data", {})
-    names = found.get("class_names", list(data.class_names))
-    if names == list(data.class_names):
+    names = found.get("class_names")
+    if names is None:
+        checkpoint = open_weights(None, weights)
+        names = checkpoint.class_names(checkpoint.classes)
+    if names is None or list(names) == list(data.class_names):
         return
     other = sorted(set(names) ^ set(data.class_names)) or names
     raise ValueError(

@@ -257,6 +257,11 @@ def convert(
     write_checkpoint(
         checkpoint.weights, arguments, target, to, dtype, overwrite, checkpoint
     )
+    if target.suffix and checkpoint.class_names(checkpoint.classes):
+        notes.append(
+            "note: the class names are not stored in this file. A .keras file and the "
+            "folder of --to huggingface or --to hub have them."
+        )
     if target.suffix and "resnet_layers" in arguments and to.startswith("timm"):
         notes.append(
             "note: timm loads the file only into a hybrid or BiT of the same "

@@ -344,7 +344,8 @@ def main(config):
 
 def train(config, data, strategy, output, keep=True):
     """Trains with the settings of `resolve_config`, and saves the results."""
-    summary = "fine-tuning" if config.weights else "from scratch"
+    head = "the head of the weights" if config.keep_head else "a new head"
+    summary = f"fine-tuning with {head}" if config.weights else "from scratch"
     if config.features == "once":
         summary += f" on features of {EPOCHS_OF_FEATURES} epochs, computed once"
     with setup.open_run(config, data, strategy, output, summary) as run:

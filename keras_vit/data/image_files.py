@@ -67,34 +67,29 @@ def validate_images(
     """Returns the set of the files that can be read as images, and the number
     of the others.
 
-    With `skip`, every image is decoded, or without `decode_all` the checksums of PNG
-    files are checked in addition to what follows, and a warning names those that cannot
-    be read. Otherwise the header and the trailer of every file are checked, files
-    without a trailer are decoded, and the first defect is a `ValueError`.
+    The header and the trailer of every file are checked, and files without a trailer
+    are decoded; a `ValueError` names those that cannot be read. With `skip`, every
+    image is decoded, or without `decode_all` the checksums of PNG files are checked in
+    addition, and a warning names those that cannot be read.
     """
-    if not skip:
-        for path in paths:
-            if defect := find_defect(path, thorough=False):
-                raise ValueError(
-                    f"{str(path)!r} {defect} Remove it or convert it, or use "
-                    "`skip_bad_images=True`, which leaves out all such files."
-                )
-        return set(paths), 0
 
     def find(path: pathlib.Path) -> str | None:
-        return find_defect(path, decode_all, verify=not decode_all)
+        return find_defect(path, skip and decode_all, skip and not decode_all)
 
     # Threads, because decoding releases Python's global interpreter lock.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         defects = dict(zip(paths, pool.map(find, paths), strict=True))
-    bad = [f"{path} {defect}" for path, defect in defects.items() if defect]
+    bad = [f"{str(path)!r} {x.rstrip('.')}" for path, x in defects.items() if x]
+    found = f"{len(bad)} of {len(paths)} images cannot be used"
+    if bad and not skip:
+        raise ValueError(
+            f"{found}: {summarize(bad)}. Remove or convert such files, or use "
+            "`skip_bad_images=True`, which leaves them out."
+        )
     if bad and len(bad) == len(paths):
         raise ValueError(f"No image can be used: {summarize(bad)}")
     if bad:
-        warn(
-            f"{len(bad)} of {len(paths)} images cannot be used and are "
-            f"skipped: {summarize(bad)}",
-        )
+        warn(f"{found} and are skipped: {summarize(bad)}")
     return {path for path, defect in defects.items() if not defect}, len(bad)
 
 

@@ -149,8 +149,9 @@ def _resolve_labels(labels: StrPath | Sequence[str] | None, classes: int) -> Lab
     if len(pairs) != classes:
         raise ValueError(
             f"There must be one label for each of the {classes} classes in "
-            "`predictions`: pass `labels`, a list of names or the path of a "
-            f"file of them. Received: {len(pairs)} labels"
+            "`predictions`: pass `labels`, a list of names or the path of a file of "
+            "them, or set `model.class_names` and pass `model`. Received: "
+            f"{len(pairs)} labels"
             + (f" in {str(labels)!r}" if isinstance(labels, str) else "")
         )
     return pairs

@@ -103,6 +103,14 @@ def test_resampling_of_images_is_written(interpolation, resample, tmp_path):
     assert json.loads(written)["resample"] == resample
 
 
+def test_notes_name_what_a_file_does_not_store(tmp_path):
+    model = build(classes=2)
+    model.class_names, model.preprocess_mode = ("cat", "dog"), "tf"
+    keras_vit.save(model, tmp_path / "folder", "huggingface")
+    (note,) = _cli.convert(tmp_path / "folder", tmp_path / "a.safetensors", to="timm")
+    assert "class names are not stored" in note
+
+
 def test_unknown_scaling_warns(tmp_path):
     model = build()
     with pytest.warns(UserWarning, match="preprocessor_config.json has a mean"):

@@ -180,7 +180,7 @@ def test_training_on_a_folder_of_images(tmp_path, capsys):
     # Images that are damaged behind their headers are found before training.
     for path in folder.glob("bright/*"):
         path.write_bytes(path.read_bytes()[:300])
-    words = r"photo\d.\w+' cannot be read: .*\w. Remove it or convert it, or use"
+    words = r"photo\d.\w+' cannot be read: .* Remove or convert such files, or use"
     refused(words, **settings, output=str(tmp_path / "other"))
     assert not (tmp_path / "other").exists()
 
@@ -245,6 +245,12 @@ def test_finished_run_is_trained_further(digits, tmp_path):
     keras_vit.converters.save(model, tmp_path / "model.npz")
     settings |= {"weights": str(tmp_path), "output": str(tmp_path / "b")}
     refused("others, such as '0'", **settings)
+    # Class names of a file, in another order.
+    model = keras_vit.converters.load(digits / "model.npz")
+    model.class_names = tuple("1023456789")
+    model.save(tmp_path / "other.keras")
+    other = {"weights": str(tmp_path / "other.keras")}
+    refused("in the same order", **settings | other)
     (tmp_path / "config.json").unlink()
     refused("10 classes.*a head of 3 classes", **settings)
 

@@ -150,12 +150,12 @@ def test_bad_images_are_left_out(folder, capsys):
         with pytest.warns(UserWarning, match="2 of 5 images cannot be used") as found:
             assert command.main(line.split()) == 0
         (text,) = (str(w.message) for w in found if "cannot be used" in str(w.message))
-        assert "0.jpg is not a" in text and "4.png cannot be read" in text
+        assert "0.jpg' is not a" in text and "4.png' cannot be read" in text
         assert len(rows_of(f"runs/{file}.csv")) == 3
     line = "search photos --like photos/0.jpg --weights clip.keras".split()
     assert "photos/0.jpg' is not a JPEG" in refused(capsys, *line)
     line = "classify clip.keras photos/0.jpg --names cat,dog".split()
-    assert "No image can be used: photos/0.jpg is not a" in refused(capsys, *line)
+    assert "No image can be used: 'photos/0.jpg' is not a" in refused(capsys, *line)
 
 
 def test_duplicates(folder, capsys):

@@ -215,7 +215,7 @@ def test_bad_images_are_reported_or_skipped(photos):
         data = load(str(photos), skip_bad_images=True)
     text = str(caught[0].message)
     assert "4 of 16 images cannot be used" in text and "old.bmp" in text
-    assert "half.jpg cannot be decoded" in text and "page.jpg is not" in text
+    assert "half.jpg' cannot be decoded" in text and "page.jpg' is not" in text
     assert data.num_skipped == 4 and data.metadata()["num_skipped"] == 4
     assert data.num_train + data.num_test == 12
     assert len(list(data.train(image_size=8, batch_size=4).take(9))) == 9
