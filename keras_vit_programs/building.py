@@ -130,13 +130,13 @@ def _for_bit(arguments: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in arguments.items() if k not in options}
 
 
-def check_classes(weights: str, data: ImageDataset) -> None:
+def check_classes(model: str | None, weights: str, data: ImageDataset) -> None:
     """Raises a `ValueError` if weights name other classes than a dataset has, or in
     another order."""
     found = config_of_run(resolve_weights_path(weights)).get("data", {})
     names = found.get("class_names")
     if names is None:
-        checkpoint = open_weights(None, weights)
+        checkpoint = open_weights(model, weights, sizes_of(model))
         names = checkpoint.class_names(checkpoint.classes)
     if names is None or list(names) == list(data.class_names):
         return

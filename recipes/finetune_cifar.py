@@ -441,7 +441,7 @@ def learning_rate_schedule(config):
 def resolve_config(given, data):
     """Returns the settings with their defaults, for a dataset."""
     if given.keep_head:
-        building.check_classes(given.weights, data)
+        building.check_classes(given.model, given.weights, data)
     config = flags.fill(given, data)
     spec = sizes.resolve_model_spec(config.model, config.weights)
     unfit = [name for name in EACH_STEP if getattr(given, name)]

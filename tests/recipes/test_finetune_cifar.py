@@ -2,6 +2,7 @@ import csv
 import dataclasses
 import json
 import re
+import types
 
 import keras
 import numpy as np
@@ -10,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util.tensor_util import make_ndarray
 
 import keras_vit
-from keras_vit_programs import flags, runs, sizes
+from keras_vit_programs import building, flags, runs, sizes
 from tests.recipes import programs
 from tests.training.pictures import write_folder
 
@@ -253,6 +254,22 @@ def test_finished_run_is_trained_further(digits, tmp_path):
     refused("in the same order", **settings | other)
     (tmp_path / "config.json").unlink()
     refused("10 classes.*a head of 3 classes", **settings)
+
+
+@pytest.mark.backends("torch")
+def test_classes_of_released_weights_are_those_of_their_model(monkeypatch):
+    """Weights such as "imagenet2012" are of several models."""
+    opened = []
+
+    def open_weights(model, weights, sizes):
+        opened.append((model, weights, sizes["hidden_size"]))
+        return types.SimpleNamespace(classes=2, class_names=lambda _: ["dog", "cat"])
+
+    monkeypatch.setattr(building, "open_weights", open_weights)
+    data = types.SimpleNamespace(name="photos", class_names=("cat", "dog"))
+    with pytest.raises(ValueError, match="in the same order"):
+        building.check_classes("ViTB16", "imagenet2012", data)
+    assert opened == [("ViTB16", "imagenet2012", 768)]
 
 
 @pytest.mark.slow
