@@ -211,6 +211,7 @@ def write_model(
         )
     if len(names) == classes:
         arguments["class_names"] = list(names)
+    arguments["resizing"] = getattr(model, "resizing", None)
     arguments |= head
     if mode:
         warn(

@@ -153,10 +153,7 @@ def _write_timm(
     """Writes the weights for timm and returns its entries of config.json."""
     name = WEIGHTS[TIMM]
     config = timm.hub_config(arguments, mode, name)
-    theirs = read_config(source.path).get("pretrained_cfg")
-    if isinstance(theirs, dict):
-        kept = ("interpolation", "crop_pct", "crop_mode")
-        config["pretrained_cfg"] |= {x: theirs[x] for x in kept if x in theirs}
+    config["pretrained_cfg"] |= source.resizing or {}
     check_representable(arguments, TIMM)
     weights, weight_map = FORMATS[TIMM].map_to_write("", weights)
     heads = (arguments["num_heads"], None)

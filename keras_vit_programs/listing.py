@@ -70,7 +70,12 @@ def report(
     if config and not is_keras(path):
         used = "read" if is_config_of(config, checkpoint.format) else "not read"
         lines.append(f"{'config.json':20} {used}")
-    lines += [f"{key:20} {value}" for key, value in sorted(inferred.items())]
+    not_stored = checkpoint.code_base.arguments.keys() - checkpoint.stored.keys()
+    default = dict.fromkeys(not_stored - arguments.keys(), " (default of the format)")
+    lines += [
+        f"{key:20} {value}{default.get(key, '')}"
+        for key, value in sorted(inferred.items())
+    ]
     if ambiguities:
         lines += ["", "ambiguous:", *(f"  {line}" for line in ambiguities)]
     return "\n".join([*lines, *_key_table(arrays)])

@@ -86,6 +86,7 @@ def load_weights(
     if "head/kernel" in shapes.keys() - reinitialized:
         names = checkpoint.class_names(checkpoint.classes)
         labeled.class_names = names and tuple(names)
+    labeled.resizing = checkpoint.resizing
     mode = checkpoint.preprocess_mode
     if mode is not None and fits(mode, channels(shapes)):
         labeled.preprocess_mode = mode

@@ -56,6 +56,9 @@ class Model(keras.Model):
         preprocess_mode: The `mode` of `keras_vit.preprocess_input` that the weights
             were trained with, which is also the mode of the model's own
             `preprocessing`; None if it is unknown.
+        resizing: Dict of timm's `interpolation`, `crop_pct` and `crop_mode`, with which
+            the file of the weights says that images are resized; None if it does not
+            say. They are written back, but this package does not apply them.
 
     Example:
 
@@ -66,6 +69,7 @@ class Model(keras.Model):
     config: ViTConfig | ResNetConfig | TextConfig | None = None
     class_names: Sequence[str] | None = None
     preprocess_mode: Mode | None = None
+    resizing: Config | None = None
     # Returns the model that `mixed_sizes` made this one of; no other has it.
     one_size: Callable[[], keras.Model]
 
@@ -77,6 +81,8 @@ class Model(keras.Model):
             config["class_names"] = list(self.class_names)
         if self.preprocess_mode is not None:
             config["preprocess_mode"] = self.preprocess_mode
+        if self.resizing is not None:
+            config["resizing"] = self.resizing
         return config
 
     @classmethod
@@ -85,6 +91,7 @@ class Model(keras.Model):
         architecture = config.pop("architecture", None)
         class_names = config.pop("class_names", None)
         mode = config.pop("preprocess_mode", None)
+        resizing = config.pop("resizing", None)
         model = super().from_config(config, custom_objects)
         if architecture is not None:
             kinds = [type(x) for x in _blocks(model)[:1]]
@@ -95,6 +102,7 @@ class Model(keras.Model):
             model.config = from_json(architecture)
         model.class_names = class_names and tuple(class_names)
         model.preprocess_mode = mode and as_mode(mode)
+        model.resizing = resizing
         return model
 
     @functools.wraps(keras.Model.fit)
@@ -257,11 +265,12 @@ def build_model(
 
 
 def copy_attributes(model: keras.Model, to: Any, new_head: bool = False) -> None:
-    """Copies the config, the class names and the preprocessing mode of one model to
-    another, but no class names if the other has a head of its own."""
+    """Copies the config, the class names, the preprocessing mode and the resizing of
+    one model to another, but no class names if the other has a head of its own."""
     to.config = getattr(model, "config", None)
     to.class_names = None if new_head else getattr(model, "class_names", None)
     to.preprocess_mode = getattr(model, "preprocess_mode", None)
+    to.resizing = getattr(model, "resizing", None)
 
 
 def unique_name(name: str) -> str:

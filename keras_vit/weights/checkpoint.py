@@ -19,6 +19,7 @@ from keras_vit.weights.files import (
     locate,
     read_config,
     stored_mode,
+    stored_resizing,
     weights_file,
 )
 from keras_vit.weights.files.keras import is_keras, is_quantized, read_keras
@@ -155,6 +156,12 @@ class Checkpoint:
             or implied
         )
         return mode if mode and fits(mode, self.channels) else None
+
+    @property
+    def resizing(self) -> Config | None:
+        """How images were resized, in timm's terms; None if it is not stored."""
+        own = self.saved.get("config", {}).get("resizing")
+        return own or stored_resizing(self.path)
 
     @property
     def code_base(self) -> formats.Format:

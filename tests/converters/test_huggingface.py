@@ -84,23 +84,43 @@ def test_class_names_of_a_run_are_labels(source, config, expected, tmp_path):
     assert written["label2id"][names[1]] == 1
 
 
-@pytest.mark.parametrize("interpolation,resample", [("bicubic", 3), (None, 2)])
-def test_resampling_of_images_is_written(interpolation, resample, tmp_path):
+@pytest.mark.parametrize(
+    "resizing,resample",
+    [
+        ({"interpolation": "bicubic", "crop_pct": 0.9, "crop_mode": "center"}, 3),
+        ({"interpolation": "lanczos"}, 1),
+        (None, 2),
+    ],
+)
+def test_resizing_of_images_is_kept(resizing, resample, tmp_path):
+    """The command, load and save, and a .keras file between them keep it."""
     source = tmp_path / "model.safetensors"
     save(build(), source, "timm")
+    scaling = {"mean": [0.5] * 3, "std": [0.5] * 3}
     config = {
         "architecture": "vit_base_patch16_224",
-        "pretrained_cfg": {
-            "mean": [0.5] * 3,
-            "std": [0.5] * 3,
-            "interpolation": interpolation,
-        },
+        "pretrained_cfg": {**scaling, **(resizing or {"interpolation": None})},
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     settings = {"num_heads": 2}
-    _cli.convert(source, tmp_path / "hub", to="huggingface", settings=settings)
-    written = (tmp_path / "hub/preprocessor_config.json").read_text()
-    assert json.loads(written)["resample"] == resample
+    _cli.convert(source, tmp_path / "by_command", to="huggingface", settings=settings)
+    model = keras_vit.load(source, **settings)
+    assert model.resizing == resizing
+    keras_vit.save(model, tmp_path / "in_python", "huggingface")
+    (tmp_path / "run").mkdir()
+    keras_vit.save(model, tmp_path / "run/model.keras")
+    loaded = keras_vit.load(tmp_path / "run/model.keras")
+    assert loaded.resizing == resizing
+    keras_vit.save(loaded, tmp_path / "by_keras", "huggingface")
+    keras_vit.hub.save(tmp_path / "run/model.keras", tmp_path / "hub")
+    for folder in ("by_command", "in_python", "by_keras", "hub"):
+        written = (tmp_path / folder / "preprocessor_config.json").read_text()
+        assert json.loads(written)["resample"] == resample, folder
+    written = json.loads((tmp_path / "hub/config.json").read_text())
+    assert (resizing or {}).items() <= written["pretrained_cfg"].items()
+    if resizing:  # of transformers
+        again = keras_vit.load(tmp_path / "in_python").resizing
+        assert again == {"interpolation": resizing["interpolation"]}
 
 
 def test_notes_name_what_a_file_does_not_store(tmp_path):

@@ -62,6 +62,7 @@ def test_ambiguous_arguments_are_reported(
     out, metadata = inspected(capsys, path)
     assert f"ambiguous:\n  {name}" in out and question in out
     assert metadata[name] != value
+    assert metadata["norm_epsilon"] == "1e-06 (default of the format)"
     options = ("--set", settings, "--set", "norm_epsilon=1e-5")  # repeated
     out, metadata = inspected(capsys, path, *options)
     assert "ambiguous" not in out and metadata[name] == value

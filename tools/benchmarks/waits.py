@@ -29,10 +29,10 @@ def waits(
     """Seconds of commands, from Enter to answer.
 
     Wall and CPU seconds of each command in a new process, the best of the rounds:
-    the first time, and again with what JAX kept of the first. Photographs are crops
-    of the two of scikit-learn, and models are a ViT-S/16 with random weights. Other
-    packages train it on the same photographs for as many steps, evaluate and save it;
-    Ultralytics has no Vision Transformer and trains its YOLO11n.
+    the first time, and with JAX again with what it kept of the first. Photographs are
+    crops of the two of scikit-learn, and models are a ViT-S/16 with random weights.
+    Other packages train it on the same photographs for as many steps, evaluate and
+    save it; Ultralytics has no Vision Transformer and trains its YOLO11n.
 
     `--names train predict` measures the commands and the packages whose names begin
     so. `--parts` prints instead where the wall seconds of one run of each command go,
@@ -76,7 +76,8 @@ def waits(
                         given = ["-m", "benchmarks.processes", "benchmarks.peers"]
                         kind = f"{peer}, head" if head else peer
                         found[kind] = [*given, "train", text]
-            print(f"{backend:34} wall    CPU  again: wall    CPU")
+            again = "  again: wall    CPU" if backend == "jax" else ""
+            print(f"{backend:34} wall    CPU{again}")
         for key, words in found.items():
             if names and not key.startswith(tuple(names)):
                 continue
@@ -88,12 +89,14 @@ def waits(
                 print(f"{key:32} {_parts(profile)}", flush=True)
                 continue
             times = []
+            runs = 2 if backend == "jax" and key in commands else 1
             for _ in range(rounds):
                 shutil.rmtree(folder / "home", ignore_errors=True)
-                for _ in range(2):
+                for _ in range(runs):
                     _forget(folder)
                     times.append(_run(words, folder, backend))
-            best = [min(x) for i in (0, 1) for x in zip(*times[i::2], strict=True)]
+            kinds = [zip(*times[i::runs], strict=True) for i in range(runs)]
+            best = [min(x) for kind in kinds for x in kind]
             figures = "  ".join(f"{x:6.1f}" for x in best)
             print(f"{key:32} {figures}", flush=True)
 

@@ -10,7 +10,9 @@ from keras_vit.weights.files.arrays import write as write
 from keras_vit.weights.files.configs import class_names_of as class_names_of
 from keras_vit.weights.files.configs import read_config as read_config
 from keras_vit.weights.files.configs import read_json as read_json
+from keras_vit.weights.files.modes import INTERPOLATIONS as INTERPOLATIONS
 from keras_vit.weights.files.modes import stored_mode as stored_mode
+from keras_vit.weights.files.modes import stored_resizing as stored_resizing
 from keras_vit.weights.files.paths import SUFFIXES as SUFFIXES
 from keras_vit.weights.files.paths import atomic_write as atomic_write
 from keras_vit.weights.files.paths import check_new as check_new

@@ -1,4 +1,4 @@
-"""The scaling of pixels in JSON files next to weights."""
+"""The scaling of pixels, and the resizing of images, in JSON files next to weights."""
 
 from collections.abc import Callable
 
@@ -9,6 +9,9 @@ from keras_vit.utils.types import Config, StrPath
 from keras_vit.weights.files.arrays import weights_file
 from keras_vit.weights.files.configs import read_config
 from keras_vit.weights.files.torch import read_training
+
+# timm's names of interpolations, and Pillow's constants, which transformers stores.
+INTERPOLATIONS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
 
 
 def stored_mode(path: StrPath) -> Mode | None:
@@ -29,6 +32,21 @@ def stored_mode(path: StrPath) -> Mode | None:
         if mode is not None:
             return mode
     return _of_timm(read_training(weights_file(path)))
+
+
+def stored_resizing(path: StrPath) -> Config | None:
+    """Returns how a folder of timm or transformers resizes images, in timm's terms;
+    None if it does not say."""
+    config = read_config(path)
+    found = config.get("pretrained_cfg", config)
+    kinds = {"interpolation": str, "crop_pct": (int, float), "crop_mode": str}
+    if isinstance(found, dict):
+        found = {k: found[k] for k, v in kinds.items() if isinstance(found.get(k), v)}
+    if not found:
+        pillow = read_config(path, "preprocessor_config.json").get("resample")
+        names = {code: name for name, code in INTERPOLATIONS.items()}
+        found = {"interpolation": names[pillow]} if pillow in names else None
+    return found
 
 
 def _of_run(config: Config) -> Mode | None:

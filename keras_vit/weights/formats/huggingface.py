@@ -15,7 +15,7 @@ import numpy as np
 from keras_vit.utils.scaling import Mode, mean_and_std
 from keras_vit.utils.types import Array, Config
 from keras_vit.utils.warnings import warn
-from keras_vit.weights.files import read_config
+from keras_vit.weights.files import INTERPOLATIONS, read_config
 from keras_vit.weights.formats import dinov3, naflex, siglip_clip
 from keras_vit.weights.formats.format import (
     QKV,
@@ -275,7 +275,6 @@ def _preprocessor_config(
     The source's own are kept if its format is "huggingface", unless `mode` is
     another. Otherwise, they are those of `mode`, or of the source's code base, or "tf".
     """
-    timm = None
     if source and source.format == "huggingface":
         kept = read_config(source.path, JSON_FILES[1])
         if kept and mode in (None, source.preprocess_mode):
@@ -287,9 +286,7 @@ def _preprocessor_config(
             mode = "clip"
         elif mode is None and meta and source.format != "keras":
             mode = "torch"
-    if source and source.format == "timm":
-        timm = read_config(source.path).get("pretrained_cfg")
-    bicubic = isinstance(timm, dict) and timm.get("interpolation") == "bicubic"
+    resizing = arguments.get("resizing") or (source and source.resizing) or {}
     if mode is None:
         warn(
             "The model does not state how its pixels are scaled, so "
@@ -301,7 +298,7 @@ def _preprocessor_config(
         "do_resize": True,
         # Pillow's constants. In a folder with timm's config.json, transformers
         # chooses the class by the model, and classes differ in their default.
-        "resample": 3 if bicubic else 2,
+        "resample": INTERPOLATIONS.get(resizing.get("interpolation", ""), 2),
         **scaling(mode or "tf", arguments["channels"]),
         "size": {"height": size, "width": size},
     }
