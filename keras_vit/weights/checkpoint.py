@@ -161,7 +161,7 @@ class Checkpoint:
     def resizing(self) -> Config | None:
         """How images were resized, in timm's terms; None if it is not stored."""
         own = self.saved.get("config", {}).get("resizing")
-        return own or stored_resizing(self.path)
+        return stored_resizing(self.path, own)
 
     @property
     def code_base(self) -> formats.Format:

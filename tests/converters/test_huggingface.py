@@ -123,6 +123,17 @@ def test_resizing_of_images_is_kept(resizing, resample, tmp_path):
         assert again == {"interpolation": resizing["interpolation"]}
 
 
+@pytest.mark.parametrize("timm", ["x", {"interpolation": [3], "crop_pct": "a"}])
+@pytest.mark.parametrize("resample", [[3], {"a": 3}, "bicubic", 9, None])
+def test_resizing_that_cannot_be_read_is_unknown(timm, resample, tmp_path):
+    save(build(), tmp_path / "model.safetensors", "timm")
+    (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": timm}))
+    preprocessor = json.dumps({"resample": resample})
+    (tmp_path / "preprocessor_config.json").write_text(preprocessor)
+    model = keras_vit.load(tmp_path / "model.safetensors", num_heads=2)
+    assert model.resizing is None
+
+
 def test_notes_name_what_a_file_does_not_store(tmp_path):
     model = build(classes=2)
     model.class_names, model.preprocess_mode = ("cat", "dog"), "tf"

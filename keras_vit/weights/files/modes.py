@@ -34,19 +34,19 @@ def stored_mode(path: StrPath) -> Mode | None:
     return _of_timm(read_training(weights_file(path)))
 
 
-def stored_resizing(path: StrPath) -> Config | None:
-    """Returns how a folder of timm or transformers resizes images, in timm's terms;
-    None if it does not say."""
+def stored_resizing(path: StrPath, own: object = None) -> Config | None:
+    """Returns how a .keras file (`own`), or a folder of timm or transformers, says that
+    images are resized, in timm's terms; None if none of them says it."""
     config = read_config(path)
-    found = config.get("pretrained_cfg", config)
+    found = own or config.get("pretrained_cfg", config)
     kinds = {"interpolation": str, "crop_pct": (int, float), "crop_mode": str}
     if isinstance(found, dict):
         found = {k: found[k] for k, v in kinds.items() if isinstance(found.get(k), v)}
-    if not found:
-        pillow = read_config(path, "preprocessor_config.json").get("resample")
-        names = {code: name for name, code in INTERPOLATIONS.items()}
-        found = {"interpolation": names[pillow]} if pillow in names else None
-    return found
+        if found:
+            return found
+    pillow = read_config(path, "preprocessor_config.json").get("resample")
+    names = [name for name, code in INTERPOLATIONS.items() if code == pillow]
+    return {"interpolation": names[0]} if names else None
 
 
 def _of_run(config: Config) -> Mode | None:
