@@ -41,7 +41,8 @@ def write_class_results(run: Run, model: keras.Model, summary: dict[str, Any]) -
         write_predictions(run, model, summary)
         return
     count, split = data.num_evaluation, data.evaluation_split
-    options = {**run.reading, "one_hot": False}
+    # Padded, so that the model is compiled for batches of one size.
+    options = {**run.reading, "one_hot": False, "pad": True}
     options["batch_size"] = min(run.micro_batch_size, count)
     batches = data.evaluation(**options)
     logits, labels = predict_dataset(model, batches, count)

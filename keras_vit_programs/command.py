@@ -8,6 +8,7 @@
 the version. The values named here can be given before the flags:
 """
 
+import contextlib
 import difflib
 import importlib
 import importlib.abc
@@ -21,7 +22,7 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 # This module does not import keras_vit, which takes seconds, so that the help
@@ -136,6 +137,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.meta_path.insert(0, _LazyImports())
     elif name == "convert":  # which copies arrays, mostly without any of Keras
         importlib.import_module(target).skip_package_init()
+    else:
+        _import_keras()
     if not target.endswith(".py"):
         return importlib.import_module(target).main([*given, *values])
     # runpy.run_path would replace the name of the command in sys.argv.
@@ -158,6 +161,31 @@ def _choose_backend() -> None:
     if is_default and not importlib.util.find_spec("tensorflow"):
         for backend in filter(importlib.util.find_spec, ("torch", "jax")):
             os.environ["KERAS_BACKEND"] = backend  # JAX if both are
+
+
+def _import_keras() -> None:
+    """Imports Keras without scikit-learn, which it imports for wrappers that no program
+    uses, and, under other backends, without TensorFlow, which it imports to seed it and
+    to recognize its types. Both take seconds; what uses them imports them later."""
+    with _absent("sklearn"):
+        keras = importlib.import_module("keras")
+    if keras.config.backend() != "tensorflow":
+        with _absent("tensorflow"):
+            # Keras looks for TensorFlow here, and not again. Runs are seeded later.
+            keras.utils.set_random_seed(0)
+
+
+@contextlib.contextmanager
+def _absent(package: str) -> Iterator[None]:
+    """Makes imports of a package fail, unless it is imported already."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore
+    try:
+        yield
+    finally:
+        del sys.modules[package]
 
 
 def _values(flags: Sequence[str]) -> str:
@@ -195,7 +223,7 @@ class _QuietTensorFlow(importlib.abc.MetaPathFinder):
     """Hides what the C++ code of TensorFlow prints on stderr while it is imported,
     which TF_CPP_MIN_LOG_LEVEL=3 does not
     (https://github.com/tensorflow/tensorflow/issues/100442), unless the import
-    fails. Keras and the datasets import it, under every backend."""
+    fails. The datasets import it, under every backend."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: Any = None

@@ -324,6 +324,16 @@ def test_convert_imports_neither_keras_nor_tensorflow(folder):
     assert (folder / "a.npz").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.backends("jax", "torch")
+def test_the_digits_are_trained_without_tensorflow(folder):
+    code = "import sys; from keras_vit_programs import command; "
+    code += "command.main('train --steps 1'.split()); "
+    code += "sys.exit('tensorflow' in sys.modules or 'sklearn' not in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+    assert (folder / "runs" / "digits" / "model.keras").exists()
+
+
 @pytest.mark.backends("jax")
 def test_what_jax_compiles_is_kept(tmp_path):
     code = "import keras; from keras_vit_programs import setup; "

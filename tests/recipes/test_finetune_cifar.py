@@ -110,7 +110,9 @@ def test_results_of_a_run(digits):
 @pytest.mark.parametrize(
     ("num_train", "weights", "settings", "expected"),
     [
-        (1438, None, {"steps": 7}, (7, 1)),
+        # Between two evaluations, twice the 359 images that are evaluated
+        (1438, None, {"steps": 7}, (7, 7)),
+        (1438, None, {"steps": 60}, (60, 12)),
         (1438, None, {"steps": 1000}, (1000, 100)),
         (1438, None, {"epochs": 3, "batch_size": 100}, (45, 15)),
         (1438, None, {}, (2400, 240)),
