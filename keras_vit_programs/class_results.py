@@ -1,11 +1,13 @@
 """The results by class at the end of a training."""
 
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.protocols import PLAIN
 from keras_vit.evaluation.predict import predict_dataset
 from keras_vit.evaluation.scores import per_class, sigmoid, softmax
@@ -75,8 +77,8 @@ def write_class_results(run: Run, model: keras.Model, summary: dict[str, Any]) -
         return
     images = images[np.isin(read, worst)]
     titles = [
-        f"{printable(names[predicted[i]])} {sure[i]:.0%}, not "
-        f"{printable(names[labels[i]])}"
+        f"{_file_name(data, int(i))}{printable(names[predicted[i]])} {sure[i]:.0%}, "
+        f"not {printable(names[labels[i]])}"
         for i in worst
     ]
     try:
@@ -91,6 +93,15 @@ def write_class_results(run: Run, model: keras.Model, summary: dict[str, Any]) -
         ]
     with atomic_write(run.folder / "mistakes.png") as path:
         plot_attention_heatmap(shown, maps, titles).savefig(path)
+
+
+def _file_name(data: ImageDataset, index: int) -> str:
+    """Returns the end of the name of an evaluated image's file, and a colon."""
+    try:
+        (name,) = data.image_names(data.evaluation_split, range(index, index + 1))
+    except ValueError:  # of arrays
+        return ""
+    return f"{printable(pathlib.PurePath(name).name)[-24:]}: "
 
 
 def _stretched(image: Array, shape: Sequence[int]) -> Array:

@@ -468,12 +468,13 @@ class ImageDataset:
             **{f"num_{split}": count},
         )
 
-    def image_names(self, split: str) -> list[str]:
-        """Returns the names of the images of `batches(split)`, in order."""
+    def image_names(self, split: str, rows: range | None = None) -> list[str]:
+        """Returns the names of the images of `batches(split)`, in order, or of those in
+        `rows`."""
         source = self.source.of({})
         if not hasattr(source, "image_names"):
             raise ValueError(f"The images of {self.name!r} have no names.")
-        return source.image_names(split, getattr(self, f"num_{split}"))
+        return source.image_names(split, rows or range(getattr(self, f"num_{split}")))
 
     def metadata(self) -> dict[str, Any]:
         """Returns a dict of the fields that can be written as JSON."""

@@ -169,8 +169,8 @@ class ImageSource:
 
         return dataclasses.replace(self, evaluation_stream=stream)
 
-    def image_names(self, split: str, total: int) -> list[str]:
-        images = self.evaluation_stream(split, range(total))
+    def image_names(self, split: str, rows: range) -> list[str]:
+        images = self.evaluation_stream(split, rows)
         return [os.fsdecode(name) for _, name, *_ in images.as_numpy_iterator()]
 
 

@@ -1,5 +1,6 @@
 """What a training says at its end."""
 
+import re
 import types
 
 import numpy as np
@@ -95,7 +96,7 @@ def test_mistakes_have_the_probabilities_of_the_loss(loss, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("protocol, sides", [("simple", (8, 16)), ("mae", (8, 8))])
-def test_mistakes_have_the_aspect_of_whole_images(
+def test_mistakes_have_the_aspect_and_the_name_of_whole_images(
     protocol, sides, tmp_path, monkeypatch
 ):
     digits = keras_vit.data.load_dataset("digits")
@@ -113,6 +114,7 @@ def test_mistakes_have_the_aspect_of_whole_images(
             [x[:100] for x in digits.test(image_size=8, batch_size=100)[0]]
         ],
         read=lambda split, index: (np.zeros((10, 20, 1)), 0),
+        image_names=lambda split, rows: [f"a/{rows[0]}.png"],
     )
     run = types.SimpleNamespace(
         data=data,
@@ -128,7 +130,15 @@ def test_mistakes_have_the_aspect_of_whole_images(
     monkeypatch.setattr(
         class_results,
         "plot_attention_heatmap",
-        lambda shown, *given: drawn.extend(shown) or plot(shown, *given),
+        lambda *given: drawn.append(given) or plot(*given),
     )
     class_results.write_class_results(run, model, {})
-    assert {image.shape[:2] for image in drawn} == {sides}
+    ((shown, _, titles),) = drawn
+    assert {image.shape[:2] for image in shown} == {sides}
+    logits = model.predict(data.evaluation()[0][0], verbose=0)
+    labels = data.evaluation()[0][1]
+    wrong = logits.argmax(1) != labels
+    named = [re.fullmatch(r"(\d+)\.png: (\d) \d+%, not (\d)", x) for x in titles]
+    for index, predicted, label in (map(int, found.groups()) for found in named):
+        assert wrong[index]
+        assert (predicted, label) == (logits[index].argmax(), labels[index])
