@@ -36,7 +36,8 @@ def digits(tmp_path_factory):
     """A short run from scratch; the other tests look at what it left."""
     output = tmp_path_factory.mktemp("runs") / "digits"
     settings = {"learning_rate": 0.01, "batch_size": 32, "seed": 1}
-    run(steps=45, output=str(output), tensorboard=True, **settings)
+    settings |= {"steps": 45, "evaluate_every": 4, "tensorboard": True}
+    run(output=str(output), **settings)
     return output
 
 
@@ -206,7 +207,7 @@ def test_a_log_begins_with_its_run(tmp_path, monkeypatch):
     refused("no weights", **settings, steps=1)
     assert not output.exists()
     for steps in (1, 2):
-        run(**settings, steps=steps, overwrite=steps == 2)
+        run(**settings, steps=steps, evaluate_every=1, overwrite=steps == 2)
         log = (output / "log.txt").read_text()
         found = re.findall(r" (\d/\d) |(downloading)", log)
         assert found == [(f"{i}/{steps}", "") for i in range(1, steps + 1)]
@@ -519,6 +520,7 @@ def test_saved_weights_match_the_reported_accuracy(tmp_path, capsys):
     """The step, the accuracy and `model.keras` belong to the same weights."""
     run(
         steps=6,
+        evaluate_every=1,
         batch_size=64,
         # Too high for the accuracy to rise at each evaluation.
         learning_rate=0.3,
