@@ -65,6 +65,11 @@ def check_output(folder: StrPath, overwrite: bool) -> pathlib.Path:
 
     The folder may be that of an interrupted run, which then resumes.
     """
+    if "://" in str(folder):
+        raise ValueError(
+            f"--output {str(folder)!r} is an address: give a folder of this machine, "
+            "such as one where the bucket is mounted."
+        )
     folder = pathlib.Path(folder).expanduser()
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--output {str(folder)!r} is a file, not a folder.")

@@ -27,6 +27,7 @@ def test_check_output_refuses_a_folder_that_is_not_empty(tmp_path):
         (tmp_path, False, "is not empty.*--overwrite"),
         (tmp_path / "file", True, "is a file"),
         (tmp_path / "file" / "below", True, "cannot be written"),
+        ("gs://bucket/run", False, "is an address.*mounted"),
     ):
         with pytest.raises(ValueError, match=words):
             run_folder.check_output(path, overwrite=overwrite)
