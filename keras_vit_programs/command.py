@@ -171,7 +171,7 @@ def _import_keras() -> None:
         keras = importlib.import_module("keras")
     if keras.config.backend() != "tensorflow":
         with _absent("tensorflow"):
-            # Keras looks for TensorFlow here, and not again. Runs are seeded later.
+            # Keras looks for TensorFlow once, here. Runs are seeded later.
             keras.utils.set_random_seed(0)
 
 

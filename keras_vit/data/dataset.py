@@ -474,7 +474,8 @@ class ImageDataset:
         source = self.source.of({})
         if not hasattr(source, "image_names"):
             raise ValueError(f"The images of {self.name!r} have no names.")
-        return source.image_names(split, rows or range(getattr(self, f"num_{split}")))
+        every = range(getattr(self, f"num_{split}"))
+        return source.image_names(split, every if rows is None else rows)
 
     def metadata(self) -> dict[str, Any]:
         """Returns a dict of the fields that can be written as JSON."""

@@ -113,6 +113,8 @@ def test_every_image_is_in_exactly_one_split(source, multi, images, tmp_path):
         np.testing.assert_array_equal(labels, expected[numbers])
         names = data.image_names(split)
         assert [int(re.findall(r"\d+", n)[-1]) for n in names] == numbers
+        for rows in (range(1, 3), range(0)):
+            assert data.image_names(split, rows) == names[rows.start : rows.stop]
         found += numbers
     assert sorted(found) == list(range(30))
     assert data.num_test and data.num_validation
