@@ -128,6 +128,8 @@ def with_flags(message: object, names: Collection[str]) -> str:
             return f"{text} {value}".rstrip()
         if "set" in names and name in of_models:
             return f"--set {name}={'...' if value is None else value}"
+        if name == "num_heads" and value is None:
+            return "it by `keras-vit convert FILE model.keras --set num_heads=...`"
         return found[0]
 
     return _ARGUMENT.sub(flag, str(message))

@@ -26,7 +26,7 @@ def report(
             if format is not None:
                 raise
             return "\n".join(
-                ["format          unknown", str(error), *_key_table(arrays)]
+                [*_key_table(arrays), "format          unknown", str(error)]
             )
         name, (arrays, _) = match.name, read_all(path)
         arrays = {key: arrays[key] for key in match.own_keys.values()}
@@ -78,7 +78,8 @@ def report(
     ]
     if ambiguities:
         lines += ["", "ambiguous:", *(f"  {line}" for line in ambiguities)]
-    return "\n".join([*lines, *_key_table(arrays)])
+    # Last, as a terminal shows the end of a long text.
+    return "\n".join([*_key_table(arrays), *lines])
 
 
 def _infer(checkpoint: Checkpoint, arguments: Config, ambiguities: list[str]) -> Config:
@@ -112,10 +113,10 @@ def _key_table(arrays: dict[str, Array]) -> list[str]:
     shapes = {key: str(tuple(a.shape)) for key, a in arrays.items()}
     second = max(map(len, shapes.values()), default=0)
     return [
-        "",
         f"{'key':{width}}  {'shape':{second}}  dtype",
         *(
             f"{key:{width}}  {shapes[key]:{second}}  {array.dtype}"
             for key, array in arrays.items()
         ),
+        "",
     ]

@@ -62,8 +62,6 @@ class Published:
         preset = config.get("preset")
         dataset = str(config.get("dataset")).partition(":")[0]
         model = config.get("model") or self.settings.get("model")
-        if self.by_model and model is None and None not in self.by_model:
-            raise ValueError(f"--preset {preset} depends on the model. Give --model.")
         given = {k: v for k, v in config.items() if v is not None}
         values = override(self.settings, self.by_dataset.get(dataset, {}))
         values = override(values, self.by_dataset.get((model, dataset), {}))
@@ -78,7 +76,7 @@ class Published:
                 raise ValueError(
                     f"--preset {preset} has settings for "
                     f"{', '.join(x for x in table if isinstance(x, str))}. "
-                    f"For {key}, give "
+                    f"For {key or 'other models'}, give "
                     + ", ".join(f"--{x.replace('_', '-')}" for x in missing)
                     + " too."
                 )

@@ -44,9 +44,10 @@ def describe_run(run: "Run", model: keras.Model, done: int) -> str:
         f"{len(data.class_names)} classes"
     ]
     if data.num_unverified:
+        place = pathlib.Path(settings.get("dataset", data.name)).expanduser()
         lines.append(
-            f"images    {data.num_unverified:,} files, decoded during training; "
-            "--skip-bad-images decodes them first"
+            f"images    {data.num_unverified:,} files of {place.resolve()}, decoded "
+            "during training; --skip-bad-images decodes them first"
         )
     lines.append(
         f"model     {model.name}: {model.count_params():,} parameters, images "

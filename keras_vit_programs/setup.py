@@ -15,6 +15,7 @@ from keras_vit.distribution import get_strategy
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.downloads import cache_dir
 from keras_vit.optimizers import PublishedAdamW, PublishedSGD
+from keras_vit.utils.logging import logger
 from keras_vit.utils.optional import require
 from keras_vit.utils.warnings import warn
 from keras_vit_programs import defaults
@@ -89,6 +90,10 @@ def load_run_data(config: Dataset) -> ImageDataset:
         config.dataset, left_out, config.skip_bad_images, config.test_split
     )
     if left_out and not holdout:
+        logger.info(
+            f"--preset {config.preset} trains without the last {left_out:.0%} of the "
+            "training images, as published; --holdout 0 trains on all"
+        )
         return dataclasses.replace(data, num_validation=0)
     if parse_holdout(data.name, holdout) and not data.num_validation:
         raise ValueError(

@@ -1,5 +1,6 @@
 """Models and patch sizes for the flags `--model` and `--weights`."""
 
+import contextlib
 import difflib
 import functools
 import pathlib
@@ -13,6 +14,7 @@ from keras_vit.evaluation.runs import (
     open_weights,
     resolve_weights_path,
 )
+from keras_vit.weights import Checkpoint
 
 PATCHES = range(2, 17)
 # Patches per side. The cost of attention is proportional to their fourth power.
@@ -142,8 +144,8 @@ def resolve_model_spec(
     Returns:
         Dict with `mode`, that of `preprocess_input`; `stride`, the pixels per
         position of what is cut into patches, 0 for a ResNet; and `patch_size`,
-        `image_size`, `num_layers` and `hidden_size`, each None if it is
-        unspecified.
+        `image_size`, `num_layers`, `hidden_size` and `name`, the model's, each None
+        if it is unspecified.
 
     Raises:
         ValueError: if there is no such model, or the arguments contradict
@@ -176,6 +178,7 @@ def resolve_model_spec(
         "stride": stride_of(sizes),
         "num_layers": sizes.get("num_layers"),
         "hidden_size": sizes.get("hidden_size"),
+        "name": model,
         "mode": "tf",
     }
 
@@ -229,5 +232,15 @@ def _checkpoint_spec(
         "stride": stride_of(sizes),
         "num_layers": sizes.get("num_layers"),
         "hidden_size": sizes.get("hidden_size"),
+        "name": model or _name_of(checkpoint),
         "mode": checkpoint.preprocess_mode or "tf",
     }
+
+
+def _name_of(checkpoint: Checkpoint) -> str | None:
+    """Returns the name of the published model that a checkpoint holds, or None."""
+    for name in (*VARIANTS, *BIT_VARIANTS):
+        with contextlib.suppress(ValueError):
+            check_model(checkpoint, name, variant_sizes(name))
+            return name
+    return None

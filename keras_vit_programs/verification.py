@@ -216,8 +216,6 @@ def _run_original(
     if not a.get("grid_size") or image_size(a) != shape:
         raise ReferenceUnavailable("the images are not of the size of its positions")
     try:
-        import torch
-
         library, run = build_reference(checkpoint, a, output)
     except (ImportError, RuntimeError) as error:
         try:
@@ -227,6 +225,8 @@ def _run_original(
             name = f"{name} in {checkpoint.format}: {reason}"
             return name, None, None, "DIFFERS"
         raise ReferenceNotInstalled(reason) from error
+    import torch
+
     with torch.no_grad():
         batch = torch.tensor(images).permute(0, 3, 1, 2)
         outputs = run(batch).float().cpu().numpy()

@@ -36,6 +36,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
+from keras_vit.utils.warnings import warn
 from keras_vit_programs import (
     building,
     class_results,
@@ -333,6 +334,13 @@ class Config(
 
 def main(config):
     with flags.user_errors():
+        if config.dataset == "digits" and config.preset and not config.protocol:
+            raise ValueError(
+                "The digits are not photographs, whose protocol --preset "
+                f"{config.preset} has: give --protocol simple, or a --dataset."
+            )
+        # Before the dataset is downloaded.
+        sizes.resolve_model_spec(config.model, config.weights, config.patch_size)
         strategy, data, output = setup.begin(config)
         if strategy.num_devices > 1 and config.train == "head":
             if config.features == "once":
@@ -451,8 +459,19 @@ def resolve_config(given, data):
     """Returns the settings with their defaults, for a dataset."""
     if given.keep_head:
         building.check_classes(given.model, given.weights, data)
+    spec = sizes.resolve_model_spec(given.model, given.weights, given.patch_size)
+    if given.preset and given.model is None:  # some of whose settings are of a model
+        given = dataclasses.replace(given, model=spec["name"])
     config = flags.fill(given, data)
     spec = sizes.resolve_model_spec(config.model, config.weights)
+    images = config.published.settings.get("batch_size")
+    is_own = given.learning_rate or given.sweep or config.rate_images
+    if config.preset and images != config.batch_size and not is_own:
+        warn(
+            f"The learning rate of --preset {config.preset} is for batches of {images} "
+            f"images, and these have {config.batch_size} images: give --learning-rate "
+            "or, for less memory, --accumulate instead of --batch-size."
+        )
     unfit = [name for name in EACH_STEP if getattr(given, name)]
     if config.features == "once" and (unfit or config.train != "head"):
         others = [f"--{name.replace('_', '-')}" for name in unfit]

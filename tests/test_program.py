@@ -36,6 +36,8 @@ def test_messages_of_the_library_are_translated_to_flags():
         f"{convert}`load_weights`."
     )
     assert with_flags(message, {"erase"}) == message
+    heads = "it by `keras-vit convert FILE model.keras --set num_heads=...`."
+    assert with_flags("Give `num_heads`.", {"erase"}) == f"Give {heads}"
     assert with_flags("`erase=0.0`", {"erase"}) == "--erase 0.0"
     assert with_flags("`check=False`", {"check"}) == "--no-check"
     assert with_flags("`train='lora'`", {"train"}) == "--train lora"

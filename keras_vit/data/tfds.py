@@ -266,8 +266,10 @@ def download(builder: Any, name: str) -> None:
             folder = builder.data_dir_root / "downloads" / "manual"
             by_hand = f" It is downloaded by hand, into {folder}: {text}"
         raise ValueError(
-            f"TFDS could not download or prepare {name!r}: "
-            f"{_first_line(error)}{by_hand}"
+            f"TFDS could not download or prepare {name!r}: {_first_line(error)}. A "
+            "dataset that is already prepared is read from "
+            f"{str(builder.data_dir_root)!r}, or the folder that TFDS_DATA_DIR names."
+            f"{by_hand}"
         ) from error
 
 
@@ -326,7 +328,7 @@ def _label_of(tfds: Any, name: str, features: Any) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    line = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    line = (str(error).strip() or type(error).__name__).splitlines()[0][:400]
     if isinstance(error, ModuleNotFoundError):
         # TFDS imports more than it declares.
         line += f" (pip install {error.name})"

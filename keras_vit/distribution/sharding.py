@@ -94,7 +94,7 @@ def _pad_tf_dataset(batches: Any, multiple: int) -> Dataset:
     size = tf.nest.flatten(batches.element_spec)[0].shape[0]
     if size is not None and size % multiple == 0:
         return batches
-    return batches.map(pad)
+    return batches.map(tf.autograph.experimental.do_not_convert(pad))
 
 
 def without_autotune(dataset: Dataset) -> Dataset:

@@ -17,7 +17,7 @@ def inspected(capsys, *arguments):
     out, err = capsys.readouterr()
     assert not err
     metadata = {}
-    for line in out.split("\n\n")[0].splitlines():
+    for line in out.split("\n\n")[1].splitlines():
         name, _, value = line.partition(" ")
         metadata[name] = value.strip()
     return out, metadata

@@ -188,7 +188,17 @@ def test_unavailable_library_is_reported(kind, words, tmp_path, capsys, monkeypa
 
 
 @pytest.mark.backends("torch")
-def test_code_that_is_not_on_pypi_is_reported(tmp_path, capsys):
+@pytest.mark.parametrize("has_torch", [True, False])
+def test_code_that_is_not_on_pypi_is_reported(has_torch, tmp_path, capsys, monkeypatch):
+    original = builtins.__import__
+
+    def fail(name, scope=None, *arguments):
+        if name == "torch" and scope["__name__"].startswith("keras_vit_programs"):
+            raise ModuleNotFoundError(name="torch")
+        return original(name, scope, *arguments)
+
+    if not has_torch:
+        monkeypatch.setattr(builtins, "__import__", fail)
     source = str(golden_data.load_path("vit_jax_token"))
     target = str(tmp_path / "a.npz")
     options = ["--to", "vit_jax:current", "--verify"]

@@ -185,11 +185,10 @@ def test_two_processes_run_the_recipe(tmp_path, record_error):
     names = [sorted(p.name for p in folder.iterdir()) for folder in folders]
     assert names[0] == names[1] and set(runs.FILES) <= set(names[0])
     case = "recipe, data-parallel, two processes"
-    accuracies = [
-        json.loads((folder / "config.json").read_text())["test_accuracy"]
-        for folder in folders
-    ]
-    record_error(case, "accuracy", abs(np.subtract(*accuracies)), 1e-5)
+    # After three steps, the largest logits of many images are equal but for their last
+    # digits, so that the accuracies may differ.
+    losses = [float(programs.rows_of(x)[-1]["test_loss"]) for x in folders]
+    record_error(case, "test loss", abs(np.subtract(*losses)), 1e-5)
     weights = [
         keras_vit.converters.load(folder / "model.npz").get_weights()
         for folder in folders

@@ -3,6 +3,7 @@ import dataclasses
 import json
 import re
 import types
+import warnings
 
 import keras
 import numpy as np
@@ -173,7 +174,9 @@ def test_training_on_a_folder_of_images(tmp_path, capsys):
     settings = {"dataset": str(folder), "image_size": 8, "epochs": 2}
     settings["batch_size"] = 64  # more than there are images
     run(**settings, output=str(tmp_path / "out"))
-    assert "files, decoded during training" in capsys.readouterr().out
+    # Lines are wrapped.
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"10 files of {folder}, decoded during training" in printed
     metadata = read_metadata(tmp_path / "out")
     assert metadata["data"]["class_names"] == ["bright", "dark"]
     assert metadata["data"]["num_test"] == 2
@@ -298,9 +301,10 @@ def test_images_that_are_not_square(tmp_path):
     )
 
 
-VIT = {"patch_size": 14, "image_size": 518, "stride": 1, "mode": "torch"}
-HYBRID = {"patch_size": 1, "image_size": 224, "stride": 16, "mode": "tf"}
-BIT_SPEC = {"patch_size": None, "image_size": 224, "stride": 0, "mode": "tf"}
+UNNAMED = {"name": None, "mode": "tf"}
+VIT = {**UNNAMED, "patch_size": 14, "image_size": 518, "stride": 1, "mode": "torch"}
+HYBRID = {**UNNAMED, "patch_size": 1, "image_size": 224, "stride": 16}
+BIT_SPEC = {**UNNAMED, "patch_size": None, "image_size": 224, "stride": 0}
 
 
 @pytest.mark.backends("torch")
@@ -398,6 +402,27 @@ def test_bit_hyperrule_depends_on_the_data(data, settings, expected, monkeypatch
     assert expected == tuple(getattr(job.config, x) for x in names.split())
     _, rate = job.optimizer()
     assert type(rate) is keras_vit.schedules.BiTHyperRule
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("name", "batch_size", "dropout"), [("ViTL16", None, 0.1), (None, 8, 0.0)]
+)
+def test_preset_depends_on_the_model_of_the_weights(
+    name, batch_size, dropout, monkeypatch
+):
+    spec = {**VIT, "name": name, "patch_size": 16}
+    monkeypatch.setattr(sizes, "resolve_model_spec", lambda *_: spec)
+    settings = {"preset": "vit_jax", "steps": 9, "warmup_steps": 1}
+    given = recipe.Config(weights="x.npz", batch_size=batch_size, **settings)
+    data = keras_vit.data.load_dataset("digits")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        config = recipe.resolve_config(given, data)
+    assert (config.model, config.dropout) == (name, dropout)
+    assert config.learning_rate == 0.03
+    messages = [str(x.message) for x in found]
+    assert bool(batch_size) == any("these have 8 images" in x for x in messages)
 
 
 @pytest.mark.backends("torch")

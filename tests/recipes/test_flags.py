@@ -23,6 +23,7 @@ pytestmark = pytest.mark.backends("torch")
 REFUSED = {
     "finetune_cifar": {
         "--preset vit_jax": "give --weights",
+        "--weights {run} --preset vit_jax": "give --protocol simple, or a --dataset",
         "--keep-head": "--keep-head is for fine-tuning",
         "--pooling gap": "--pooling is for fine-tuning",
         "--train head": "--train is for fine-tuning",
@@ -38,6 +39,7 @@ REFUSED = {
         "--image-size 31": "Received: 31",
         "--image-size 8 --patch-size 3": "do not divide",
         "--weights x.npz": "There is no file",
+        "--weights x.npz --dataset mnist": "There is no file",
         "--model compact-bit --remat": "--remat is for Vision",
         "--model compact-bit --dropout 0.5": "--dropout is for Vision",
         "--model compact-hybrid --max-tokens 9": "--max-tokens is for Vision",

@@ -236,7 +236,7 @@ def test_preset_settings_depend_on_the_model(datasets):
         values = config.published.values(vars(config))
         return dataclasses.replace(config, **values)
 
-    with pytest.raises(ValueError, match="depends on the model"):
+    with pytest.raises(ValueError, match="For other models, give --learning-rate"):
         complete("--weights x.npz")
     small = "--model ViTS16 --weights x.npz --learning-rate 0.001 --steps 9"
     with pytest.raises(
@@ -287,14 +287,16 @@ def test_mae_head_reads_the_mean_of_the_patches(tmp_path):
         (pretrain, "--preset augreg-imagenet --dataset imagenet2012"),
     ],
 )
-def test_holdout_0_trains_on_all_images(program, command, datasets):
+def test_holdout_0_trains_on_all_images(program, command, datasets, capsys):
     config = config_of(program, f"recipe.py {command} --holdout 0")
     _, data, _ = setup.begin(config)
     count = published.SIZES[config.dataset]["train"]
     assert (data.num_train, data.num_validation) == (count, 0)
+    assert "trains without" not in capsys.readouterr().out
     # Without the flag, the preset leaves some out.
     _, data, _ = setup.begin(dataclasses.replace(config, holdout=None))
     assert (data.num_train < count, data.num_validation) == (True, 0)
+    assert "trains without the last" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", published.PRETRAINING)

@@ -10,6 +10,7 @@ import pytest
 
 import keras_vit
 from keras_vit import converters
+from keras_vit.config import VARIANTS, Variant
 from keras_vit.segmentation import LinearSegmenter
 from keras_vit.training.freezing import freeze_weights, set_trainable
 from keras_vit_programs import building, defaults, sizes
@@ -63,6 +64,15 @@ def test_weights_of_a_run_have_its_settings(weights, image_size, tmp_path):
     for name, size in (("", image_size), ("other.npz", 224)):
         spec = sizes.resolve_model_spec(None, str(tmp_path / name))
         assert spec["image_size"] == size
+
+
+def test_model_of_weights_has_the_name_of_its_sizes(weights, monkeypatch):
+    assert sizes.resolve_model_spec(None, weights)["name"] is None
+    assert sizes.resolve_model_spec("ViTB16", None)["name"] == "ViTB16"
+    variant = Variant(16, 1, 2, 64, 4)
+    monkeypatch.setitem(VARIANTS, "Tiny", variant)
+    sizes._checkpoint_spec.cache_clear()
+    assert sizes.resolve_model_spec(None, weights)["name"] == "Tiny"
 
 
 @pytest.fixture(scope="module")

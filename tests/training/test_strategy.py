@@ -163,6 +163,49 @@ def test_multi_worker_tf_config_is_refused(monkeypatch):
 
 
 @pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize(
+    ("variable", "address", "calls"),
+    [
+        ("TPU_NAME", "local", ["resolve", "initialize", "strategy"]),
+        (
+            "COLAB_TPU_ADDR",
+            "10.0.0.2",
+            ["resolve", "connect", "initialize", "strategy"],
+        ),
+    ],
+)
+def test_a_tpu_is_connected_and_initialized_first(
+    variable, address, calls, monkeypatch
+):
+    """No TPU was available: functions of TensorFlow that need one are replaced."""
+    import tensorflow as tf
+
+    found = []
+
+    def replace(owner, name, call, value):
+        def function(argument):
+            assert argument == ("resolver" if found else address)
+            found.append(call)
+            return value
+
+        monkeypatch.setattr(owner, name, function)
+
+    for other in ("TPU_NAME", "COLAB_TPU_ADDR"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(variable, address)
+    resolvers = tf.distribute.cluster_resolver
+    replace(resolvers, "TPUClusterResolver", "resolve", "resolver")
+    replace(tf.config, "experimental_connect_to_cluster", "connect", None)
+    replace(tf.tpu.experimental, "initialize_tpu_system", "initialize", None)
+    mirrored = tf.distribute.MirroredStrategy(["CPU:0"])
+    replace(tf.distribute, "TPUStrategy", "strategy", mirrored)
+    chosen = keras_vit.distribution.get_strategy("auto")
+    assert (chosen.name, chosen.num_devices) == ("tpu", 1)
+    assert chosen.reason == "there is a TPU"
+    assert found == calls
+
+
+@pytest.mark.backends("tensorflow")
 def test_distributed_datasets(mirrored):
     import tensorflow as tf
 

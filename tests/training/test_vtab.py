@@ -225,4 +225,5 @@ def test_manual_download_error_says_how(tmp_path, monkeypatch):
         keras_vit.data.load_vtab("resisc45")
     assert "by hand, into" in str(error.value)
     assert str(tmp_path / "downloads" / "manual") in str(error.value)
+    assert f"is read from {str(tmp_path)!r}, or the folder that" in str(error.value)
     assert "OneDrive" in str(error.value) and "\n" not in str(error.value)
