@@ -77,6 +77,16 @@ def load_state_dict(
     model.eval()
 
 
+def quiet_transformers() -> Any:
+    """Returns transformers, without its progress bars and its messages that defaults
+    of its text towers do not fit."""
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
 def output_of(outputs: Any, name: str) -> Tensor:
     """Returns one of a model's outputs."""
     if name == "logits" and not hasattr(outputs, "logits"):
@@ -206,8 +216,8 @@ def _dinov3(checkpoint: Checkpoint, arguments: Config, output: str) -> Reference
 
 def _transformers(checkpoint: Checkpoint, arguments: Config, output: str) -> Reference:
     import torch
-    import transformers
 
+    transformers = quiet_transformers()
     if output == "tokens" and arguments["pre_norm"]:
         raise ReferenceUnavailable("its tokens are those before the last norm")
     code_base, path = FORMATS["huggingface"], pathlib.Path(checkpoint.path)

@@ -1,5 +1,6 @@
 """Comparison of the outputs of files that were written with those of their source."""
 
+import logging
 import math
 import pathlib
 import tempfile
@@ -30,6 +31,7 @@ from keras_vit_programs.references import (
     build_reference,
     explain_import_error,
     output_of,
+    quiet_transformers,
 )
 
 # Name, largest difference, tolerance, verdict.
@@ -331,6 +333,8 @@ def _of_logits(model: keras.Model) -> keras.Model:
 def _run_timm(folder: pathlib.Path, images: Array, output: str) -> Array:
     import timm as library
 
+    # It warns that the folder has the files of other libraries, too.
+    logging.getLogger("timm").setLevel(logging.ERROR)
     model: Any = library.create_model(f"local-dir:{folder}", pretrained=True)
     model.eval()
     run = model.forward_features if output == "tokens" else model
@@ -338,8 +342,7 @@ def _run_timm(folder: pathlib.Path, images: Array, output: str) -> Array:
 
 
 def _run_transformers(folder: pathlib.Path, images: Array, output: str) -> Array:
-    import transformers
-
+    transformers = quiet_transformers()
     config: Any = transformers.AutoConfig.from_pretrained(folder)
     build = getattr(transformers, config.architectures[0])
     model = build.from_pretrained(folder).eval()

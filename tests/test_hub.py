@@ -58,12 +58,13 @@ def make_run(folder, **arguments):
     ],
     ids=["plain", "preprocessing", "distilled", "clip", "features"],
 )
-def test_four_libraries_give_equal_outputs(arguments, tmp_path):
+def test_four_libraries_give_equal_outputs(arguments, tmp_path, capfd, caplog):
     run = make_run(tmp_path / "run", **arguments)
     missing = hub.save(run, tmp_path / "folder", license="mit")
     assert missing == dict.fromkeys(("keras", "timm", "transformers"))
     table, same, complete = verification.verify_folder(tmp_path / "folder")
     assert same and complete, table
+    assert not capfd.readouterr().err and not caplog.records  # of a library
     assert table.count("same") == 3
     if arguments:
         return

@@ -16,6 +16,7 @@ from keras_vit.layers import (
     RotaryPositionEmbs,
     TransformerBlock,
 )
+from keras_vit.layers.composite import with_arguments
 from keras_vit.models.graph import Graph, heads_of
 from keras_vit.utils import checks
 from keras_vit.utils.types import Array, ArrayLike, Tensor
@@ -104,16 +105,21 @@ def relevance(
     parts = Parts(model, layers, layout)
     given = _directions(parts, len(images), classes)
 
-    def of_image(image: Tensor, *direction: Tensor) -> Tensor:
+    def forward(image: Tensor, *direction: Tensor) -> tuple[Any, Tensor, Tensor]:
         inputs = parts.block_inputs(image)
         chosen = direction[0] if direction else _own_direction(parts, inputs)
         chosen = ops.convert_to_tensor(chosen)  # PyTorch's are NumPy arrays here
-        return _of_attention(parts, image, inputs, chosen, method)
+        return inputs, chosen, pooling_weights(model, image, layout)
 
-    explain_image, maps = compiled(model, of_image), []
+    run_forward = compiled(model.variables, forward)
+    of_block, maps = _compiled_blocks(parts, method), []
+    accumulate = compiled([], functools.partial(_accumulated, method=method))
     for index in range(len(images)):
         rows = slice(index, index + 1)
-        found = explain_image(*(x[rows] for x in (images, *given)))
+        arrays = (x[rows] for x in (images, *given))
+        inputs, direction, weights = run_forward(model.variables, *arrays)
+        products = _products(parts, inputs, direction, method, of_block)
+        found = accumulate([], products, weights)
         maps.append(ops.convert_to_numpy(found)[layout.num_prefix :])
     return np.reshape(maps, (len(images), *layout.grid)).astype("float32")
 
@@ -133,8 +139,10 @@ def explain(
     own = ops.cast(y == ops.max(y), y.dtype) if parts.heads else y
     direction = ops.where(ops.any(direction != 0), direction, own)
     direction = direction / ops.norm(direction)
-    relevant = _of_attention(parts, image, inputs, direction)
     weights = ops.cast(pooling_weights(model, image, layout), "float32")
+    of_block = functools.partial(_of_block, parts, "gradient_rollout")
+    products = _products(parts, inputs, direction, "gradient_rollout", of_block)
+    relevant = _accumulated(products, weights)
     maps = [
         ops.einsum("bq,bhqk->hk", weights, probabilities(block, *values))
         for block, values in zip(parts.blocks, inputs, strict=True)
@@ -286,15 +294,60 @@ def _block_gradients(
     return attention, of_attention, of_inputs
 
 
-def _of_attention(
+def _of_block(
     parts: Parts,
-    image: Tensor,
+    method: str,
+    index: int,
+    by_head: bool,
+    weights: Tensor,
+    *inputs: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Returns the positive part of a block's gradients with respect to its attention,
+    averaged over heads, and those with respect to its input tokens. The gradients are
+    those of the model's output for the block's, in the direction `weights`, or of the
+    weighted sum of the block's output."""
+    score = functools.partial(parts.score, direction=weights)
+    if not by_head:
+        score = functools.partial(_weighted_sum, weights)
+    attention, product, of_inputs = _block_gradients(parts.blocks[index], inputs, score)
+    if method != "legrad":
+        product = attention * product
+    return ops.mean(ops.maximum(product, 0), axis=(0, 1)), of_inputs
+
+
+def _compiled_blocks(parts: Parts, method: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Returns `_of_block`, compiled once for all blocks that differ in their weights
+    alone: one program of all blocks takes several times as long to compile."""
+    in_blocks = {id(x) for block in parts.blocks for x in block.variables}
+    others = [x for x in parts.model.variables if id(x) not in in_blocks]
+    programs: dict[Any, Callable[..., tuple[Tensor, Tensor]]] = {}
+
+    def run(index: int, by_head: bool, *arrays: Tensor) -> tuple[Tensor, Tensor]:
+        block = parts.blocks[index]
+        variables = [*block.variables, *others]
+        # Blocks may differ in their names and in `drop_path`, which is for training.
+        kind = type(block), with_arguments(block, {"drop_path": None})
+        arrays_of = [(x.name, x.shape, x.dtype) for x in block.variables]
+        # No argument is the scale of LoRA.
+        is_own = any("lora" in x.name for x in block.variables) and index
+        key = by_head, str((*kind, block.dtype_policy.name, arrays_of)), is_own
+        if key not in programs:
+            function = functools.partial(_of_block, parts, method, index, by_head)
+            programs[key] = compiled(variables, function)
+        return programs[key](variables, *arrays)
+
+    return run
+
+
+def _products(
+    parts: Parts,
     inputs: Sequence[Sequence[Tensor]],
     direction: Tensor,
-    method: str = "gradient_rollout",
-) -> Tensor:
-    """Returns the relevance of all tokens of one image, whose block inputs are
-    given."""
+    method: str,
+    of_block: Callable[..., tuple[Tensor, Tensor]],
+) -> list[Tensor]:
+    """Returns the first output of `of_block` for each chosen block, the last first;
+    `inputs` are those of all blocks."""
     legrad = method == "legrad"
     if parts.between and not legrad:
         raise ValueError(
@@ -302,21 +355,24 @@ def _of_attention(
             "position embeddings may be added. Received: a model with the "
             f"layers {parts.between}; use method='legrad'."
         )
-    score = functools.partial(parts.score, direction=direction)
-    products = []
+    products, by_head, weights = [], True, direction
     for index in reversed(range(parts.chosen.index(True), len(inputs))):
         if legrad and not parts.chosen[index]:
             continue
-        attention, of_attention, of_inputs = _block_gradients(
-            parts.blocks[index], inputs[index], score
-        )
+        product, of_inputs = of_block(index, by_head, weights, *inputs[index])
         if not legrad:  # whose score is always that of the model's head
-            of_attention = attention * of_attention
-            score = functools.partial(_weighted_sum, of_inputs)
+            by_head, weights = False, of_inputs
         if parts.chosen[index]:
-            positive = ops.maximum(of_attention, 0)
-            products.append(ops.mean(positive, axis=(0, 1)))
-    if legrad:
+            products.append(product)
+    return products
+
+
+def _accumulated(
+    products: Sequence[Tensor], weights: Tensor, method: str = "gradient_rollout"
+) -> Tensor:
+    """Returns the relevance of all tokens of one image, of the products of its blocks
+    and the weights with which the model pools tokens."""
+    if method == "legrad":
         return ops.mean(ops.stack(products), axis=(0, 1))
     rolled = identity = ops.eye(products[0].shape[0])
     for product in reversed(products):
@@ -326,7 +382,6 @@ def _of_attention(
             rolled = ops.matmul(step, rolled)
         else:
             rolled = rolled + ops.matmul(product, rolled)
-    weights = pooling_weights(parts.model, image, parts.layout)
     return ops.matmul(ops.cast(weights, rolled.dtype), rolled)[0]
 
 
@@ -335,27 +390,30 @@ def _weighted_sum(weights: Tensor, x: Tensor) -> Tensor:
 
 
 def compiled(
-    model: keras.Model, function: Callable[..., Tensor]
-) -> Callable[..., Tensor]:
-    """Returns a function of arrays that calls layers of a model, compiled if the
-    backend compiles: without this, JAX compiles 167 small programs, one per
-    operation."""
+    own: Sequence[keras.Variable], function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Returns a function of variables and arrays, in which the variables stand for
+    the function's `own`, compiled if the backend compiles: without this, JAX compiles
+    167 small programs, one per operation."""
+
+    def run(values: Sequence[Tensor], *arrays: Any) -> Any:
+        with keras.StatelessScope(list(zip(own, values, strict=True))):
+            return function(*arrays)
+
     backend = keras.config.backend()
     if backend == "jax":
         import jax
 
-        @jax.jit
-        def run(values: Sequence[Tensor], *arrays: Tensor) -> Tensor:
-            pairs = zip(model.variables, values, strict=True)
-            with keras.StatelessScope(list(pairs)):
-                return function(*arrays)
-
-        return lambda *arrays: run([x.value for x in model.variables], *arrays)
-    if backend == "tensorflow":
+        run = jax.jit(run)
+    elif backend == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(function, autograph=False)
-    return function
+        run = tf.function(run, autograph=False)
+
+    def call(variables: Sequence[keras.Variable], *arrays: Any) -> Any:
+        return run([ops.convert_to_tensor(x) for x in variables], *arrays)
+
+    return call
 
 
 def gradients(function: Callable[..., Tensor], *values: Tensor) -> Sequence[Tensor]:

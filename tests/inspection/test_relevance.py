@@ -1,6 +1,7 @@
 """Relevance maps against gradients of PyTorch's autograd in timm's models."""
 
 import functools
+import importlib
 
 import keras
 import numpy as np
@@ -12,6 +13,9 @@ from keras_vit import inspection
 from tests import originals
 from tests.markers import on_all
 from tests.small import tiny
+
+# The package has a function of this name, too.
+module = importlib.import_module("keras_vit.inspection.relevance")
 
 
 def timm_model(tmp_path, **options):
@@ -155,6 +159,37 @@ def test_a_layer_between_blocks_is_refused():
     assert found.shape == (2, 2, 3)
     with pytest.raises(ValueError, match="'adapter'"):
         inspection.relevance(changed, images, 0, "attention_gradients")
+
+
+@pytest.mark.backends("jax", "tensorflow")
+def test_blocks_of_equal_settings_alone_share_a_program(monkeypatch):
+    model, images = small_model()
+    x, rng = model.get_layer("block_1").output, np.random.default_rng(2)
+    for activation in ("gelu_tanh", "relu"):
+        block = keras_vit.layers.TransformerBlock(3, 48, activation=activation)
+        x = block(x)
+        for weight in block.weights:
+            weight.assign(weight + rng.normal(0, 0.2, weight.shape))
+    model = keras.Model(model.input, keras.layers.Dense(3)(x[:, 0]))
+    found, programs = inspection.relevance(model, images, 1), []
+    compiled = module.compiled
+
+    def counted(own, function):
+        programs.append(function)
+        return compiled(own, function)
+
+    monkeypatch.setattr(module, "compiled", counted)
+    np.testing.assert_array_equal(inspection.relevance(model, images, 1), found)
+    # Of the whole model, the last block, the block before it, the blocks of the model,
+    # which are equal, and of what accumulates them.
+    assert len(programs) == 5
+
+    def each(parts, method):
+        return functools.partial(module._of_block, parts, method)
+
+    monkeypatch.setattr(module, "_compiled_blocks", each)
+    expected = inspection.relevance(model, images, 1)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 @pytest.mark.backends("torch")
