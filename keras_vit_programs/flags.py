@@ -349,6 +349,11 @@ def fill(given: S, data: Any = None) -> S:
             rules[rule.name] = " ".join([rule.why, *_place(rule.value)])
     filled = dataclasses.replace(given, **{name: values[name] for name in fields})
     if given.show_settings:
+        if data is not None:
+            logger.info(
+                f"{data.name}: {data.num_train:,} training and "
+                f"{data.num_evaluation:,} {data.evaluation_split} images"
+            )
         for name in sorted(fields):
             row = f"{name:20} {values[name]!s:20} {rules.get(name, '')}"
             logger.info(row.rstrip())

@@ -247,7 +247,15 @@ class Run:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._user_errors())
             stack.enter_context(exclusive_lock(self.folder, self.strategy))
-            self.strategy.process_batch_size(self.micro_batch_size)
+            images, devices = self.micro_batch_size, self.strategy.num_replicas
+            if self.accumulate > 1 and images % devices:
+                raise ValueError(
+                    f"A micro-batch of {images} images cannot be split evenly over "
+                    f"{devices} devices: give a `batch_size` divided by `accumulate` "
+                    f"that is a multiple of {devices}. Received: "
+                    f"batch_size={self.batch_size}, accumulate={self.accumulate}"
+                )
+            self.strategy.process_batch_size(images)
             keras.utils.set_random_seed(self.seed)
             stack.enter_context(self.checkpoints.watching())
             self._scope = stack.enter_context(contextlib.ExitStack())

@@ -352,6 +352,12 @@ def main(config):
     if config.sweep and not config.show_settings:
         functions = train, resolve_config, setup.load_run_data
         config, data = studies.sweep(*functions, config, data, strategy, output)
+    elif config.sweep:
+        rates = map(str, flags.parse_learning_rates(config.sweep, config.dataset))
+        print(
+            f"--sweep trains with each of the learning rates {', '.join(rates)} on the "
+            "training images below, and with the best one on all of them."
+        )
     with flags.user_errors():
         config = resolve_config(config, data)
     results = train(config, data, strategy, output)

@@ -211,7 +211,15 @@ def _connect_jax_processes() -> None:
     config: Any = jax.config
     if not config.jax_cpu_collectives_implementation:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    keras.distribution.initialize()
+    try:
+        keras.distribution.initialize()
+    except ValueError as error:  # JAX's names of options are not those of the user
+        raise ValueError(
+            f"The {count} processes of KERAS_DISTRIBUTION_NUM_PROCESSES cannot be "
+            "connected: set KERAS_DISTRIBUTION_JOB_ADDRESSES to the address of the "
+            "first, and KERAS_DISTRIBUTION_PROCESS_ID, except on Cloud TPU. JAX "
+            f"reports: {error}"
+        ) from error
 
 
 def _jax(

@@ -133,20 +133,20 @@ FINE_TUNING = {
     f"{_TUNE}vit_jax --dataset imagenet2012 --model ViTL16 --weights "
     "imagenet21k --accumulate 8": {**VIT_JAX, **IMAGENET, **DROPOUT},
     # Of CIFAR 2 %, and of the others 10 % are held out.
-    f"{_TUNE}vit_jax --dataset cifar100 {_B16} --sweep paper": {
+    f"{_TUNE}vit_jax --dataset cifar100 {_B16} --accumulate 8 --sweep paper": {
         **VIT_JAX,
         **CIFAR,
         "num_train": 50_000,
         "num_validation": 1_000,
     },
     # Steps: ViT, Table 4. Warm-up: vit_jax/configs/augreg.py.
-    f"{_TUNE}vit_jax --dataset oxford_iiit_pet {_B16} --sweep paper": {
+    f"{_TUNE}vit_jax --dataset oxford_iiit_pet {_B16} --accumulate 8 --sweep paper": {
         **AUGREG,
         "num_validation": 368,
     },
     # ViT, Section 4.1, on Table 2
     f"{_TUNE}vit_jax --dataset imagenet2012 --model ViTL16 --weights "
-    "imagenet21k --image-size 512 --average 0.9999": {
+    "imagenet21k --accumulate 8 --image-size 512 --average 0.9999": {
         **VIT_JAX,
         **IMAGENET,
         **DROPOUT,
@@ -212,7 +212,7 @@ def _bit(dataset):
 
 CELLS = {
     f"{_TUNE}vit_jax --dataset {dataset} --weights {weights} --model {model} "
-    "--sweep paper": _vit(model, dataset, True)
+    "--sweep paper --accumulate 8": _vit(model, dataset, True)
     for weights, models in (
         ("imagenet21k", (*_VITS, "ViTH14 --image-size 378")),
         ("runs/paper-imagenet", _VITS),

@@ -266,8 +266,15 @@ def test_settings_are_shown_with_what_set_them(trained_run, tmp_path, capsys):
         "label_smoothing +0.0 +chosen here",
         "strategy +auto +default",
         "epochs +None +converted",
+        "digits: 1,438 training and 359 test images$",
     ):
         assert re.search(f"(?m)^{row}", rows), row
+    with pytest.raises(SystemExit):
+        given = ("--sweep", "0.1,0.2", "--show-settings")
+        programs.run("finetune_cifar", *given)
+    rows = capsys.readouterr().out
+    assert "learning rates 0.1, 0.2 on" in rows
+    assert re.search("(?m)^digits: .* validation images$", rows)
     with pytest.raises(SystemExit):
         programs.run("pretrain", "--preset", "deit", "--show-settings")
     rows = capsys.readouterr().out

@@ -156,6 +156,17 @@ def run_of(folder, **settings):
         yield run
 
 
+def test_devices_must_divide_micro_batches(tmp_path):
+    two = keras_vit.distribution.Strategy("data-parallel", "", 2, 2)
+    settings = {"steps": 1, "evaluate_every": 1, "mode": "tf", "accumulate": 8}
+    config = programs.Settings(batch_size=8, **settings)
+    data = keras_vit.data.load_dataset("digits")
+    words = "micro-batch of 1 images .* 2 devices.* batch_size=8, accumulate=8"
+    with pytest.raises(ValueError, match=words):
+        with setup.open_run(config, data, two, tmp_path):
+            pass
+
+
 def test_full_disk_is_logged_or_raises_a_user_error(tmp_path, capsys):
     logs.show()
     full = OSError(errno.ENOSPC, "No space left on device")

@@ -153,6 +153,19 @@ def test_wrong_strategies_are_refused(name, options, words, monkeypatch):
         keras_vit.distribution.get_strategy(name, **options)
 
 
+@pytest.mark.backends("jax")
+def test_processes_without_an_address_are_refused(monkeypatch):
+    def initialize():
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr(keras.distribution, "initialize", initialize)
+    monkeypatch.setattr("jax.config.update", lambda *_: None)
+    monkeypatch.setenv("KERAS_DISTRIBUTION_NUM_PROCESSES", "2")
+    words = "2 processes.*set KERAS_DISTRIBUTION_JOB_ADDRESSES.*coordinator_address"
+    with pytest.raises(ValueError, match=words):
+        keras_vit.distribution.get_strategy("auto")
+
+
 @pytest.mark.backends("tensorflow")
 def test_multi_worker_tf_config_is_refused(monkeypatch):
     cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
