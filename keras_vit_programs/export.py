@@ -39,6 +39,7 @@ Exit status: 0 done, 1 error, 2 wrong usage.
 """
 
 import argparse
+import shlex
 from pathlib import Path
 
 from keras_vit_programs import console
@@ -68,6 +69,8 @@ def _run(a: argparse.Namespace) -> int:
         check=a.check,
         overwrite=a.overwrite,
     )
+    if a.format == "web":
+        logger.info(f"To look at it:\n  keras-vit serve-page {shlex.quote(a.target)}")
     return 0
 
 

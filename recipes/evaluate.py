@@ -7,8 +7,10 @@ measures the calibration of the probabilities and the accuracy of each class.
   python recipes/evaluate.py --weights runs/digits
       evaluates the model of a training recipe's run on the test images of the
       same dataset
-  python recipes/evaluate.py --weights runs/photos --dataset other-photos
-      evaluates it on another folder, with classes of the training set
+  python recipes/evaluate.py --weights runs/photos --dataset other-photos \\
+      --split all
+      evaluates it on all images of another folder, with classes of the training
+      set
   python recipes/evaluate.py --model ViTB16 --weights imagenet \\
       --dataset imagenet2012 --image-size 224
       evaluates released weights on a dataset of TFDS; a GPU is recommended

@@ -28,6 +28,7 @@ import dataclasses
 import inspect
 import math
 import os
+import warnings
 
 # TensorFlow's start-up messages would hide the output of this program.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -36,7 +37,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras_vit
-from keras_vit.utils.warnings import warn
 from keras_vit_programs import (
     building,
     class_results,
@@ -384,6 +384,8 @@ def train(config, data, strategy, output, keep=True):
         # --features once, of features, on which the head alone is trained.
         source = data
         if config.features == "once":
+            images = EPOCHS_OF_FEATURES * data.num_train
+            print(f"features  of {images:,} images are computed first", flush=True)
             encoder, trained = keras_vit.evaluation.split_at_head(model)
             source = keras_vit.evaluation.feature_dataset(
                 encoder,
@@ -473,10 +475,11 @@ def resolve_config(given, data):
     images = config.published.settings.get("batch_size")
     is_own = given.learning_rate or given.sweep or config.rate_images
     if config.preset and images != config.batch_size and not is_own:
-        warn(
+        warnings.warn(
             f"The learning rate of --preset {config.preset} is for batches of {images} "
             f"images, and these have {config.batch_size} images: give --learning-rate "
-            "or, for less memory, --accumulate instead of --batch-size."
+            "or, for less memory, --accumulate instead of --batch-size.",
+            stacklevel=2,
         )
     unfit = [name for name in EACH_STEP if getattr(given, name)]
     if config.features == "once" and (unfit or config.train != "head"):

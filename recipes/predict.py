@@ -88,7 +88,8 @@ class Config(flags.Trained):
     )
     explain: bool = flags.flag(
         f"also write {EXPLANATIONS}: for the first {DRAWN} images, which "
-        "patches the score of the most likely class depends on",
+        "patches the score of the most likely class depends on (relevance), and the "
+        "image darkened where it is low (attended)",
         False,
     )
 
@@ -174,7 +175,7 @@ def main(config):
     if config.explain:
         likely = decoded(chances[:DRAWN], 1, names, False)
         titles = [
-            f"{console.printable(path.name)[-24:]}: {name} {p:.0%}"
+            f"{console.printable(path.name)[-24:]}\n{name[:18]} {p:.0%}"
             for path, ((_, name, p),) in zip(files, likely, strict=False)
         ]
         with flags.user_errors():  # of a quantized head, for example

@@ -26,7 +26,7 @@ TEXTS["recipes/README.md"] = (ROOT / "recipes" / "README.md").read_text()
 SOURCES = {
     "convert": ("keras_vit_programs/convert.py",),
     "report": ("keras_vit_programs/report.py",),
-    "export": ("keras_vit_programs/export.py",),
+    "export": ("keras_vit_programs/export.py", "keras_vit_programs/console.py"),
     "benchmark": (),
     "search": (),
 }

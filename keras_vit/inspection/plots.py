@@ -46,7 +46,7 @@ def plot_attention_heatmap(
         heatmaps: The output of `attention_heatmap`, or a list of heat maps; or a dict
             from the titles of columns to several such outputs, the first of which
             multiplies the images.
-        titles: List of strings, one per image; or None.
+        titles: List of strings, one per image, of one or several lines; or None.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -414,7 +414,8 @@ def _image_rows(
         rows[:, 0], shown, titles or [""] * len(shown), strict=True
     ):
         axes.imshow(image)
-        axes.set_ylabel(plot_label(name, 24), fontsize=8, color=_DARK)
+        lines = [plot_label(line, 28) for line in name.split("\n")]
+        axes.set_ylabel("\n".join(lines), fontsize=7, color=_DARK)
     return figure, list(zip(shown, rows[:, 1:], strict=True))
 
 
