@@ -77,8 +77,8 @@ def write_class_results(run: Run, model: keras.Model, summary: dict[str, Any]) -
         return
     images = images[np.isin(read, worst)]
     titles = [
-        f"{_file_name(data, int(i))}true: {_short(names[labels[i]])}\n"
-        f"model: {_short(names[predicted[i]])} {sure[i]:.0%}"
+        f"{_file_name(data, int(i))}true: {printable(names[labels[i]])}\n"
+        f"model: {sure[i]:.0%} {printable(names[predicted[i]])}"
         for i in worst
     ]
     try:
@@ -102,12 +102,6 @@ def _file_name(data: ImageDataset, index: int) -> str:
     except ValueError:  # of arrays
         return ""
     return f"{printable(pathlib.PurePath(name).name)[-24:]}\n"
-
-
-def _short(name: str) -> str:
-    """Returns a class name that leaves place for other words in a line."""
-    name = printable(name)
-    return name if len(name) <= 16 else f"{name[:15]}…"
 
 
 def _stretched(image: Array, shape: Sequence[int]) -> Array:

@@ -467,9 +467,9 @@ def resolve_config(given, data):
     """Returns the settings with their defaults, for a dataset."""
     if given.keep_head:
         building.check_classes(given.model, given.weights, data)
-    spec = sizes.resolve_model_spec(given.model, given.weights, given.patch_size)
     if given.preset and given.model is None:  # some of whose settings are of a model
-        given = dataclasses.replace(given, model=spec["name"])
+        name = sizes.resolve_model_spec(None, given.weights)["name"]
+        given = dataclasses.replace(given, model=name)
     config = flags.fill(given, data)
     spec = sizes.resolve_model_spec(config.model, config.weights)
     images = config.published.settings.get("batch_size")

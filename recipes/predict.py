@@ -175,7 +175,7 @@ def main(config):
     if config.explain:
         likely = decoded(chances[:DRAWN], 1, names, False)
         titles = [
-            f"{console.printable(path.name)[-24:]}\n{name[:18]} {p:.0%}"
+            f"{console.printable(path.name)[-24:]}\n{p:.0%} {name}"
             for path, ((_, name, p),) in zip(files, likely, strict=False)
         ]
         with flags.user_errors():  # of a quantized head, for example

@@ -94,6 +94,7 @@ def _pad_tf_dataset(batches: Any, multiple: int) -> Dataset:
     size = tf.nest.flatten(batches.element_spec)[0].shape[0]
     if size is not None and size % multiple == 0:
         return batches
+    # No branch of `pad` depends on a tensor.
     return batches.map(tf.autograph.experimental.do_not_convert(pad))
 
 

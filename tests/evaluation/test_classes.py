@@ -85,7 +85,7 @@ def test_mistakes_have_the_probabilities_of_the_loss(loss, tmp_path, monkeypatch
     ((shown, _, titles),) = drawn
     np.testing.assert_allclose(shown, images[most], atol=1e-5)
     assert titles == [
-        f"true: {labels[i]}\nmodel: {chances[i].argmax()} {chances[i].max():.0%}"
+        f"true: {labels[i]}\nmodel: {chances[i].max():.0%} {chances[i].argmax()}"
         for i in most
     ]
     # A classifier without a mistake has none to draw.
@@ -139,7 +139,7 @@ def test_mistakes_have_the_aspect_and_the_name_of_whole_images(
     logits = model.predict(data.evaluation()[0][0], verbose=0)
     labels = data.evaluation()[0][1]
     wrong = logits.argmax(1) != labels
-    pattern = r"(\d+)\.png\ntrue: (\d)\nmodel: (\d) \d+%"
+    pattern = r"(\d+)\.png\ntrue: (\d)\nmodel: \d+% (\d)"
     named = [re.fullmatch(pattern, x) for x in titles]
     for index, label, predicted in (map(int, found.groups()) for found in named):
         assert wrong[index]
