@@ -24,7 +24,7 @@ from keras_vit.models.description import (
     inferred_from_arrays,
     variables_of,
 )
-from keras_vit.models.keras_file import load_keras_file
+from keras_vit.models.keras_file import build_of_config, load_keras_file
 from keras_vit.models.model import described
 from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
@@ -111,11 +111,19 @@ def load(
 def load_for_images(
     checkpoint: Checkpoint, **overrides: Unpack[ModelArguments]
 ) -> keras.Model:
-    """Like `load`, but returns the model for images of one size if the file contains
-    one of `mixed_sizes`."""
+    """Like `load`, but without the state of an optimizer, and returns the model for
+    images of one size if the file contains one of `mixed_sizes`."""
     if "mixed_sizes" in checkpoint.layers:
         return _build(checkpoint, {**overrides})
-    return load(checkpoint, **overrides)
+    others = checkpoint.is_fixed or checkpoint.is_pretraining_model
+    if overrides or others or not checkpoint.saved:
+        return load(checkpoint, **overrides)
+    weights = drop_pretraining(checkpoint.weights)
+    model = build_of_config(checkpoint.path, checkpoint.saved, len(weights))
+    load_weights(
+        model, replace(checkpoint, weights=weights), checkpoint.stored.get("grid_size")
+    )
+    return model
 
 
 def _build(checkpoint: Checkpoint, given: Config) -> keras.Model:

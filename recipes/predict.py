@@ -9,21 +9,21 @@
   python recipes/predict.py --weights clip/ --images a.png --names "cat,dog"
       uses CLIP or SigLIP with both towers, without training (docs/text.md)
 
-Folders are searched for image files and NumPy arrays. Files that cannot be
-read are left out with a warning. The output folder contains predictions.csv,
-predictions.json and predictions.png, which shows the images with bar charts of
-their top classes. For a detector, they contain the boxes with a score of at
-least --least-score, in pixels. Probabilities are those of a softmax, or after
-training with `--loss sigmoid` those of a sigmoid for each class. The image
-size, the preprocessing and the class names are read from the config.json of
-the run, if there is one. The environment variable KERAS_BACKEND selects jax,
-tensorflow or torch.
+Folders are searched for image files and NumPy arrays. Files that cannot be read
+are left out with a warning. The output folder contains predictions.csv, a table
+for spreadsheets, predictions.json and predictions.png, which shows the images
+with bar charts of their top classes. For a detector, they contain the boxes
+with a score of at least --least-score, in pixels. Probabilities are those of a
+softmax, or after training with `--loss sigmoid` those of a sigmoid for each
+class. The image size, the preprocessing and the class names are read from the
+config.json of the run, if there is one. The environment variable KERAS_BACKEND
+selects jax, tensorflow or torch.
 
-With `--explain`, which the command `keras-vit explain` sets, explanations.png
-shows the images, or with a protocol that crops them what the model receives,
-and how much the score of the predicted class depends on each patch, by gradient
-rollout (`keras_vit.inspection.relevance`). The model receives them resized to
-its image size, also with `--max-tokens`.
+With `--explain`, which the command `keras-vit explain` sets, explanations.png is
+written instead of predictions.png. It shows the images, or with a protocol that
+crops them what the model receives, and how much the score of the predicted class
+depends on each patch, by gradient rollout (`keras_vit.inspection.relevance`). The
+model receives them resized to its image size, also with `--max-tokens`.
 
 `--protocol vit_jax` resizes images as in "An Image is Worth 16x16 Words",
 Section 4.1 (https://arxiv.org/abs/2010.11929). Nothing else here is from the
@@ -43,8 +43,8 @@ import keras_vit
 from keras_vit_programs import charts, classifiers, console, defaults, flags, run_folder
 from keras_vit_programs import images as image_files
 
-FILES = ("predictions.csv", "predictions.json", "predictions.png")
-EXPLANATIONS = "explanations.png"
+FILES = ("predictions.csv", "predictions.json")
+PICTURE, EXPLANATIONS = "predictions.png", "explanations.png"
 DRAWN = 24  # maximum number of images in a figure
 
 
@@ -87,9 +87,9 @@ class Config(flags.Trained):
         "minimum score of a detector's boxes", 0.4, minimum=0
     )
     explain: bool = flags.flag(
-        f"also write {EXPLANATIONS}: for the first {DRAWN} images, which "
-        "patches the score of the most likely class depends on (relevance), and the "
-        "image darkened where it is low (attended)",
+        f"write {EXPLANATIONS} instead of {PICTURE}: for the first {DRAWN} images, "
+        "which patches the score of the most likely class depends on (relevance), and "
+        "the image darkened where it is low (attended)",
         False,
     )
 
@@ -137,13 +137,28 @@ def main(config):
             save_boxes(config, trained, files, output)
             return
         options = trained.reading(data, min(config.batch_size, data.num_test))
+        explainer = Explainer(trained.model)
+        # Images that keep their aspect ratio are explained at another size.
+        at_once = config.explain and len(files) <= DRAWN and not trained.budget
+        if at_once:
+            options["batch_size"] = len(files)
         logits, _ = keras_vit.evaluation.predict_dataset(
-            trained.predictor, data.test(**options), len(files)
+            explainer if at_once else trained.predictor,
+            data.test(**options),
+            len(files),
         )
         kind = "sigmoid" if trained.loss == "sigmoid" else "softmax"
         chances = keras_vit.evaluation.probabilities(trained.model, logits, kind)
         found = decoded(chances, config.top, names, trained.multi_label)
-        run_folder.prepare_output(output, (*FILES, EXPLANATIONS))
+        explained = {
+            **options,
+            "image_size": trained.image_size,
+            "batch_size": min(len(files), DRAWN),
+        }
+        if config.explain and not at_once:
+            images = next(iter(data.test(**explained)))[0]
+            explainer.explain(np.asarray(images), chances[:DRAWN].argmax(1))
+        run_folder.prepare_output(output, (*FILES, PICTURE, EXPLANATIONS))
     width = min(max(len(str(path)) for path in files), 40)
     rows, predictions = [], []
     for path, classes in zip(files, found, strict=True):
@@ -164,36 +179,27 @@ def main(config):
     }
     run_folder.save_json(summary, output / FILES[1])
     pictures = [keras_vit.data.load_thumbnail(path) for path in files[:DRAWN]]
-    figure = charts.plot_top_predictions(
-        pictures,
-        [[(name, p) for _, name, p in row] for row in found[:DRAWN]],
-        [path.name for path in files[:DRAWN]],
-        f"{min(len(files), DRAWN)} of {console.counted(len(files), 'image')}",
-    )
-    save_figure(figure, output / FILES[2])
-    written = FILES
     if config.explain:
+        picture = EXPLANATIONS
         likely = decoded(chances[:DRAWN], 1, names, False)
         titles = [
             f"{console.printable(path.name)[-24:]}\n{p:.0%} {name}"
             for path, ((_, name, p),) in zip(files, likely, strict=False)
         ]
-        with flags.user_errors():  # of a quantized head, for example
-            # Images that keep their aspect may be of another class than these.
-            options["image_size"] = trained.image_size
-            whole = options.get("protocol", "simple") in keras_vit.data.protocols.PLAIN
-            figure = plot_explanations(
-                trained.model,
-                data,
-                options,
-                titles,
-                chances[:DRAWN].argmax(1),
-                pictures if whole else None,
-            )
-        save_figure(figure, output / EXPLANATIONS)
-        written += (EXPLANATIONS,)
+        whole = options.get("protocol", "simple") in keras_vit.data.protocols.PLAIN
+        shown = pictures if whole else received(data, explained)
+        figure = plot_explanations(shown, explainer.maps, titles)
+    else:
+        picture = PICTURE
+        figure = charts.plot_top_predictions(
+            pictures,
+            [[(name, p) for _, name, p in row] for row in found[:DRAWN]],
+            [path.name for path in files[:DRAWN]],
+            f"{min(len(files), DRAWN)} of {console.counted(len(files), 'image')}",
+        )
+    save_figure(figure, output / picture)
     print()
-    for name in written:
+    for name in (*FILES, picture):
         print(f"  {pathlib.Path(output) / name}")
 
 
@@ -226,22 +232,40 @@ def class_names(config, trained):
     return names
 
 
-def plot_explanations(model, data, options, titles, classes=None, pictures=None):
-    """Plots the first images with the relevance of their patches for classes; None
-    for the most likely ones. `pictures` are the whole images, with values in [0, 1]
-    and their own aspect ratios; None for what the model sees."""
-    options = {**options, "batch_size": len(titles)}
-    images = next(iter(data.test(**options)))[0]
-    if pictures is None:
-        # Pixels of other modes are not in the range of pictures.
-        shown = next(iter(data.test(**{**options, "mode": "tf"})))[0]
-        shown = list(np.asarray(shown))
-    else:
-        gray = (x if x.ndim == 3 else x[..., None] for x in pictures)
-        shown = [x * 2 - 1 for x in gray]
-    maps = keras_vit.inspection.relevance(model, np.asarray(images), classes)
-    maps = {"relevance": list(maps)}
-    return keras_vit.inspection.plot_attention_heatmap(shown, maps, titles)
+class Explainer:
+    """A model that also computes the relevance of the patches of its images, whose
+    forward passes give its outputs."""
+
+    def __init__(self, model):
+        self.model, self.maps = model, []
+
+    def explain(self, images, classes=None):
+        """Returns the outputs for images; None explains the most likely classes."""
+        maps, outputs = keras_vit.inspection.relevance(
+            self.model, images, classes, return_outputs=True
+        )
+        self.maps += list(maps)
+        return outputs
+
+    predict_on_batch = explain
+
+
+def received(data, options):
+    """Returns the images of a batch as the model receives them, with values in
+    [0, 1]."""
+    # Pixels of other modes are not in the range of pictures.
+    images = next(iter(data.test(**{**options, "mode": "tf"})))[0]
+    return list((np.asarray(images) + 1) / 2)
+
+
+def plot_explanations(pictures, maps, titles):
+    """Plots pictures, with values in [0, 1] and any aspect ratios, with the relevance
+    of their patches."""
+    gray = (x if x.ndim == 3 else x[..., None] for x in pictures)
+    shown = [x * 2 - 1 for x in gray]
+    return keras_vit.inspection.plot_attention_heatmap(
+        shown, {"relevance": maps}, titles
+    )
 
 
 def save_boxes(config, trained, files, output):
@@ -270,12 +294,12 @@ def save_boxes(config, trained, files, output):
         if len(marked) < DRAWN // 3:  # in one row
             pictures.append(images[0] / 255)
             marked.append(found)
-    run_folder.prepare_output(output, FILES)
+    run_folder.prepare_output(output, (*FILES, PICTURE))
     run_folder.save_csv(rows, output / FILES[0], columns)
     summary = {"boxes": rows, **run_folder.program_info(dataclasses.asdict(config))}
     run_folder.save_json(summary, output / FILES[1])
     figure = keras_vit.evaluation.plot_boxes(pictures, None, marked, names)
-    save_figure(figure, output / FILES[2])
+    save_figure(figure, output / PICTURE)
 
 
 def save_figure(figure, path):

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import keras
 import numpy as np
@@ -32,13 +32,37 @@ _BETWEEN_BLOCKS = (
 _METHODS = ("legrad", "attention_gradients", "gradient_rollout")
 
 
+@overload
 def relevance(
     model: keras.Model,
     images: ArrayLike,
     classes: int | Sequence[int] | Array | None = None,
     method: str = "gradient_rollout",
     layers: int | Sequence[int] | None = None,
-) -> Array:
+    return_outputs: Literal[False] = False,
+) -> Array: ...
+
+
+@overload
+def relevance(
+    model: keras.Model,
+    images: ArrayLike,
+    classes: int | Sequence[int] | Array | None = None,
+    method: str = "gradient_rollout",
+    layers: int | Sequence[int] | None = None,
+    *,
+    return_outputs: Literal[True],
+) -> tuple[Array, Array]: ...
+
+
+def relevance(
+    model: keras.Model,
+    images: ArrayLike,
+    classes: int | Sequence[int] | Array | None = None,
+    method: str = "gradient_rollout",
+    layers: int | Sequence[int] | None = None,
+    return_outputs: bool = False,
+) -> Array | tuple[Array, Array]:
     """Returns how much each patch contributes to the score of a class.
 
     Methods:
@@ -75,11 +99,13 @@ def relevance(
             objects best on photographs (docs/attention-measured.md has the table).
         layers: Integer or list of integers. Blocks whose attention is used,
             as in `attention_maps`; None for all.
+        return_outputs: Boolean. Whether to also return the model's outputs, which are
+            computed for the maps.
 
     Returns:
         Array of shape `(batch, rows, columns)`, one value per patch, which
         `plot_attention_heatmap` shows over the images. Values can only be compared
-        within one image.
+        within one image. With `return_outputs`, a tuple of this array and the outputs.
 
     Raises:
         ValueError: if the model has no attention or no such layer, the images
@@ -105,23 +131,30 @@ def relevance(
     parts = Parts(model, layers, layout)
     given = _directions(parts, len(images), classes)
 
-    def forward(image: Tensor, *direction: Tensor) -> tuple[Any, Tensor, Tensor]:
-        inputs = parts.block_inputs(image)
-        chosen = direction[0] if direction else _own_direction(parts, inputs)
+    def forward(image: Tensor, *direction: Tensor) -> tuple[Any, ...]:
+        inputs, tokens = parts.tokens(image)
+        chosen = direction[0] if direction else _own_direction(parts, tokens[-1])
         chosen = ops.convert_to_tensor(chosen)  # PyTorch's are NumPy arrays here
-        return inputs, chosen, pooling_weights(model, image, layout)
+        used = tokens if method == "legrad" else tokens[-1:]
+        of_tokens = [parts.gradient(x, chosen) for x in used]
+        weights = pooling_weights(model, image, layout)
+        return inputs, of_tokens, weights, parts.with_activation(tokens[-1])
 
     run_forward = compiled(model.variables, forward)
-    of_block, maps = _compiled_blocks(parts, method), []
+    of_block, maps, outputs = _compiled_blocks(parts, method), [], []
     accumulate = compiled([], functools.partial(_accumulated, method=method))
     for index in range(len(images)):
         rows = slice(index, index + 1)
         arrays = (x[rows] for x in (images, *given))
-        inputs, direction, weights = run_forward(model.variables, *arrays)
-        products = _products(parts, inputs, direction, method, of_block)
+        inputs, of_tokens, weights, output = run_forward(model.variables, *arrays)
+        products = _products(parts, inputs, of_tokens, method, of_block)
         found = accumulate([], products, weights)
         maps.append(ops.convert_to_numpy(found)[layout.num_prefix :])
-    return np.reshape(maps, (len(images), *layout.grid)).astype("float32")
+        outputs.append(ops.convert_to_numpy(output))
+    maps = np.reshape(maps, (len(images), *layout.grid)).astype("float32")
+    if not return_outputs:
+        return maps
+    return maps, np.concatenate(outputs).astype("float32")
 
 
 def explain(
@@ -133,15 +166,15 @@ def explain(
     best class, or of the image's own features."""
     layout = tokens.token_layout(model, image.shape[1:3])
     parts = Parts(model, None, layout)
-    inputs = parts.block_inputs(image)
-    last = last_tokens(parts, inputs)
+    inputs, (*_, last) = parts.tokens(image)
     y = ops.cast(parts.outputs(last), "float32")
     own = ops.cast(y == ops.max(y), y.dtype) if parts.heads else y
     direction = ops.where(ops.any(direction != 0), direction, own)
     direction = direction / ops.norm(direction)
     weights = ops.cast(pooling_weights(model, image, layout), "float32")
     of_block = functools.partial(_of_block, parts, "gradient_rollout")
-    products = _products(parts, inputs, direction, "gradient_rollout", of_block)
+    of_tokens = [parts.gradient(last, direction)]
+    products = _products(parts, inputs, of_tokens, "gradient_rollout", of_block)
     relevant = _accumulated(products, weights)
     maps = [
         ops.einsum("bq,bhqk->hk", weights, probabilities(block, *values))
@@ -172,9 +205,9 @@ class Parts:
         chosen = tokens.find_blocks(model, layers)
         self.chosen = [block in chosen for block in self.blocks]
         graph = Graph(model)
-        self._forward = tokens.part_of_model(
-            graph.inputs[0], [graph.input(block) for block in self.blocks]
-        )
+        inputs = [graph.input(block) for block in self.blocks]
+        outputs = [graph.all_tokens(block) for block in self.blocks]
+        self._forward = tokens.part_of_model(graph.inputs[0], [*inputs, *outputs])
         first, last = (model.layers.index(self.blocks[index]) for index in (0, -1))
         self.between = [
             layer.name
@@ -191,18 +224,30 @@ class Parts:
             self._last,
             [graph.input(head) for head in self.heads] or [graph.outputs],
         )
-        self.with_activation = keras.Model(self._last, graph.outputs)
+        self._end = keras.Model(self._last, graph.outputs)
 
-    def block_inputs(self, image: Tensor) -> list[Any]:
-        """Returns the tensors that each block is called with."""
-        found = self._forward(image)
-        found = [found[str(index)] for index in range(len(self.blocks))]
-        return [x if isinstance(x, (list, tuple)) else [x] for x in found]
+    def tokens(self, image: Tensor) -> tuple[list[Any], list[Tensor]]:
+        """Returns the tensors that each block is called with, and its output for all
+        tokens."""
+        found, count = self._forward(image), len(self.blocks)
+        inputs, outputs = (
+            [found[str(index)] for index in range(start, start + count)]
+            for start in (0, count)
+        )
+        inputs = [x if isinstance(x, (list, tuple)) else [x] for x in inputs]
+        return inputs, outputs
+
+    def _of_last(self, x: Tensor) -> Tensor:
+        """Returns the tokens that the last block of a model for inference outputs."""
+        return x[:, : self._last.shape[1]]
+
+    def with_activation(self, x: Tensor) -> Tensor:
+        """Returns the model's output for the last block's tokens."""
+        return self._end(self._of_last(x))
 
     def outputs(self, x: Tensor) -> Tensor:
         """Returns logits or, without a head, features of a block's tokens."""
-        # The last block of a model for inference has fewer outputs.
-        found = list(self._tail(x[:, : self._last.shape[1]]).values())
+        found = list(self._tail(self._of_last(x)).values())
         if self.heads:
             logits = [
                 _logits(head, y) for head, y in zip(self.heads, found, strict=True)
@@ -214,9 +259,14 @@ class Parts:
             y = y[:, 0] if has_class_token else ops.mean(y, axis=1)
         return y
 
-    def score(self, x: Tensor, direction: Tensor) -> Tensor:
-        """Returns the output in a direction, summed over the batch."""
-        return ops.sum(ops.cast(self.outputs(x), "float32") * direction)
+    def gradient(self, x: Tensor, direction: Tensor) -> Tensor:
+        """Returns the gradient of the output in a direction with respect to a block's
+        tokens."""
+
+        def score(x: Tensor) -> Tensor:
+            return ops.sum(ops.cast(self.outputs(x), "float32") * direction)
+
+        return gradients(score, x)[0]
 
 
 def _logits(head: keras.layers.Dense, x: Tensor) -> Tensor:
@@ -253,17 +303,12 @@ def _directions(
     return [np.eye(outputs, dtype="float32")[np.broadcast_to(given, count)]]
 
 
-def _own_direction(parts: Parts, inputs: Sequence[Sequence[Tensor]]) -> Tensor:
+def _own_direction(parts: Parts, last: Tensor) -> Tensor:
     """Returns the direction of the best class or, without a head, of the output."""
-    y = ops.cast(parts.outputs(last_tokens(parts, inputs)), "float32")
+    y = ops.cast(parts.outputs(last), "float32")
     if parts.heads:
         return ops.one_hot(ops.argmax(y, axis=-1), y.shape[-1], dtype="float32")
     return y / ops.norm(y, axis=-1, keepdims=True)
-
-
-def last_tokens(parts: Parts, inputs: Sequence[Sequence[Tensor]]) -> Tensor:
-    """Returns the output of the last block for all tokens."""
-    return parts.blocks[-1](*inputs[-1])
 
 
 def _attend(
@@ -277,39 +322,20 @@ def _attend(
     return block.after_attention(x, block.attention.attention_output(y))
 
 
-def _block_gradients(
-    block: TransformerBlock,
-    inputs: Sequence[Tensor],
-    score: Callable[[Tensor], Tensor],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns a block's attention probabilities, and the gradients of a score
-    of its output with respect to them and to its input tokens."""
+def _of_block(
+    parts: Parts, method: str, index: int, of_tokens: Tensor, *inputs: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Returns the positive part of the gradients with respect to a block's attention,
+    averaged over heads, and those with respect to its input tokens, for the gradients
+    `of_tokens` with respect to its output."""
+    block = parts.blocks[index]
     x, *relative = inputs
     attention = probabilities(block, *inputs)
-    of_attention, of_inputs = gradients(
-        lambda change, x: score(_attend(block, x, change, *relative)),
+    product, of_inputs = gradients(
+        lambda change, x: ops.sum(of_tokens * _attend(block, x, change, *relative)),
         ops.zeros_like(attention),
         x,
     )
-    return attention, of_attention, of_inputs
-
-
-def _of_block(
-    parts: Parts,
-    method: str,
-    index: int,
-    by_head: bool,
-    weights: Tensor,
-    *inputs: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Returns the positive part of a block's gradients with respect to its attention,
-    averaged over heads, and those with respect to its input tokens. The gradients are
-    those of the model's output for the block's, in the direction `weights`, or of the
-    weighted sum of the block's output."""
-    score = functools.partial(parts.score, direction=weights)
-    if not by_head:
-        score = functools.partial(_weighted_sum, weights)
-    attention, product, of_inputs = _block_gradients(parts.blocks[index], inputs, score)
     if method != "legrad":
         product = attention * product
     return ops.mean(ops.maximum(product, 0), axis=(0, 1)), of_inputs
@@ -318,23 +344,20 @@ def _of_block(
 def _compiled_blocks(parts: Parts, method: str) -> Callable[..., tuple[Tensor, Tensor]]:
     """Returns `_of_block`, compiled once for all blocks that differ in their weights
     alone: one program of all blocks takes several times as long to compile."""
-    in_blocks = {id(x) for block in parts.blocks for x in block.variables}
-    others = [x for x in parts.model.variables if id(x) not in in_blocks]
     programs: dict[Any, Callable[..., tuple[Tensor, Tensor]]] = {}
 
-    def run(index: int, by_head: bool, *arrays: Tensor) -> tuple[Tensor, Tensor]:
+    def run(index: int, *arrays: Tensor) -> tuple[Tensor, Tensor]:
         block = parts.blocks[index]
-        variables = [*block.variables, *others]
         # Blocks may differ in their names and in `drop_path`, which is for training.
         kind = type(block), with_arguments(block, {"drop_path": None})
         arrays_of = [(x.name, x.shape, x.dtype) for x in block.variables]
         # No argument is the scale of LoRA.
         is_own = any("lora" in x.name for x in block.variables) and index
-        key = by_head, str((*kind, block.dtype_policy.name, arrays_of)), is_own
+        key = str((*kind, block.dtype_policy.name, arrays_of)), is_own
         if key not in programs:
-            function = functools.partial(_of_block, parts, method, index, by_head)
-            programs[key] = compiled(variables, function)
-        return programs[key](variables, *arrays)
+            function = functools.partial(_of_block, parts, method, index)
+            programs[key] = compiled(block.variables, function)
+        return programs[key](block.variables, *arrays)
 
     return run
 
@@ -342,12 +365,13 @@ def _compiled_blocks(parts: Parts, method: str) -> Callable[..., tuple[Tensor, T
 def _products(
     parts: Parts,
     inputs: Sequence[Sequence[Tensor]],
-    direction: Tensor,
+    of_tokens: Sequence[Tensor],
     method: str,
     of_block: Callable[..., tuple[Tensor, Tensor]],
 ) -> list[Tensor]:
     """Returns the first output of `of_block` for each chosen block, the last first;
-    `inputs` are those of all blocks."""
+    `inputs` are those of all blocks, and `of_tokens` the gradients with respect to the
+    output of the last one or, for "legrad", of all."""
     legrad = method == "legrad"
     if parts.between and not legrad:
         raise ValueError(
@@ -355,13 +379,13 @@ def _products(
             "position embeddings may be added. Received: a model with the "
             f"layers {parts.between}; use method='legrad'."
         )
-    products, by_head, weights = [], True, direction
+    products, gradient = [], of_tokens[-1]
     for index in reversed(range(parts.chosen.index(True), len(inputs))):
         if legrad and not parts.chosen[index]:
             continue
-        product, of_inputs = of_block(index, by_head, weights, *inputs[index])
-        if not legrad:  # whose score is always that of the model's head
-            by_head, weights = False, of_inputs
+        if legrad:  # whose score is always that of the model's head
+            gradient = of_tokens[index]
+        product, gradient = of_block(index, gradient, *inputs[index])
         if parts.chosen[index]:
             products.append(product)
     return products
@@ -385,10 +409,6 @@ def _accumulated(
     return ops.matmul(ops.cast(weights, rolled.dtype), rolled)[0]
 
 
-def _weighted_sum(weights: Tensor, x: Tensor) -> Tensor:
-    return ops.sum(weights * x)
-
-
 def compiled(
     own: Sequence[keras.Variable], function: Callable[..., Any]
 ) -> Callable[..., Any]:
@@ -409,6 +429,10 @@ def compiled(
         import tensorflow as tf
 
         run = tf.function(run, autograph=False)
+    elif backend == "torch":
+        import torch
+
+        run = torch.no_grad()(run)  # `gradients` enables it for its own function
 
     def call(variables: Sequence[keras.Variable], *arrays: Any) -> Any:
         return run([ops.convert_to_tensor(x) for x in variables], *arrays)

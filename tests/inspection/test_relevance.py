@@ -148,6 +148,23 @@ def test_scores_are_logits_of_the_largest_class_or_a_direction():
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    on_all(
+        [{"classifier_activation": "softmax"}, {"distillation": True}],
+        [{"classifier_activation": "softmax"}],
+    ),
+    ids=str,
+)
+def test_outputs_are_those_of_the_model(arguments):
+    model, images = small_model(**arguments)
+    expected = model.predict_on_batch(images)
+    for one in (model, keras_vit.models.inference_model(model)):
+        maps, outputs = inspection.relevance(one, images, 2, return_outputs=True)
+        np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(maps, inspection.relevance(one, images, 2))
+
+
 @pytest.mark.backends("torch")
 def test_a_layer_between_blocks_is_refused():
     model, images = small_model()

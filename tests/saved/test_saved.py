@@ -59,6 +59,17 @@ def test_keras_files_load(name, folder, expected):
         assert all(np.any(keras.ops.convert_to_numpy(v)) for v in moments[:2])
 
 
+@pytest.mark.parametrize("name", [*sorted(make.MODELS.keys() - {"text"}), *COMPILED])
+def test_models_for_images_load_without_the_state_of_an_optimizer(
+    name, folder, expected
+):
+    checkpoint = keras_vit.converters.open_checkpoint(folder / f"{name}.keras")
+    model = keras_vit.converters.load_for_images(checkpoint)
+    check(model, name, expected)
+    if name in COMPILED:
+        assert int(model.optimizer.iterations) == 0
+
+
 def test_int8_file_loads(folder, expected):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

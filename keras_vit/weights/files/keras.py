@@ -190,7 +190,7 @@ def check_is_safe(
     functions, runs layers without an input at once, and follows the links of
     HDF5 files. A `ValueError` refuses a file that is damaged, or with which
     Keras would do more than to build a model and read its arrays. Returns the
-    number of arrays and the most bytes that the variables may have.
+    limits of `limits_of`.
     """
     import h5py
 
@@ -200,6 +200,20 @@ def check_is_safe(
         config = archives.parse_json(text)
         with h5py.File(io.BytesIO(stored), "r") as root:
             arrays = check_tree(root, stored)
+    check_config(path, config, is_registered)
+    return limits_of(path, arrays)
+
+
+def limits_of(path: StrPath, arrays: int) -> tuple[int, int]:
+    """Returns the number of arrays of a file and the most bytes that the variables of
+    its model may have."""
+    return arrays, archives.size_limit(pathlib.Path(path).stat().st_size)
+
+
+def check_config(
+    path: StrPath, config: Any, is_registered: Callable[[str], object]
+) -> None:
+    """Raises a `ValueError` if the config of a file is not safe."""
     try:
         _check_config(config, is_registered)
     except (ValueError, RecursionError) as error:
@@ -208,7 +222,6 @@ def check_is_safe(
             "the package that registers its classes first; otherwise do not "
             "open it."
         ) from error
-    return arrays, archives.size_limit(path.stat().st_size)
 
 
 def _check_config(content: object, is_registered: Callable[[str], object]) -> None:
