@@ -119,12 +119,19 @@ def print_results(summary: dict[str, Any], folder: pathlib.Path) -> None:
             f"  keras-vit predict {shown} IMAGES",
             f"  keras-vit explain {shown} IMAGES",
         ]
-    height, width = height_and_width(config["image_size"])
     most = data["max_value"]
+    if kind in ("accuracy", "mean_average_precision") and most == 255:
+        lines += [
+            "To use it in Python on files, as keras-vit predict does:",
+            "  import keras_vit",
+            f"  classifier = keras_vit.evaluation.load_classifier({str(folder)!r})",
+            "  classifier.predict('photo.jpg')",
+        ]
+    height, width = height_and_width(config["image_size"])
     factor = "" if most == 255 else f" * {255 / most:g}"
     scale = f"keras_vit.preprocess_input(images{factor}, mode={config['mode']!r})"
     lines += [
-        f"To use it in Python on images of {height} x {width} x "
+        f"To use it in Python on arrays of {height} x {width} x "
         f"{data['channels']} with values from 0 to {most}:",
         "  import keras, keras_vit",
         f"  model = keras.models.load_model({str(folder / 'model.keras')!r})",

@@ -147,8 +147,7 @@ def main(config):
             data.test(**options),
             len(files),
         )
-        kind = "sigmoid" if trained.loss == "sigmoid" else "softmax"
-        chances = keras_vit.evaluation.probabilities(trained.model, logits, kind)
+        chances = trained.probabilities(logits)
         found = decoded(chances, config.top, names, trained.multi_label)
         explained = {
             **options,

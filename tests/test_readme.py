@@ -23,6 +23,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 SMALLER = {
     'ViTB16(weights="imagenet")': 'ViTTi16(weights="Ti_16.npz")',
     'ViTB16(weights="imagenet21k"': 'ViTTi16(weights="Ti_16.npz"',
+    "target_size=(224, 224)": "target_size=(32, 32)",
     "image_size=224, batch_size=32": "image_size=32, batch_size=4",
     "steps_per_epoch=500": "steps_per_epoch=2",
 }

@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import os
 import pathlib
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import keras
@@ -11,9 +13,10 @@ import numpy as np
 
 from keras_vit import converters, downloads, load_save
 from keras_vit.config import BIT_VARIANTS, VARIANTS, variant_sizes
-from keras_vit.data import ImageDataset
+from keras_vit.data import ImageDataset, load_files
 from keras_vit.data.protocols import height_and_width, parse_image_size
 from keras_vit.data.token_budget import TokenBudget
+from keras_vit.evaluation.predict import predict_dataset
 from keras_vit.evaluation.runs import check_model, config_of_run, open_weights
 from keras_vit.evaluation.scores import sigmoid, softmax
 from keras_vit.inspection.tokens import token_layout
@@ -30,7 +33,7 @@ from keras_vit.training.compiling import jit_compile
 from keras_vit.utils import checks
 from keras_vit.utils.scaling import Mode, ModeLike, as_mode
 from keras_vit.utils.text import printable
-from keras_vit.utils.types import Array, ArrayLike, Config
+from keras_vit.utils.types import Array, ArrayLike, Config, StrPath
 from keras_vit.utils.warnings import warn
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.files import read_config
@@ -137,6 +140,46 @@ class LoadedClassifier:
             "mode": self.mode,
             "protocol": self.protocol or plain,
         }
+
+    def probabilities(self, outputs: ArrayLike) -> Array:
+        """Converts outputs to probabilities, by the function of the training's loss."""
+        kind = "sigmoid" if self.loss == "sigmoid" else "softmax"
+        return probabilities(self.model, outputs, kind)
+
+    def predict(
+        self, files: StrPath | Iterable[StrPath], top: int = 5
+    ) -> dict[pathlib.Path, list[tuple[str | None, str, float]]]:
+        """Returns the most probable classes of files, as `keras-vit predict` does.
+
+        Args:
+            files: Path of an image file or of a folder of them, or a list of paths.
+            top: Integer. Number of classes per image.
+
+        Returns:
+            Dict from the path of each file to a list of `(wordnet_id, name,
+            probability)`, as `decode_predictions` returns it.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            ValueError: if a file is not an image, or the names of the classes are
+                unknown.
+
+        Example:
+
+        >>> classifier = keras_vit.evaluation.load_classifier("runs/photos")
+        >>> classifier.predict("photo.jpg")
+        """
+        paths = [files] if isinstance(files, str | os.PathLike) else files
+        data, found = load_files(paths)
+        data = fitted(data, self)
+        batches = data.test(**self.reading(data, min(32, len(found))))
+        outputs, _ = predict_dataset(self.predictor, batches, len(found))
+        names = None if self.class_names is None else list(self.class_names)
+        chances = self.probabilities(outputs)
+        top = min(top, chances.shape[1])
+        return dict(
+            zip(found, imagenet.decode_predictions(chances, top, names), strict=True)
+        )
 
 
 def load_classifier(

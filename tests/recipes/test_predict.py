@@ -201,3 +201,24 @@ def test_bad_images_are_reported(pictures, trained_run, tmp_path, capsys):
     line = programs.refused(capsys, "predict", *arguments)
     assert "No image can be used: " in line and "half.png" in line
     assert not (tmp_path / "none").exists()
+
+
+def test_a_classifier_predicts_files_as_the_program_does(
+    pictures, trained_run, tmp_path
+):
+    programs.run(
+        "predict", "--weights", trained_run, "--images", pictures, "--output",
+        tmp_path / "out",
+    )  # fmt: skip
+    printed = json.loads((tmp_path / "out/predictions.json").read_text())
+    classifier = keras_vit.evaluation.load_classifier(str(trained_run))
+    found = classifier.predict(pictures)
+    assert [str(path) for path in found] == [x["file"] for x in printed["predictions"]]
+    for classes, expected in zip(found.values(), printed["predictions"], strict=True):
+        names, chances = zip(*((name, p) for _, name, p in classes), strict=True)
+        assert list(names) == [x["name"] for x in expected["classes"]]
+        np.testing.assert_allclose(
+            chances, [x["probability"] for x in expected["classes"]], rtol=1e-5
+        )
+    (((_, best, _),),) = classifier.predict(pictures / "zero.png", top=1).values()
+    assert best == found[pictures / "zero.png"][0][1]

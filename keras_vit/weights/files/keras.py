@@ -211,7 +211,7 @@ def limits_of(path: StrPath, arrays: int) -> tuple[int, int]:
 
 
 def check_config(
-    path: StrPath, config: Any, is_registered: Callable[[str], object]
+    path: StrPath, config: object, is_registered: Callable[[str], object]
 ) -> None:
     """Raises a `ValueError` if the config of a file is not safe."""
     try:
