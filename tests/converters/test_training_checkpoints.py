@@ -8,6 +8,7 @@ import pytest
 
 from keras_vit.converters import load
 from keras_vit.weights import open_checkpoint
+from keras_vit.weights.files import torch as torch_files
 from tests.originals import shake
 
 pytestmark = pytest.mark.backends("torch")
@@ -67,6 +68,26 @@ def test_the_name_says_what_arrays_do_not(name, content, tmp_path):
     asked = content is of_lightning and name.startswith("timm/eva")
     assert ("does not store `pooling`" in said) == asked
     assert "`activation`" not in said and "`norm_epsilon`" not in said
+
+
+def test_pixels_are_scaled_as_for_the_architecture(tmp_path):
+    """Where flags do not say it: timm's `train.py` takes it from the architecture."""
+    timm, torch = pytest.importorskip("timm"), pytest.importorskip("torch")
+    names = [
+        name
+        for module in ("vision_transformer", "deit", "eva")
+        for name in timm.list_models(module=module)
+        if name.startswith(("deit", "vit_")) and "resnet" not in name
+    ]
+    state, found = built("vit_base_patch16_224").state_dict(), {}
+    for name in names:
+        content = {"arch": name, "state_dict": state, "args": argparse.Namespace()}
+        torch.save(content, tmp_path / "last.pth.tar")
+        config = torch_files.read_training(tmp_path / "last.pth.tar")
+        found[name] = config.get("pretrained_cfg", {}).get("mean", (0.5, 0.5, 0.5))
+    expected = {x: timm.get_pretrained_cfg(x).mean for x in names}
+    assert len(names) > 150
+    assert not [x for x in names if not np.allclose(found[x], expected[x], atol=1e-3)]
 
 
 def test_flags_of_a_training(tmp_path):

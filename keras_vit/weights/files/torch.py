@@ -22,6 +22,7 @@ from typing import Any, TypeGuard
 import ml_dtypes
 import numpy as np
 
+from keras_vit.utils.scaling import MODES
 from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array, Config
 from keras_vit.weights.files import archives
@@ -70,6 +71,15 @@ TYPES += ("set", "slice", "str", "tuple")
 _ARCHITECTURES = ("arch", "architecture", "backbone", "encoder", "model", "model_name")
 # A name of an architecture in timm, without the tag of its weights.
 _NAME = re.compile(r"(?:(?:hf[-_]hub:)?timm/)?(\w+)(?:\.\w+)?")
+# How the names begin of architectures whose images timm's train.py does not scale by
+# 0.5, unless its flags say so.
+_SCALED = {
+    r"deit|vit_small_patch8|vit_intern|vit_(giant|huge)_patch\d+_gap": MODES["torch"],
+    r"vit_\w+_(dinov[23]|lingbot|rope_(?!reg)|sapiens2)": MODES["torch"],
+    r"vit_(?!large_patch14_clip_(224|336)$)\w+_(clip|radio)_": MODES["clip"],
+    r"vit_betwixt_patch16_rope": MODES["clip"],
+    r"vit_\w+_(mci|miil|tipsv2)": ((0.0,), (1.0,)),
+}
 NUM_ARGUMENTS = {
     "torch._utils._rebuild_tensor": (4,),
     "torch._utils._rebuild_tensor_v2": (6, 7),
@@ -269,6 +279,10 @@ def read_training(path: pathlib.Path) -> Config:
         config["global_pool"] = flags.get("gp") or options.get("global_pool")
     if flags.get("mean") and flags.get("std"):
         config["pretrained_cfg"] = {name: flags[name] for name in ("mean", "std")}
+    elif content.get("arch"):
+        for start, (mean, std) in _SCALED.items():
+            if re.match(start, config["architecture"]):
+                config["pretrained_cfg"] = {"mean": mean, "std": std}
     return config
 
 
