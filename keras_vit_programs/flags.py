@@ -39,7 +39,7 @@ MODEL_NAMES = (
 )
 PROTOCOLS = (
     *("simple", "whole", "vit_jax", "big_vision", "pretrain", "few-shot"),
-    *("bit-hyperrule", "mae", "mae-finetune", "simmim"),
+    *("bit-hyperrule", "mae", "mae-finetune", "simmim", "timm-0.9"),
 )
 AUGREG = (
     *("none", "light1", "light2", "medium1", "medium2", "strong1", "strong2"),
@@ -658,7 +658,7 @@ class Dataset(Training):
     protocol: str | None = flag(
         f"how images are cropped and resized: {', '.join(PROTOCOLS)}; "
         "simple randomly shifts whole images, vit_jax is the protocol of the "
-        "paper's code"
+        "paper's code, and timm-0.95 that of timm with crop_pct 0.95"
     )
 
 

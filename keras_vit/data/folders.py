@@ -23,7 +23,7 @@ from keras_vit.data.image_files import (
 )
 from keras_vit.data.labels import summarize
 from keras_vit.data.pipeline import listed_dataset
-from keras_vit.data.protocols import PLAIN
+from keras_vit.data.protocols import PLAIN, is_of_timm
 from keras_vit.data.splits import TEST_SPLITS, make_splits
 from keras_vit.utils.array_files import open_array
 from keras_vit.utils.images import EXTENSIONS
@@ -258,7 +258,8 @@ def load_files(
 
     def by_tensorflow(options: dict[str, Any]) -> Any:
         plain = isinstance(options.get("image_size"), int | tuple | list)
-        plain = plain and options.get("protocol", "simple") in PLAIN
+        name = options.get("protocol", "simple")
+        plain = plain and (name in PLAIN or (is_of_timm(name) and not is_array))
         return None if plain else data.source
 
     source = ArraySource(example, short_way.images, by_tensorflow=by_tensorflow)

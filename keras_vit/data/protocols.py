@@ -1,6 +1,7 @@
 """The published ways to crop and resize images, as lists of steps."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from keras_vit.data.steps.crops import (
     resize_and_crop,
 )
 from keras_vit.utils import checks
+from keras_vit.utils.types import Config
 
 # Data sets of images smaller than this are treated like CIFAR. The limit of
 # 96 x 96 pixels is that of BiT-HyperRule.
@@ -82,6 +84,14 @@ def _masked(scale: tuple[float, float], method: str, **test: float) -> Protocol:
     )
 
 
+def _of_timm(crop_pct: float) -> Protocol:
+    """Returns the protocol of timm's `create_transform` with its default `scale`."""
+    return Protocol(
+        train=random_resized_crop,
+        test=lambda size: bicubic_center_crop(size, crop_pct=crop_pct),
+    )
+
+
 PROTOCOLS = {
     # Not published. A weak augmentation, for small datasets.
     "simple": Protocol(
@@ -121,6 +131,30 @@ PROTOCOLS = {
     "mae-finetune": _masked((0.08, 1.0), "bicubic", ratio_above_224=1.0),
     # microsoft/SimMIM, data/data_simmim.py, and its data_finetune.py
     "simmim": _masked((0.67, 1.0), "bilinear"),
+    # timm's default for a ViT at 224 pixels; "timm-0.95" is its `crop_pct=0.95`
+    "timm-0.9": _of_timm(0.9),
 }
-# Those that only resize an image to test, which NumPy does without TensorFlow.
+_TIMM = re.compile(r"timm-(1|1\.0|0\.[1-9]\d*)")  # a `crop_pct`
+# Those that only resize an image to test.
 PLAIN = ("simple", "whole", "vit_jax", "bit-hyperrule")
+
+
+def is_of_timm(name: object) -> bool:
+    """Returns whether a protocol is timm's, whose test images Pillow can make."""
+    return bool(_TIMM.fullmatch(str(name)))
+
+
+def find_protocol(name: str) -> Protocol:
+    """Returns the protocol of a name."""
+    if is_of_timm(name):
+        return _of_timm(float(name.removeprefix("timm-")))
+    return PROTOCOLS[checks.one_of("protocol", name, tuple(PROTOCOLS))]
+
+
+def protocol_of(resizing: Config | None) -> str | None:
+    """Returns the name of the protocol that tests as the settings of timm's config.json
+    say; None if there is none, or if they do not say it."""
+    found = {"interpolation": "bicubic", "crop_mode": "center", **(resizing or {})}
+    known = (found["interpolation"], found["crop_mode"]) == ("bicubic", "center")
+    name = f"timm-{found.get('crop_pct', 0):g}"
+    return name if known and is_of_timm(name) else None

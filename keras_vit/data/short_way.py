@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from keras_vit.data import steps
-from keras_vit.data.protocols import PROTOCOLS
+from keras_vit.data.protocols import find_protocol
 from keras_vit.data.steps import normalize
 from keras_vit.data.steps.base import StepFunction, checked
 from keras_vit.data.steps.erasing import RandomErasing
@@ -67,7 +67,7 @@ def images(
 ) -> Lists:
     """Images of one size."""
     size = checks.positive_pair("image_size", image_size)
-    found = PROTOCOLS[checks.one_of("protocol", protocol, tuple(PROTOCOLS))]
+    found = find_protocol(protocol)
     finish = normalize(as_mode(mode))
     labels, batch = labels_of(data, mixup, cutmix, one_hot, class_weights)
     if not training:

@@ -14,7 +14,11 @@ import numpy as np
 from keras_vit import converters, downloads, load_save
 from keras_vit.config import BIT_VARIANTS, VARIANTS, variant_sizes
 from keras_vit.data import ImageDataset, load_files
-from keras_vit.data.protocols import height_and_width, parse_image_size
+from keras_vit.data.protocols import (
+    height_and_width,
+    parse_image_size,
+    protocol_of,
+)
 from keras_vit.data.token_budget import TokenBudget
 from keras_vit.evaluation.predict import predict_dataset
 from keras_vit.evaluation.runs import check_model, config_of_run, open_weights
@@ -253,7 +257,11 @@ def load_classifier(
     sources = {
         "an argument": given,
         config_path: {**config, "image_size": size},
-        "the weights": {**own, "mode": checkpoint.preprocess_mode},
+        "the weights": {
+            **own,
+            "mode": checkpoint.preprocess_mode,
+            "protocol": None if max_tokens else protocol_of(checkpoint.resizing),
+        },
         "the default": {"image_size": 224, "mode": "tf"},
     }
     budget = None

@@ -6,12 +6,13 @@ import warnings
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
 from keras_vit.data.pipeline import ImageSource
 from keras_vit.evaluation import classifiers
 from keras_vit_programs.classifiers import describe_classifier
-from tests.small import bit, randomize, vit
+from tests.small import bit, randomize, tiny, vit
 from tests.small import images as small_images
 
 pytestmark = pytest.mark.backends("torch")
@@ -354,3 +355,32 @@ def test_classes_are_matched_by_name(classes, known, names, indices, warning):
 def test_classes_that_do_not_match_raise(classes, known, names, words):
     with pytest.raises(ValueError, match=words):
         match(found_for(classes, known and tuple(known)), load_run_data(names))
+
+
+def test_photos_are_cropped_as_the_folder_of_timm_says(tmp_path):
+    model = tiny(
+        input_shape=(16, 16, 3),
+        classes=3,
+        hidden_size=64,
+        num_heads=1,
+        activation="gelu",
+    )
+    randomize(model, 0.4)
+    keras_vit.converters.save(model, tmp_path / "model.safetensors", "timm")
+    config = {"architecture": "vit", "label_names": ["a", "b", "c"]}
+    config["pretrained_cfg"] = {"crop_pct": 0.8, "interpolation": "bicubic"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3)).astype("uint8")
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    trained = load(str(tmp_path / "model.safetensors"))
+    assert trained.settings.protocol == ("timm-0.8", "the weights")
+    sides = Image.fromarray(pixels).resize((26, 20), Image.Resampling.BICUBIC)
+    image = np.asarray(sides.crop((5, 2, 21, 18)))[None] / 127.5 - 1
+    expected = trained.model.predict(image.astype("float32"), verbose=0)
+    ((found,),) = [trained.predict(tmp_path / "a.png").values()]
+    names = [name for _, name, _ in found]
+    assert names == ["abc"[i] for i in np.argsort(-expected[0])]
+    chances = np.sort(np.exp(expected[0]) / np.exp(expected[0]).sum())[::-1]
+    np.testing.assert_allclose([p for *_, p in found], chances, rtol=1e-5)
+    resized = load(str(tmp_path / "model.safetensors"), max_tokens=8)
+    assert resized.protocol is None

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from keras_vit.data import decoding
-from keras_vit.data.protocols import PROTOCOLS
+from keras_vit.data.protocols import PROTOCOLS, find_protocol, protocol_of
 from keras_vit.utils.images import read_image
 from tests.training.pictures import bilinear, cropped, encode, noise
 
@@ -117,6 +117,41 @@ def test_masked_protocols_evaluate_the_center_crop(name):
         expected = np.asarray(both(Image.fromarray(pixels))).astype(int)
         found = cropped(PROTOCOLS[name].test, encode(pixels), SEED, (56, 56)).numpy()
         assert np.abs(found - expected).max() <= 1
+
+
+@pytest.mark.parametrize("crop_pct", [0.9, 0.875, 0.95, 1.0])
+def test_protocols_of_timm_evaluate_as_its_transform(crop_pct, tmp_path):
+    """Exactly with Pillow, which reads files, and within one gray level otherwise."""
+    transform = pytest.importorskip("timm.data").create_transform(
+        (3, 56, 56), crop_pct=crop_pct, interpolation="bicubic", mean=0, std=1
+    )
+    protocol = find_protocol(f"timm-{crop_pct}")
+    for shape in ((90, 150), (150, 91), (40, 51), (56, 56)):
+        pixels = noise(*shape)
+        picture = Image.fromarray(pixels)
+        expected = np.asarray(transform(picture)).transpose(1, 2, 0) * 255
+        found = cropped(protocol.test, encode(pixels), SEED, (56, 56)).numpy()
+        assert np.abs(found - expected).max() <= 1.01
+        picture.save(tmp_path / "a.png")
+        example = {"image": tmp_path / "a.png", "channels": 3}
+        exact = protocol.test((56, 56))(example, None)["image"]
+        np.testing.assert_allclose(exact, expected, atol=1e-4)
+    assert protocol_of({"crop_pct": crop_pct, "crop_mode": "center"})
+    assert find_protocol(protocol_of({"crop_pct": crop_pct})).test
+
+
+def test_other_resizing_of_timm_has_no_protocol():
+    for resizing in (
+        None,
+        {"interpolation": "bicubic"},
+        {"interpolation": "bilinear", "crop_pct": 0.9},
+        {"crop_mode": "squash", "crop_pct": 0.9},
+        {"crop_pct": 1.5},
+    ):
+        assert protocol_of(resizing) is None
+    for name in ("timm", "timm-", "timm-2", "timm-0.0", "timm-.9", None):
+        with pytest.raises(ValueError, match="`protocol` must be one of"):
+            find_protocol(name)
 
 
 @pytest.mark.parametrize("image_size, larger", [(32, 40), (95, 40), (96, 34)])

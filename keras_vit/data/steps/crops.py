@@ -27,6 +27,8 @@ from keras_vit.data.decoding import (
 )
 from keras_vit.data.steps.base import Example, Seed, check_alone, step
 from keras_vit.utils import checks
+from keras_vit.utils.images import to_pixels
+from keras_vit.utils.optional import require
 from keras_vit.utils.types import Array, Tensor
 
 # An integer, the height and width, or both.
@@ -186,18 +188,38 @@ def random_resized_crop(
 
 @step
 def bicubic_center_crop(
-    example: Example, seed: Seed, size: Size, *, ratio_above_224: float = 256 / 224
+    example: Example,
+    seed: Seed,
+    size: Size,
+    *,
+    ratio_above_224: float = 256 / 224,
+    crop_pct: float | None = None,
 ) -> Example:
     """Applies torchvision's bicubic `Resize` of the smaller side and `CenterCrop`.
 
     Up to 224 pixels, the smaller side is resized to 256 / 224 times the size of the
-    crop; above, to `ratio_above_224` times.
+    crop; above, to `ratio_above_224` times. With timm's `crop_pct`, it is the size of
+    the crop divided by it.
     """
     height, width = _size(size)
     small = [
         side * 256 // 224 if side <= 224 else int(side * ratio_above_224)
         for side in (height, width)
     ]
+    if crop_pct:
+        small = [int(side / crop_pct) for side in (height, width)]
+    if isinstance(example["image"], pathlib.Path):
+        check_alone(example)
+        pixels = read_pixels(example["image"], example["channels"])
+        rows, columns = pixels.shape[:2]
+        i = 0 if small[0] * columns >= small[1] * rows else 1
+        sides = [small[i] * side // (rows, columns)[i] for side in (rows, columns)]
+        pillow = require("PIL.Image")
+        image = pillow.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+        image = image.resize(sides[::-1], pillow.Resampling.BICUBIC)
+        top, left = round((sides[0] - height) / 2), round((sides[1] - width) / 2)
+        image = image.crop((left, top, left + width, top + height))
+        return example | {"image": np.float32(to_pixels(image, example["channels"]))}
     pixels = _decoded(example)
     sides = tf.shape(pixels)[:2]
     # The image covers `small`, and one of its sides has this length.
