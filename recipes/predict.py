@@ -19,11 +19,12 @@ class. The image size, the preprocessing and the class names are read from the
 config.json of the run, if there is one. The environment variable KERAS_BACKEND
 selects jax, tensorflow or torch.
 
-With `--explain`, which the command `keras-vit explain` sets, explanations.png is
-written instead of predictions.png. It shows the images, or with a protocol that
-crops them what the model receives, and how much the score of the predicted class
-depends on each patch, by gradient rollout (`keras_vit.inspection.relevance`). The
-model receives them resized to its image size, also with `--max-tokens`.
+With `--explain`, which the command `keras-vit explain` sets, explanations.png
+is written instead of predictions.png. It shows the images, or with a protocol
+that crops them what the model receives, and how much the score of the
+predicted class depends on each patch, by gradient rollout
+(`keras_vit.inspection.relevance`). The model receives them resized to its
+image size, also with `--max-tokens`.
 
 `--protocol vit_jax` resizes images as in "An Image is Worth 16x16 Words",
 Section 4.1 (https://arxiv.org/abs/2010.11929). Nothing else here is from the
