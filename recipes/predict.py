@@ -127,17 +127,19 @@ def main(config):
                     )
         else:
             names = class_names(config, trained)
+        options = trained.reading(data, min(config.batch_size, data.num_test))
+        protocol = None if is_detector else options["protocol"]
         folder = "runs/explain" if config.explain else "runs/predict"
         output = run_folder.results_folder(config.output, folder, config.overwrite)
         print(
-            f"images    {len(files)}\n{classifiers.describe_classifier(trained)}\n"
+            f"images    {len(files)}\n"
+            f"{classifiers.describe_classifier(trained, protocol)}\n"
             f"output    {output}\n",
             flush=True,
         )
         if is_detector:
             save_boxes(config, trained, files, output)
             return
-        options = trained.reading(data, min(config.batch_size, data.num_test))
         explainer = Explainer(trained.model)
         # Images that keep their aspect ratio are explained at another size.
         at_once = config.explain and len(files) <= DRAWN and not trained.budget
