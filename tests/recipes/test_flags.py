@@ -298,3 +298,4 @@ def test_settings_are_shown_with_what_set_them(trained_run, tmp_path, capsys):
     rows = capsys.readouterr().out
     assert re.search("(?m)^mixup +0.8 +published: deit", rows)
     assert re.search("(?m)^batch_size +64 +at most a 20th", rows)
+    assert re.search("(?m)^steps +6741 +300 epochs, published: deit", rows)
