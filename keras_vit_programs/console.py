@@ -111,6 +111,7 @@ _ELSEWHERE = {
         "optimizer": "opt optax-name optim",
         "output": "name output-dir workdir",
         "pooling": "gp pool-type",
+        "position-embedding": "posemb",
         "protocol": "crop crop-pct interpolation pp pp-train",
         "remat": "grad-checkpointing gradient-checkpointing",
         "representation-size": "rep-size",
