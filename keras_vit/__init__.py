@@ -85,35 +85,33 @@ __all__ = [
 # What people of keras-hub, keras.applications, timm and transformers look for.
 _ELSEWHERE = {
     "applications": "ViTB16",
+    "autoimageprocessor": "preprocess_input",
     "automodel": "load",
-    "createmodel": "VisionTransformer",
+    "createmodel": 'ViTB16(weights="imagenet")',
+    "createtransform": "preprocess_input",
     "dinov2": "list_weights",
     "frompreset": "load",
     "frompretrained": "load",
     "listpretrained": "list_weights",
     "loadmodel": "load",
     "loadweights": "load",
+    "resolvedataconfig": "preprocess_input",
+    "resolvemodeldataconfig": "preprocess_input",
     "savemodel": "save",
     "saveweights": "save",
     "vitbackbone": "VisionTransformer",
     "vitforimageclassification": "VisionTransformer",
     "vitimageclassifier": "VisionTransformer",
 }
-_SIZES = {"tiny": "ti", "small": "s", "base": "b", "large": "l", "huge": "h"}
 
 
 def __getattr__(name: str) -> _NoReturn:
-    import difflib
+    from keras_vit.utils.text import nearest
 
-    names = {n.lower(): n for n in __all__}
     key = "".join(filter(str.isalnum, name.lower()))
-    if key.startswith("vit"):  # vit_base_patch16_224, ViTBase16
-        for word, letter in {**_SIZES, "patch": ""}.items():
-            key = key.replace(word, letter)
-    close = [] if name[0] == "_" else difflib.get_close_matches(key, names, 1)
+    close = None if name[0] == "_" else nearest(name, __all__)
     modules = [x for x in (*__all__, "models") if hasattr(globals()[x], "__all__")]
     inside = [f"{x}.{name}" for x in modules if name in globals()[x].__all__]
-    found = [_ELSEWHERE.get(key), *inside, *(names[x] for x in close)]
-    found = next(filter(None, found), "")
+    found = next(filter(None, [_ELSEWHERE.get(key), *inside, close]), "")
     hint = f" Did you mean {found!r}?" if found else ""
     raise AttributeError(f"keras_vit has no attribute {name!r}.{hint}")

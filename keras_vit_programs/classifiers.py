@@ -5,19 +5,29 @@ import warnings
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.protocols import height_and_width
 from keras_vit.data.sources import load_dataset
-from keras_vit.evaluation.classifiers import LoadedClassifier, fitted, load_classifier
+from keras_vit.evaluation.classifiers import (
+    LoadedClassifier,
+    Setting,
+    fitted,
+    load_classifier,
+)
 from keras_vit.utils.text import printable
 from keras_vit_programs import flags
 from keras_vit_programs.console import wrap_lines
 
 
-def load_trained(config: flags.Trained, has_text: bool = False) -> LoadedClassifier:
+def load_trained(
+    config: flags.Trained, has_text: bool = False, has_head: bool = True
+) -> LoadedClassifier:
     """Loads the model of a program's settings. With `has_text`, the program loads the
-    text tower itself, and there is no warning that its arrays are left out."""
+    text tower itself, and there is no warning that its arrays are left out; without
+    `has_head`, it does not use the head, and there is none of a head of zeros."""
     with warnings.catch_warnings():
         if has_text:
             left_out = ".* arrays that are not part of the image model"
             warnings.filterwarnings("ignore", left_out)
+        if not has_head:
+            warnings.filterwarnings("ignore", ".* was released with a head of zeros")
         return load_classifier(
             str(config.weights),
             config.model,
@@ -45,16 +55,21 @@ def load_data(config: flags.Evaluation, trained: LoadedClassifier) -> ImageDatas
     return fitted(data, trained)
 
 
-def describe_classifier(trained: LoadedClassifier) -> str:
-    """Returns a summary of a model, of several lines."""
+def describe_classifier(trained: LoadedClassifier, protocol: str | None = None) -> str:
+    """Returns a summary of a model, of several lines, and of the protocol that is used
+    if that of the model is unknown."""
     height, width = height_and_width(trained.image_size)
     lines = [
         f"model     {trained.model.name}: {trained.model.count_params():,} "
         f"weights, images {height} x {width} x {trained.channels}"
         + (f", or {trained.budget.max_tokens} patches" if trained.budget else "")
-        + f", {len(trained.class_names or ())} names of classes"
+        + (f", {len(names)} names of classes" if (names := trained.class_names) else "")
     ]
-    for name, (value, source) in trained.settings._asdict().items():
-        text = "that of the dataset" if value is None else f"{value} from {source}"
-        lines.append(printable(f"{name.removeprefix('image_'):10}{text}"))
+    settings = trained.settings
+    if settings.protocol.value is None:
+        settings = settings._replace(protocol=Setting(protocol, "the default"))
+    for name, (value, source) in settings._asdict().items():
+        if value is not None:
+            text = f"{name.removeprefix('image_'):10}{value} from {source}"
+            lines.append(printable(text))
     return wrap_lines("\n".join(lines))

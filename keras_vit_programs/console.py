@@ -67,25 +67,67 @@ def nearest_flag(parser: argparse.ArgumentParser, message: str) -> str:
     if not given.startswith("--"):
         return ""
     given = given.split()[0].partition("=")[0].replace("_", "-")
-    if reason := getattr(parser, "others", {}).get(given):
-        return f". {given} {reason}: leave it out"
     flags = getattr(parser, "flags", re.findall(r"--[\w-]+", text))
-    other = _ELSEWHERE.get(given)
-    close = [other] if other in flags else difflib.get_close_matches(given, flags, 1)
-    return f". Did you mean {close[0]}?" if close else ""
+    others = getattr(parser, "others", {})
+    name = given.lstrip("-").rpartition(".")[2]  # --config.lr of big_vision
+    if name in _NOWHERE:
+        return f". {_NOWHERE[name]}"
+    for ours in _ELSEWHERE.get(name, name).split():
+        if f"--{ours}" in flags:
+            return f". Did you mean --{ours}?"
+        if f"--{ours}" in others:
+            return f". {given} {others[f'--{ours}']}: leave it out"
+    names = [] if name in _ELSEWHERE else [flag[2:] for flag in flags]
+    close = difflib.get_close_matches(name, names, 1, cutoff=0.75)
+    return f". Did you mean --{close[0]}?" if close else ""
 
 
-# Flags of the programs of timm, transformers and Ultralytics.
+# Our flags, by flags and settings of the programs of timm, transformers, Ultralytics,
+# big_vision and vit_jax. A program may have only the first or the second.
 _ELSEWHERE = {
-    "--lr": "--learning-rate",
-    "--batch": "--batch-size",
-    "--imgsz": "--image-size",
-    "--img-size": "--image-size",
-    "--max-steps": "--steps",
-    "--num-train-epochs": "--epochs",
-    "--name": "--output",
-    "--output-dir": "--output",
-    "--data": "--dataset",
+    name: ours
+    for ours, names in {
+        "accumulate": "accum-steps grad-accum-steps gradient-accumulation-steps",
+        "augment": "aa auto-augment",
+        "average": "ema model-ema model-ema-decay",
+        "batch-size": "batch per-device-train-batch-size",
+        "checkpoint-every": "checkpoint-steps save-steps",
+        "clip": "clip-grad grad-clip-norm grad-norm-clip max-grad-norm",
+        "dataset": "data data-dir data-path",
+        "decay": "lr-scheduler-type sched schedule",
+        "drop-path": "drop-path-rate",
+        "dropout": "drop drop-rate",
+        "epochs": "num-train-epochs total-epochs",
+        "erase": "reprob remode recount",
+        "evaluate-every": "eval-every eval-steps evals log-steps",
+        "image-size": "imgsz img-size input-size",
+        "label-smoothing": "label-smoothing-factor smoothing",
+        "learning-rate": "base-lr lr",
+        "loss": "bce-loss",
+        "mixed-precision": "amp amp-dtype bf16 fp16",
+        "mode": "mean std",
+        "momentum-dtype": "mu-dtype optim-dtype",
+        "no-flip": "hflip",
+        "optimizer": "opt optax-name optim",
+        "output": "name output-dir workdir",
+        "pooling": "gp pool-type",
+        "position-embedding": "posemb",
+        "protocol": "crop crop-pct interpolation pp pp-train",
+        "remat": "grad-checkpointing gradient-checkpointing",
+        "representation-size": "rep-size",
+        "steps": "max-steps total-steps",
+        "warmup warmup-steps": "warmup-epochs warmup-ratio",
+        "weight-decay": "wd",
+        "weights": "checkpoint initial-checkpoint model-init pretrained pretrained-dir",
+    }.items()
+    for name in names.split()
+}
+# Why no program has such a flag.
+_NOWHERE = {
+    "min-lr": "The learning rate ends at 0, or as published",
+    "num-classes": "The dataset determines the number of classes",
+    "resume": "The same command resumes a run",
+    "warmup-lr": "The learning rate begins at 0, or as published",
 }
 
 

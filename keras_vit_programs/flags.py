@@ -347,6 +347,8 @@ def fill(given: S, data: Any = None) -> S:
             values[rule.name] = rule.value(settings, data)
         if old is None or values[rule.name] != old:
             rules[rule.name] = " ".join([rule.why, *_place(rule.value)])
+        if rule.name == "steps" and values.get("epochs"):  # of which it is a product
+            rules["steps"] = f"{values['epochs']} epochs, {rules['epochs']}"
     filled = dataclasses.replace(given, **{name: values[name] for name in fields})
     if given.show_settings:
         if data is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from keras_vit.data.protocols import height_and_width
+from keras_vit.distribution import bytes_per_device
 from keras_vit.training.callbacks import Row, score_name
 from keras_vit.utils.logging import logger
 from keras_vit_programs.console import counted, wrap_lines
@@ -25,8 +26,13 @@ if TYPE_CHECKING:
 def describe_run(run: "Run", model: keras.Model, done: int) -> str:
     """Returns the summary, of several lines, that is logged before training
     from step `done` on."""
+    strategy = f"strategy  {run.strategy.describe()}"
     if not run.strategy.is_main:
-        return f"strategy  {run.strategy.describe()}"
+        return strategy
+    if run.strategy.name == "model-parallel":
+        split = keras.distribution.distribution()
+        size, whole = (bytes_per_device(model, x) / 1e6 for x in (split, None))
+        strategy += f", with {size:.1f} of {whole:.1f} MB of weights on each device"
     data, settings = run.data, run.settings
     height, width, channels = getattr(model, "encoder", model).input_shape[1:]
     if height is None or width is None:
@@ -61,7 +67,7 @@ def describe_run(run: "Run", model: keras.Model, done: int) -> str:
     lines += [
         f"training  {counted(run.steps, 'step')} of {counted(run.batch_size, 'image')} "
         f"({counted(epochs, 'epoch')}){summary}, on {keras.backend.backend()}",
-        f"strategy  {run.strategy.describe()}",
+        strategy,
         f"output    {run.folder}",
     ]
     if done:

@@ -1,7 +1,6 @@
 """Models and patch sizes for the flags `--model` and `--weights`."""
 
 import contextlib
-import difflib
 import functools
 import pathlib
 from typing import Any
@@ -14,6 +13,7 @@ from keras_vit.evaluation.runs import (
     open_weights,
     resolve_weights_path,
 )
+from keras_vit.utils.text import nearest
 from keras_vit.weights import Checkpoint
 
 PATCHES = range(2, 17)
@@ -154,8 +154,8 @@ def resolve_model_spec(
         OSError: if weights could not be downloaded.
     """
     if model is not None and model not in MODEL_NAMES:
-        close = difflib.get_close_matches(model, MODEL_NAMES)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        close = nearest(model, MODEL_NAMES)
+        hint = f" Did you mean {close}?" if close else ""
         raise ValueError(
             f"There is no model {model!r}.{hint} There are: {', '.join(MODEL_NAMES)}."
         )

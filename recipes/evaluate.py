@@ -101,7 +101,7 @@ def main(config):
             f"data      {data.name}: {sum(total for _, total in parts)} of "
             f"{whole} images ({config.split}; --split chooses), "
             f"{len(data.class_names)} classes\n"
-            f"{classifiers.describe_classifier(trained)}\n"
+            f"{classifiers.describe_classifier(trained, options['protocol'])}\n"
             f"output    {output}",
             flush=True,
         )

@@ -95,7 +95,7 @@ def main(config):
     started = time.perf_counter()
     with flags.user_errors():
         config = flags.fill(config)
-        trained = classifiers.load_trained(config)
+        trained = classifiers.load_trained(config, has_head=False)
         data = classifiers.load_data(config, trained)
         if config.max_train:
             data = data.sample("train", config.max_train)
@@ -107,7 +107,7 @@ def main(config):
         print(
             f"data      {data.name}: {data.num_train} training and "
             f"{data.num_test} test images, {len(data.class_names)} classes\n"
-            f"{classifiers.describe_classifier(trained)}\n"
+            f"{classifiers.describe_classifier(trained, options['protocol'])}\n"
             f"features  {model.output.shape[-1]} columns\n"
             f"output    {output}",
             flush=True,

@@ -300,6 +300,7 @@ class Config(
 
     defaults = DEFAULTS
     presets = presets.FINE_TUNING
+    others = {"--decay": "is that of --preset, or a cosine"}
 
     def __post_init__(self):
         super().__post_init__()

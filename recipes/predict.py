@@ -19,11 +19,12 @@ class. The image size, the preprocessing and the class names are read from the
 config.json of the run, if there is one. The environment variable KERAS_BACKEND
 selects jax, tensorflow or torch.
 
-With `--explain`, which the command `keras-vit explain` sets, explanations.png is
-written instead of predictions.png. It shows the images, or with a protocol that
-crops them what the model receives, and how much the score of the predicted class
-depends on each patch, by gradient rollout (`keras_vit.inspection.relevance`). The
-model receives them resized to its image size, also with `--max-tokens`.
+With `--explain`, which the command `keras-vit explain` sets, explanations.png
+is written instead of predictions.png. It shows the images, or with a protocol
+that crops them what the model receives, and how much the score of the
+predicted class depends on each patch, by gradient rollout
+(`keras_vit.inspection.relevance`). The model receives them resized to its
+image size, also with `--max-tokens`.
 
 `--protocol vit_jax` resizes images as in "An Image is Worth 16x16 Words",
 Section 4.1 (https://arxiv.org/abs/2010.11929). Nothing else here is from the
@@ -126,17 +127,19 @@ def main(config):
                     )
         else:
             names = class_names(config, trained)
+        options = trained.reading(data, min(config.batch_size, data.num_test))
+        protocol = None if is_detector else options["protocol"]
         folder = "runs/explain" if config.explain else "runs/predict"
         output = run_folder.results_folder(config.output, folder, config.overwrite)
         print(
-            f"images    {len(files)}\n{classifiers.describe_classifier(trained)}\n"
+            f"images    {len(files)}\n"
+            f"{classifiers.describe_classifier(trained, protocol)}\n"
             f"output    {output}\n",
             flush=True,
         )
         if is_detector:
             save_boxes(config, trained, files, output)
             return
-        options = trained.reading(data, min(config.batch_size, data.num_test))
         explainer = Explainer(trained.model)
         # Images that keep their aspect ratio are explained at another size.
         at_once = config.explain and len(files) <= DRAWN and not trained.budget

@@ -10,13 +10,11 @@ keras_vit_programs/presets.py.
   python recipes/finetune_cifar.py --weights runs/pretrained/model.npz \\
       --image-size 16
       fine-tunes that model at twice the image size
-  python recipes/pretrain.py --preset big-vision-s16 --dataset imagenet2012 \\
-      --mixed-precision
+  python recipes/pretrain.py --preset big-vision-s16 --dataset imagenet2012
       trains S/16 on ImageNet for 90 epochs, on 8 accelerators, or on one with
       --accumulate
-  python recipes/pretrain.py --preset paper-imagenet21k --dataset imagenet21k \\
-      --strategy tpu --mixed-precision
-      trains the paper's B/16 on a TPU pod (KERAS_BACKEND=tensorflow)
+  python recipes/pretrain.py --preset paper-imagenet21k --dataset imagenet21k
+      trains the paper's B/16, which needs a TPU pod
   python recipes/pretrain.py --preset bit-m --dataset photos --model BiT_R50x3
       trains on your own images, in photos/CLASS/* or
       photos/{train,test}/CLASS/*

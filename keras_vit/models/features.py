@@ -39,7 +39,8 @@ def feature_extractor(model: keras.Model, names: str | Sequence[str]) -> Model:
 
     Returns:
         A `keras.Model` that maps images to a dict `{name: output}` if `names`
-        is a list, and to the output itself if it is a string.
+        is a list, and to the output itself if it is a string. Index the dict by name:
+        `predict` sorts it by its keys.
 
     Raises:
         ValueError: if the model has no such layer.
@@ -132,7 +133,8 @@ def dense_features(
         a dict of maps. "block_3" is of shape `(batch, height / patch_rows,
         width / patch_columns, hidden_size)`, "stage_2" of shape `(batch,
         height / 8, width / 8, channels)`. If a single integer is requested,
-        the output is the map itself.
+        the output is the map itself. Index the dict by name: `predict` sorts it by its
+        keys, with "block_11" before "block_2".
 
     Raises:
         ValueError: if the model has no such blocks or stages, or no norm over

@@ -298,6 +298,9 @@ def _classes(
             'weights="imagenet21k" or input_shape=(224, 224, 3).'
         )
     if classes is not None:
+        features = 'include_top=False, pooling="token"'
+        expected = f"a positive integer, and for features left out with {features}"
+        checks.require(classes != 0, "classes", 0, expected)
         classes = checks.positive_int("classes", classes)
     if not include_top:
         return None

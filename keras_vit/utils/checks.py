@@ -5,11 +5,11 @@ Each function returns the checked value as a Python number or tuple, or raises a
 NumPy numbers are accepted.
 """
 
-import difflib
 import numbers
 from collections.abc import Collection
 from typing import Any
 
+from keras_vit.utils.text import nearest
 from keras_vit.utils.types import Shape
 
 
@@ -72,12 +72,11 @@ def one_of(name: str, value: Any, choices: Collection[str | None]) -> Any:
     """Checks that a value is one of the choices, which are strings or None."""
     if not isinstance(value, (str, type(None))) or value not in choices:
         names = [choice for choice in choices if isinstance(choice, str)]
-        close = difflib.get_close_matches(str(value), names, 1)
-        nearest = _ELSEWHERE.get(str(value), close[0] if close else None)
+        close = _ELSEWHERE.get(str(value), nearest(value, names))
         raise ValueError(
             f"`{name}` must be one of {', '.join(map(repr, choices))}. "
             f"Received: {name}={value!r}"
-            + (f". Did you mean {nearest!r}?" if nearest in names else "")
+            + (f". Did you mean {close!r}?" if close in names else "")
         )
     return value
 

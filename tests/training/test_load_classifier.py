@@ -11,7 +11,8 @@ from PIL import Image
 import keras_vit
 from keras_vit.data.pipeline import ImageSource
 from keras_vit.evaluation import classifiers
-from keras_vit_programs.classifiers import describe_classifier
+from keras_vit_programs import flags
+from keras_vit_programs.classifiers import describe_classifier, load_trained
 from tests.small import bit, randomize, tiny, vit
 from tests.small import images as small_images
 
@@ -246,7 +247,9 @@ def test_models_without_a_config_of_a_run(tmp_path):
     found = load(run)
     assert found.class_names is None
     assert found.settings == ((8, "the weights"), ("tf", "the default"), (None, ""))
-    assert "protocol  that of the dataset" in describe_classifier(found)
+    assert "protocol" not in describe_classifier(found)
+    assert "names of classes" not in describe_classifier(found)
+    assert "protocol  whole from the default" in describe_classifier(found, "whole")
     model = vit(input_shape=(None, None, 3), grid_size=2)
     run = write(tmp_path / "run", model)
     assert load(run).image_size == 224
@@ -254,6 +257,14 @@ def test_models_without_a_config_of_a_run(tmp_path):
     run = write(tmp_path / "run", vit(input_shape=(8, 16, 3)))
     assert load(run).image_size == (8, 16)
     assert "images 8 x 16 x 3" in describe_classifier(load(run))
+
+
+@pytest.mark.parametrize("has_head", [True, False])
+def test_a_head_of_zeros_has_a_warning_if_it_is_used(has_head, tmp_path, recwarn):
+    path = tmp_path / "zeros.npz"
+    keras_vit.converters.save(vit(classes=21_843), path)
+    load_trained(flags.Trained(weights=str(path)), has_head=has_head)
+    assert has_head == any("head of zeros" in str(x.message) for x in recwarn)
 
 
 def test_a_model_of_several_sizes_is_that_of_one(tmp_path):

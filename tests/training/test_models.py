@@ -96,6 +96,7 @@ def weights(tmp_path_factory):
         ("R50ViTB16", False, None, (1, 224)),
         (None, True, None, (4, 12)),
         (None, True, 4, (4, 12)),
+        ("vit_small_patch16_224", False, None, "Did you mean ViTS16"),
         ("ViTB61", False, None, "'ViTB61'.*Did you mean ViTB16"),
         ("R50ViTB16", False, 16, "leave out the patch size"),
         ("ViTB16", True, None, "does not hold a ViTB16: its hidden"),

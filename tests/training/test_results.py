@@ -168,7 +168,7 @@ def test_the_size_of_patches_is_in_pixels_of_the_image(model, pixels):
     model = model()
     assert pixels == keras_vit.inspection.token_layout(model).patch_size[0]
     data = keras_vit.data.load_dataset("digits")
-    strategy = types.SimpleNamespace(is_main=True, describe=str)
+    strategy = keras_vit.distribution.Strategy("none", "as asked")
     run = types.SimpleNamespace(
         data=data,
         settings={"patch_size": model.config.patch_size[0]},
