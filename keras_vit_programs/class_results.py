@@ -101,13 +101,13 @@ def write_class_results(run: Run, model: keras.Model, summary: dict[str, Any]) -
         plot_attention_heatmap(shown, maps, titles).savefig(path)
 
 
-def file_names(data: ImageDataset, split: str, dataset: str | None) -> list[str | int]:
+def file_names(data: ImageDataset, split: str, dataset: str | None) -> list[str]:
     """Returns the names of a split's images, relative to the dataset's folder if they
     are in it; their indices if they have no names."""
     try:
         names = data.image_names(split)
     except ValueError:  # of arrays
-        return list(range(getattr(data, f"num_{split}")))
+        return [*map(str, range(getattr(data, f"num_{split}")))]
     root = pathlib.Path(dataset or "").expanduser()
     root = root if root.is_dir() else root.parent  # of a table
     return [os.path.relpath(x, root) if os.path.lexists(x) else x for x in names]
@@ -115,7 +115,7 @@ def file_names(data: ImageDataset, split: str, dataset: str | None) -> list[str 
 
 def write_mistakes(
     wrong: Array,
-    files: Sequence[str | int],
+    files: Sequence[str],
     labels: Array,
     predicted: Array,
     sure: Array,
@@ -136,8 +136,8 @@ def write_mistakes(
     rows = [
         {
             "file": files[i],
-            "true_class": names[labels[i]],
-            "predicted_class": names[predicted[i]],
+            "true_class": names[int(labels[i])],
+            "predicted_class": names[int(predicted[i])],
             "probability": f"{sure[i]:.4f}",
         }
         for i in wrong
@@ -146,9 +146,11 @@ def write_mistakes(
     save_csv(rows, path, columns)
 
 
-def _end_of_name(file: str | int) -> str:
-    """Returns a line with the end of the name of an image's file, or ""."""
-    return f"{printable(os.path.basename(file))[-24:]}\n" if str(file) == file else ""
+def _end_of_name(file: str) -> str:
+    """Returns a line with the end of the name of an image's file, or "" for an
+    index."""
+    name = printable(os.path.basename(file))[-24:]
+    return "" if file.isdecimal() else f"{name}\n"
 
 
 def _stretched(image: Array, shape: Sequence[int]) -> Array:
