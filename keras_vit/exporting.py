@@ -18,7 +18,7 @@ from keras_vit import web
 from keras_vit.config import TextConfig
 from keras_vit.families import build
 from keras_vit.inspection import tokens
-from keras_vit.models import Model, inference_model
+from keras_vit.models import Model, inference_model, preprocessing_of
 from keras_vit.models.graph import output_activation
 from keras_vit.models.keras_file import load_keras_file
 from keras_vit.utils import onnx
@@ -26,6 +26,8 @@ from keras_vit.utils.checks import one_of
 from keras_vit.utils.logging import logger
 from keras_vit.utils.onnx import quiet
 from keras_vit.utils.optional import require
+from keras_vit.utils.scaling import Mode
+from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array, Config, StrPath, Tensor
 from keras_vit.weights import open_checkpoint
 from keras_vit.weights.files import check_new, locate
@@ -44,6 +46,7 @@ Run: TypeAlias = Callable[[Array], Outputs]
 LIMITS = {"float": 1e-4, "int8": 0.25}
 _DEFAULT_SIZE = (224, 224)  # of the random images, if any size is possible
 _MAX_BYTES = 2**31  # of the buffers of ONNX and LiteRT
+_WRITERS = {"tensorflow": "tf2onnx", "jax": "jax2onnx", "torch": "onnxscript"}
 
 
 def export(
@@ -103,7 +106,7 @@ def export(
     >>> keras_vit.export("runs/digits", "digits.onnx", softmax=True)
     """
     path = Path(path).expanduser()
-    form = check_target(path, format, overwrite)
+    form = check_target(path, format, overwrite, check, int8_weights)
     size = image_size
     if isinstance(size, int):
         size = size, size
@@ -113,6 +116,7 @@ def export(
     loaded = _in_float32(loaded)
     shape = _check_model(form, loaded, batch_size, size)
     names = getattr(loaded, "class_names", None)
+    scaling = preprocessing_of(loaded), getattr(loaded, "preprocess_mode", None)
     if softmax:
         loaded = _with_softmax(loaded)
     logger.info(
@@ -130,8 +134,6 @@ def export(
     if names:
         source.class_names = tuple(names)
     precision = "int8" if int8_weights else "float"
-    if check and form is FORMATS["onnx"]:
-        require("onnxruntime", "export")  # before the file is made
     samples = list(_random_inputs(loaded, shape)) if check else []
     with _replacing(path, form) as temporary:
         with _explained(form):
@@ -143,7 +145,26 @@ def export(
             expected = fast.predict_on_batch(images)
             _compare(found, expected, images.shape, precision)
     logger.info(f"wrote    {path}")
+    if len(shape) == 4 and form.name != "web":
+        logger.info(_described(loaded, names or (), *scaling))
     return path
+
+
+def _described(
+    model: keras.Model, names: Sequence[str], preprocessing: Any, mode: Mode | None
+) -> str:
+    """Returns two lines about what the exported model takes and returns."""
+    values = f"of keras_vit.preprocess_input, mode={mode!r}" if mode else "as trained"
+    if preprocessing or mode == "tf":
+        values = "from 0 to 255" if preprocessing else "from -1 to 1"
+    kind = "logits" if output_activation(model) == "linear" else "probabilities"
+    shown = [*map(printable, names[:5]), *["..."][: len(names) > 5]]
+    found = f"{kind} of {len(names)} classes: {', '.join(shown)}"
+    if isinstance(model.output, dict):
+        found = ", ".join(model.output)
+    elif not names:
+        found = "features"
+    return f"takes    pixels {values}\nreturns  {found}"
 
 
 def read_model(
@@ -171,9 +192,16 @@ def read_model(
     return model
 
 
-def check_target(path: Path, name: str | None, overwrite: bool) -> "Format":
-    """Returns the format to write, which the suffix of the path decides if
-    `name` is None, if the backend can write it, and nothing is lost by it."""
+def check_target(
+    path: Path,
+    name: str | None,
+    overwrite: bool,
+    check: bool = True,
+    int8_weights: bool = False,
+) -> "Format":
+    """Returns the format to write, which the suffix of the path decides if `name` is
+    None, if the backend and the packages that are installed can write and, with
+    `check`, read it, and nothing is lost by it."""
     if name is not None:
         one_of("format", name, FORMATS)
     by_suffix = {form.suffix: form for form in reversed(FORMATS.values())}
@@ -208,6 +236,13 @@ def check_target(path: Path, name: str | None, overwrite: bool) -> "Format":
             f"{str(path)!r} is not a {form.suffix or 'folder with ' + form.mark}, and "
             "would be deleted. Choose another name."
         )
+    needed = form.needs
+    if "onnx" in needed:
+        needed += (_WRITERS[backend],)
+        if int8_weights or (check and form.read is not read_openvino):
+            needed += ("onnxruntime",)
+    for module in needed:
+        require(module, "export", needed)
     return form
 
 
@@ -289,7 +324,7 @@ def _with_softmax(model: keras.Model) -> keras.Model:
             f"activation {activation!r}"
         )
     layer = keras.layers.Softmax(name="probabilities")
-    return Model(model.inputs, layer(model.outputs[0]), name=model.name)
+    return Model(model.inputs[0], layer(model.outputs[0]), name=model.name)
 
 
 def _quantized(model: keras.Model) -> keras.Model:
@@ -413,6 +448,8 @@ class Format:
             and whose files have a limit; otherwise Keras quantizes the model.
         second: Suffix of a second file, which is next to the first one.
         mark: Name of the file that identifies a folder of this format.
+        needs: Names of the packages that it needs; with "onnx", it also needs that
+            which writes ONNX with the backend.
     """
 
     name: str
@@ -424,6 +461,7 @@ class Format:
     converted: bool = False
     second: str | None = None
     mark: str = "saved_model.pb"
+    needs: tuple[str, ...] = ()
 
     def files(self, target: Path) -> list[Path]:
         """Returns the paths of the files or the folder of a target."""
@@ -468,8 +506,6 @@ def write_onnx(
     write float16.
     """
     backend = keras.config.backend()
-    packages = {"tensorflow": "tf2onnx", "jax": "jax2onnx"}
-    require(packages.get(backend, "onnxscript"), "export")
     if backend == "torch":
         call, images = _traced(model, shape)
         axes = {0: "batch"} if shape[0] is None else None
@@ -722,8 +758,18 @@ FORMATS = {
             ("tensorflow", "jax"),
             write_saved_model,
             read_saved_model,
+            needs=("tensorflow",),
         ),
-        Format("onnx", ".onnx", _ALL, _TF, write_onnx, read_onnx, converted=True),
+        Format(
+            "onnx",
+            ".onnx",
+            _ALL,
+            _TF,
+            write_onnx,
+            read_onnx,
+            converted=True,
+            needs=("onnx",),
+        ),
         # OpenVINO's reader of ONNX finds different shapes of one dense layer in
         # models of any size ("Argument shapes are inconsistent", openvino
         # 2026.4).
@@ -736,6 +782,7 @@ FORMATS = {
             read_openvino,
             converted=True,
             second=".bin",
+            needs=("onnx", "openvino"),
         ),
         Format(
             "litert",
@@ -756,6 +803,7 @@ FORMATS = {
             web.read_page,
             converted=True,
             mark=web.CONFIG,
+            needs=("onnx",),
         ),
     )
 }

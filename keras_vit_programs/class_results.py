@@ -1,5 +1,6 @@
 """The results by class at the end of a training."""
 
+import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -24,13 +25,14 @@ from keras_vit_programs.runs import Run, draw_predictions, write_predictions
 
 _CLASSES = 5  # best and worst classes in a table
 _MISTAKES = 8
+_FEW = 1000  # evaluated images of which counts say more than the accuracy alone
 
 
 def write_class_results(run: Run, model: keras.Model, summary: dict[str, Any]) -> None:
     """Logs and writes what a classifier does with the images on which its run
     is evaluated: some predictions, the accuracy of each class, the confusion
-    matrix of at most 1,000 classes, and the most confident mistakes with the
-    relevance of their patches.
+    matrix of at most 1,000 classes, all mistakes, and the most confident ones with
+    the relevance of their patches.
 
     Args:
         run: `runs.Run`. If its images may have several classes, only predictions
@@ -55,18 +57,22 @@ def write_class_results(run: Run, model: keras.Model, summary: dict[str, Any]) -
     path = run.folder / "confusion.png"
     write_confusion(predicted, labels, names, title, path)
     logger.info(f"\n{class_table(rows)}")
-    text = overfitting(run.checkpoints.rows, split)
+    text = overfitting(run.checkpoints.rows, split, count)
     if text and run.keep != "best":
         logger.info(f"\n{text}")
+    wrong = np.flatnonzero(predicted != labels)
+    # Only those of mistakes: all probabilities of ImageNet take 0.4 GB.
+    likely = sigmoid if run.settings.get("loss") == "sigmoid" else softmax
+    sure = np.zeros(count)
+    if wrong.size:
+        sure[wrong] = likely(logits[wrong]).max(axis=1)
+    wrong = wrong[np.argsort(-sure[wrong], kind="stable")]
+    files = file_names(data, split, run.settings.get("dataset"))
+    path = run.folder / "mistakes.csv"
+    write_mistakes(wrong, files, labels, predicted, sure, names, path)
     if len(model.inputs) > 1:  # patches are no pictures
         return
-    wrong = np.flatnonzero(predicted != labels)
-    # Only mistakes are shown: all probabilities of ImageNet take 0.4 GB.
-    likely = sigmoid if run.settings.get("loss") == "sigmoid" else softmax
-    sure = likely(logits[wrong]).max(axis=1) if wrong.size else np.zeros(0)
-    order = np.argsort(-sure, kind="stable")[:_MISTAKES]
-    sure = dict(zip(wrong[order], sure[order], strict=True))
-    worst = np.array(sorted(sure), int)
+    worst = np.sort(wrong[:_MISTAKES])
     # The images of both pictures are read together.
     some = evenly(count)
     read = np.union1d(some, worst)
@@ -77,7 +83,7 @@ def write_class_results(run: Run, model: keras.Model, summary: dict[str, Any]) -
         return
     images = images[np.isin(read, worst)]
     titles = [
-        f"{_file_name(data, int(i))}true: {printable(names[labels[i]])}\n"
+        f"{_end_of_name(files[i])}true: {printable(names[labels[i]])}\n"
         f"model: {sure[i]:.0%} {printable(names[predicted[i]])}"
         for i in worst
     ]
@@ -95,13 +101,56 @@ def write_class_results(run: Run, model: keras.Model, summary: dict[str, Any]) -
         plot_attention_heatmap(shown, maps, titles).savefig(path)
 
 
-def _file_name(data: ImageDataset, index: int) -> str:
-    """Returns a line with the end of the name of an evaluated image's file."""
+def file_names(data: ImageDataset, split: str, dataset: str | None) -> list[str]:
+    """Returns the names of a split's images, relative to the dataset's folder if they
+    are in it; their indices if they have no names."""
     try:
-        (name,) = data.image_names(data.evaluation_split, range(index, index + 1))
+        names = data.image_names(split)
     except ValueError:  # of arrays
-        return ""
-    return f"{printable(pathlib.PurePath(name).name)[-24:]}\n"
+        return [*map(str, range(getattr(data, f"num_{split}")))]
+    root = pathlib.Path(dataset or "").expanduser()
+    root = root if root.is_dir() else root.parent  # of a table
+    return [os.path.relpath(x, root) if os.path.lexists(x) else x for x in names]
+
+
+def write_mistakes(
+    wrong: Array,
+    files: Sequence[str],
+    labels: Array,
+    predicted: Array,
+    sure: Array,
+    names: Sequence[str],
+    path: pathlib.Path,
+) -> None:
+    """Writes a table of wrongly classified images.
+
+    Args:
+        wrong: Integer array. Their indices, in the order of the rows.
+        files: List of the names of all images, or of their indices.
+        labels: Integer array. The classes of all images.
+        predicted: Integer array. Their predicted classes.
+        sure: Array. The probabilities of the predicted classes.
+        names: List of the class names.
+        path: Path of the CSV file.
+    """
+    rows = [
+        {
+            "file": files[i],
+            "true_class": names[int(labels[i])],
+            "predicted_class": names[int(predicted[i])],
+            "probability": f"{sure[i]:.4f}",
+        }
+        for i in wrong
+    ]
+    columns = ("file", "true_class", "predicted_class", "probability")
+    save_csv(rows, path, columns)
+
+
+def _end_of_name(file: str) -> str:
+    """Returns a line with the end of the name of an image's file, or "" for an
+    index."""
+    name = printable(os.path.basename(file))[-24:]
+    return "" if file.isdecimal() else f"{name}\n"
 
 
 def _stretched(image: Array, shape: Sequence[int]) -> Array:
@@ -126,15 +175,24 @@ def class_table(rows: Sequence[dict[str, Any]]) -> str:
         lines.append(line)
     if len(lines) > 2 * _CLASSES:
         lines[_CLASSES:-_CLASSES] = ["..."]
+    total, most = (f(row["images"] for row in rows) for f in (sum, max))
+    if total <= _FEW:
+        right = sum(row["right"] for row in rows)
+        lines.append(
+            f"{right} of {total} images are classified correctly; the most frequent "
+            f"class alone gives {most}."
+        )
     return "\n".join([head, *lines])
 
 
-def overfitting(rows: Sequence[dict[str, Any]], split: str) -> str:
-    """Returns a message if the loss of the evaluated images has risen by a
-    tenth while that of the training images fell, or ""."""
+def overfitting(rows: Sequence[dict[str, Any]], split: str, images: int) -> str:
+    """Returns a message if the loss of the evaluated images has risen by a tenth, and
+    by more than one image can explain, while that of the training images fell, or
+    ""."""
     name, last = f"{split}_loss", rows[-1]
     best = min(rows, key=lambda row: row[name])
-    rises = last[name] > 1.1 * best[name]
+    # The loss of an image whose class has a probability of 2% is 4.
+    rises = last[name] - best[name] > max(best[name] / 10, 4 / images)
     if not rises or last["train_loss"] > best["train_loss"]:
         return ""
     return (

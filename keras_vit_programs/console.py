@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
+from keras_vit_programs import logs
 from keras_vit_programs.logs import logger, show
 
 Arguments = TypeVar("Arguments")
@@ -235,10 +236,12 @@ def wrap_lines(text: str) -> str:
 
 def format_warnings(names: Collection[str]) -> None:
     """Formats warnings, which are about data or flags of these names, without the
-    line of code."""
+    line of code, and keeps them for `logs.log_file`."""
+    logs.warned.clear()
 
     def text(message: Warning | str, category: type[Warning], *where: Any) -> str:
-        return f"warning: {printable_lines(with_flags(message, names))}\n"
+        logs.warned.append(f"warning: {printable_lines(with_flags(message, names))}")
+        return f"{logs.warned[-1]}\n"
 
     warnings.formatwarning = text
 

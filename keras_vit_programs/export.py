@@ -56,7 +56,8 @@ def _run(a: argparse.Namespace) -> int:
     size = a.image_size and (a.image_size[0], a.image_size[-1])
     settings = dict(map(console.parse_setting, a.set))
     # Before the model, which may be large, is loaded.
-    form = check_target(Path(a.target).expanduser(), a.format, a.overwrite)
+    target = Path(a.target).expanduser()
+    form = check_target(target, a.format, a.overwrite, a.check, a.int8_weights)
     logger.info(f"reading  {a.model}")
     export(
         read_model(a.model, a.from_, settings, size, form),

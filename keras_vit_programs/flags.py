@@ -238,7 +238,7 @@ def run(
         sys.exit(2)
     except Preempted as preempted:
         logger.info("\n%s", preempted)
-        sys.exit(128 + signal.SIGTERM)
+        sys.exit(128 + preempted.number)
     except Diverged as error:
         logger.error("\nerror: %s", error)
         sys.exit(1)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 # The library logs to this logger, too; importing it from there would import Keras
 # before --help.
 logger = logging.getLogger("keras_vit")
+warned: list[str] = []  # the warnings of a program, most of which precede its log file
 
 
 def show() -> None:
@@ -26,13 +27,16 @@ def show() -> None:
 
 @contextlib.contextmanager
 def log_file(path: pathlib.Path) -> Iterator[None]:
-    """Appends log messages to a file with their times, in its context."""
+    """Appends the program's warnings so far, and in its context log messages, to a
+    file with the time."""
     # Names of classes and files may have any characters.
     handler = logging.FileHandler(
         path, delay=True, encoding="utf-8", errors="backslashreplace"
     )
     handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s"))
     handler.handleError = lambda record: None  # a full disk, for example
+    for line in warned:
+        handler.emit(logging.makeLogRecord({"msg": line}))
     logger.addHandler(handler)
     try:
         yield

@@ -253,7 +253,8 @@ class Progress:
             if split in ("train", "validation", "test"):
                 name = "mAP" if name == "mean_average_precision" else name
                 cells[split, name.replace("_", " ")] = f"{value:.4f}"
-        cells["", "images/s"] = f"{row['images_per_second']:.0f}"
+        speed = row["images_per_second"]
+        cells["", "images/s"] = f"{speed:.{int(speed < 10)}f}"
         cells["", "left"] = ""
         if self._first and step > self._first[1]:
             spent, done = time.perf_counter() - self._first[0], step - self._first[1]

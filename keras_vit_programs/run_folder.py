@@ -40,7 +40,7 @@ FILES = (
 # Some runs write these instead of others of `FILES`.
 MORE_FILES = (
     *("encoder.keras", "encoder.npz", "model.weights.h5"),
-    *("per_class.csv", "confusion.png", "mistakes.png"),
+    *("per_class.csv", "confusion.png", "mistakes.csv", "mistakes.png"),
     *("segmentation.png", "iou.csv"),
     *("detection.png", "coco.json"),
 )

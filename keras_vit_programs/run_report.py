@@ -70,6 +70,11 @@ def describe_run(run: "Run", model: keras.Model, done: int) -> str:
         strategy,
         f"output    {run.folder}",
     ]
+    compiles = "; the first step also compiles the model"
+    lines.append(
+        f"rows      one after every {counted(run.evaluate_every, 'step')}"
+        + (compiles if keras.backend.backend() != "torch" else "")
+    )
     if done:
         lines.append(f"resuming  from step {done}")
     return wrap_lines("\n".join(lines))

@@ -160,9 +160,9 @@ class Run:
     The folder is locked, so that no other process trains there. A mistake of
     the user that is found before training, an image that cannot be read, a full
     disk and the loss of another process become a `UserError`; other errors keep
-    their traceback. SIGTERM saves a checkpoint after the current step and
-    raises `Preempted`. With several processes, all of them run the same code,
-    and the first one writes.
+    their traceback. SIGTERM and the first Ctrl-C save a checkpoint after the
+    current step and raise `Preempted`. With several processes, all of them run
+    the same code, and the first one writes.
 
     `resume` describes what happens when the same command is run again. What is not
     in the settings, such as the content of a file, may change without being noticed:

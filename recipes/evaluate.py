@@ -19,18 +19,20 @@ measures the calibration of the probabilities and the accuracy of each class.
       uses ReaL labels; so does --dataset FOLDER --real real.json, if the files
       are named ILSVRC2012_val_00000001.JPEG and so on
 
-The output folder contains results.json, per_class.csv, reliability.png and
-confusion.png; with imagenet2012_real, only results.json; with a model for
-several classes per image, which is evaluated by the mean average precision,
-results.json and per_class.csv. Every image is evaluated exactly once. The
-image size, the preprocessing and the class names are read from the config.json
-of the run, if there is one. The environment variable KERAS_BACKEND selects
-jax, tensorflow or torch.
+The output folder contains results.json, per_class.csv, mistakes.csv (the files
+of all wrongly classified images), reliability.png and confusion.png; with
+imagenet2012_real, only results.json; with a model for several classes per
+image, which is evaluated by the mean average precision, results.json and
+per_class.csv. Every image is evaluated exactly once. The image size, the
+preprocessing and the class names are read from the config.json of the run, if
+there is one. The environment variable KERAS_BACKEND selects jax, tensorflow or
+torch.
 """
 
 import dataclasses
 import os
 import re
+import warnings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -48,7 +50,10 @@ from keras_vit_programs import (
     run_folder,
 )
 
-FILES = ("results.json", "per_class.csv", "reliability.png", "confusion.png")
+FILES = (
+    *("results.json", "per_class.csv", "mistakes.csv"),
+    *("reliability.png", "confusion.png"),
+)
 CALIBRATION = """The calibration error is the mean difference between the accuracy and
 the probability of the predicted class, over bins of images with similar
 probabilities; 0 is best.
@@ -85,7 +90,16 @@ def main(config):
         flags.require("matplotlib")
         config = flags.fill(config)
         trained = classifiers.load_trained(config)
-        data = classifiers.load_data(config, trained)
+        with warnings.catch_warnings():
+            if config.split != "test":
+                warnings.filterwarnings("ignore", ".*have no image in the test set")
+            data = classifiers.load_data(config, trained)
+        known = trained.class_names or data.class_names
+        if config.dataset is None and set(data.class_names) - set(known):
+            warnings.warn(
+                f"{data.name!r} has classes that it lacked in the training.",
+                stacklevel=2,
+            )
         places, class_names = keras_vit.evaluation.match_class_names(trained, data)
         real = real_labels(config, data)
         options = trained.reading(data, config.batch_size)
@@ -136,6 +150,19 @@ def main(config):
     else:
         labels = places[labels]
         results = measure(probabilities, labels, class_names, config, output)
+        dataset = config.dataset or trained.dataset
+        files = [
+            name
+            for part in SPLITS[config.split]
+            for name in class_results.file_names(data, part, dataset)
+        ]
+        predicted, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
+        wrong = np.flatnonzero(predicted != labels)
+        wrong = wrong[np.argsort(-sure[wrong], kind="stable")]
+        path = output / "mistakes.csv"
+        class_results.write_mistakes(
+            wrong, files, labels, predicted, sure, class_names, path
+        )
         if real is not None:
             results["real_accuracy"] = keras_vit.evaluation.real_accuracy(
                 probabilities, real

@@ -15,7 +15,7 @@
       fine-tunes downloaded weights as in the paper, with the learning rate
       that is best on a validation split, in 8 micro-batches per step
 
-docs/finetune.md explains more, and docs/reproduce.md explains the presets,
+In a clone, docs/finetune.md explains more, and docs/reproduce.md the presets,
 which train on the same fraction of the training images as their source and
 evaluate on the test set. Without a preset, the settings are for small machines
 and datasets. With --holdout 0, and at the end of --sweep, all training images

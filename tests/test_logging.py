@@ -1,11 +1,12 @@
 """The library logs; programs show what it logs."""
 
 import logging
+import warnings
 
 import pytest
 
 from keras_vit.utils.logging import logger as package_logger
-from keras_vit_programs import rows
+from keras_vit_programs import console, logs, rows
 from keras_vit_programs.logs import log_file, show
 from tests.training import run_small
 from tests.training.fitting import fit
@@ -67,3 +68,18 @@ def test_a_log_file_takes_any_name(logger, tmp_path, monkeypatch):
     with log_file(path):
         logger.warning("é \udcff")
     assert path.read_bytes().decode().endswith("  é \\udcff\n")
+
+
+def test_a_log_file_begins_with_the_warnings_so_far(logger, tmp_path, monkeypatch):
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    monkeypatch.setattr(logger, "propagate", False)
+    console.format_warnings(())
+    warnings.formatwarning("2 of 9 images are skipped.", UserWarning, "a.py", 1)
+    path = tmp_path / "log.txt"
+    with log_file(path):
+        logger.warning("later")
+    first, second = path.read_text().splitlines()
+    assert first.endswith("  warning: 2 of 9 images are skipped.")
+    assert second.endswith("  later")
+    console.format_warnings(())  # a program forgets those of the one before
+    assert not logs.warned

@@ -284,8 +284,11 @@ def _parts(root: pathlib.Path) -> list[pathlib.Path]:
             )
         return [train, tests[0]]
     if (train or tests) and not folders:
-        missing = "test" if train else "train"
-        raise ValueError(f"{str(root)!r} has no folder {missing!r}. {_LAYOUTS}")
+        missing, alone = ("test", train) if train else ("train", tests[0])
+        raise ValueError(
+            f"{str(root)!r} has no folder {missing!r}. {_LAYOUTS} To evaluate on all "
+            f"images of {alone.name}/, name {str(alone)!r} with `split='all'`."
+        )
     return [root]
 
 

@@ -27,7 +27,13 @@ from keras_vit.utils.types import Array, StrPath
 
 
 class Preempted(Exception):
-    """Raised after SIGTERM, once a checkpoint has been written."""
+    """Raised after SIGTERM or Ctrl-C, once a checkpoint has been written.
+
+    Attributes:
+        number: Integer. The number of the signal.
+    """
+
+    number: int = signal.SIGTERM
 
 
 class ResumableCheckpoint(keras.callbacks.Callback):
@@ -39,10 +45,10 @@ class ResumableCheckpoint(keras.callbacks.Callback):
       seed and k.
     - When: after every `every` steps, and after the evaluation if one is due at that
       step. Within `watching()`, also after the current step at SIGTERM, which
-      schedulers send before preemption; `watching()` then raises `Preempted`. A loss or
-      a weight that is not finite raises `Diverged` and is never saved. Files are
-      written atomically, and the newest `keep` files are kept. If one cannot be read,
-      the previous one is used.
+      schedulers send before preemption, and at the first Ctrl-C; `watching()` then
+      raises `Preempted`. A second Ctrl-C stops at once. A loss or a weight that is not
+      finite raises `Diverged` and is never saved. Files are written atomically, and the
+      newest `keep` files are kept. If one cannot be read, the previous one is used.
     - What `restore` rejects: another `fingerprint`, and a model whose variables differ
       in number or shape. Nothing is assigned then. A setting that is new and off is
       accepted (the file does not have it, and its value is None, False or 0). Recipes
@@ -108,7 +114,8 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         self.rows: list[Row] = []
         self.accumulate = 1
         self._batches = 0  # of `model.fit`: the only counter of a run
-        self._signalled = self._terminated = False
+        self._signalled = 0  # the number of the signal
+        self._terminated = self._fits = False
         self._metrics = None  # of the interval that is resumed
         self._saved = None
         self._left_out: set[str] = set()  # names of metrics that are not numbers
@@ -221,19 +228,33 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Returns a context in which SIGTERM saves a checkpoint and stops."""
+        """Returns a context in which SIGTERM, and Ctrl-C within `model.fit`, save a
+        checkpoint and stop."""
 
         def terminate(number: int, frame: Any) -> None:
-            self._signalled = True
+            if number == signal.SIGINT:
+                if self._signalled or not self._fits:
+                    signal.default_int_handler(number, frame)
+                logger.info(
+                    "\nStopping after this step, with a checkpoint. Ctrl-C again stops "
+                    "at once."
+                )
+            self._signalled = number
 
         if threading.current_thread() is not threading.main_thread():
             yield  # only the main thread can handle signals
             return
-        before = signal.signal(signal.SIGTERM, terminate)
+        before = {signal.SIGTERM: signal.getsignal(signal.SIGTERM)}
+        # It is ignored in the background, and notebooks may handle it.
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            before[signal.SIGINT] = signal.default_int_handler
+        for number in before:
+            signal.signal(number, terminate)
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def finish_interval(
         self,
@@ -264,6 +285,12 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         return -(-self.step // interval)
 
     # In `model.fit`
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        self._fits = True
+
+    def on_train_end(self, logs: Logs = None) -> None:
+        self._fits = False
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         if batch == 0 and (generator := _generator()):
@@ -299,11 +326,11 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         if self._batches % self.accumulate:
             return  # the step is not complete
         if self.strategy.process[1] == 1:
-            self._terminated = self._signalled
+            self._terminated = bool(self._signalled)
         elif self.step % self.CHECK == 0:
             # All processes must stop at the same step: the others would wait
             # for one that stops alone.
-            self._terminated = any(self.strategy.gather(int(self._signalled)))
+            self._terminated = any(self.strategy.gather(self._signalled))
         due = self._due()
         if due or self.step % self.CHECK == 0:
             self._raise_if_diverged(logs)
@@ -365,10 +392,12 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     def _raise_if_terminated(self) -> None:
         if self._terminated:
-            raise Preempted(
+            error = Preempted(
                 f"Saved step {self.step} in {str(self.folder)!r}; the same "
                 "command resumes from there."
             )
+            error.number = self._signalled or signal.SIGTERM
+            raise error
 
     def _raise_if_diverged(self, logs: Logs) -> None:
         loss = float(logs["loss"])

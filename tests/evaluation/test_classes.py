@@ -1,5 +1,6 @@
 """What a training says at its end."""
 
+import csv
 import re
 import types
 
@@ -20,33 +21,41 @@ def test_table_of_classes():
         {
             "class": f"class {i}\n",
             "images": 10 if i else 0,
+            "right": i,
             "accuracy": i / 12 if i else None,
             "mistaken_for": "x" if i < 11 else None,
             "times": 3,
         }
         for i in range(12)
     ]
-    head, *lines = class_table(rows).splitlines()
+    head, *lines, last = class_table(rows).splitlines()
     assert head.split()[:3] == ["class", "images", "accuracy"]
     assert len(lines) == 11 and lines[5] == "..."
     assert lines[0].split() == ["class", r"1\n", "10", "0.0833", "x", "(3)"]
     assert lines[-1].split() == ["class", r"11\n", "10", "0.9167"]
+    assert last == (
+        "66 of 110 images are classified correctly; the most frequent class alone "
+        "gives 10."
+    )
+    rows[0] |= {"images": 1000, "right": 0, "accuracy": 0.0}
+    assert "classified" not in class_table(rows)  # too many to count
 
 
 @pytest.mark.parametrize(
-    ("train", "test", "step"),
+    ("train", "test", "images", "step"),
     [
-        ((1.0, 0.5, 0.1), (1.0, 0.8, 0.9), 20),
-        ((1.0, 0.5, 0.1), (1.0, 0.8, 0.85), None),  # by less than a tenth
-        ((1.0, 0.5, 0.6), (1.0, 0.8, 0.9), None),  # both rise: it diverges
+        ((1.0, 0.5, 0.1), (1.0, 0.8, 0.9), 50, 20),
+        ((1.0, 0.5, 0.1), (1.0, 0.8, 0.9), 37, None),  # by less than an image's loss
+        ((1.0, 0.5, 0.1), (1.0, 0.8, 0.87), 1000, None),  # by less than a tenth
+        ((1.0, 0.5, 0.6), (1.0, 0.8, 0.9), 1000, None),  # both rise: it diverges
     ],
 )
-def test_overfitting_is_said(train, test, step):
+def test_overfitting_is_said(train, test, images, step):
     rows = [
         {"step": 10 * i + 10, "train_loss": train[i], "test_loss": test[i]}
         for i in range(3)
     ]
-    text = overfitting(rows, "test")
+    text = overfitting(rows, "test", images)
     assert bool(text) == bool(step)
     assert not step or f"0.8000 at step {step}, and is 0.9000 now" in text
     assert max(map(len, text.splitlines()), default=0) <= 80
@@ -81,7 +90,16 @@ def test_mistakes_have_the_probabilities_of_the_loss(loss, tmp_path, monkeypatch
     logits = model.predict(images, verbose=0)
     chances = evaluation.probabilities(model, logits, loss)
     chances[chances.argmax(1) == labels] = 0
-    most = np.sort(np.argsort(-chances.max(1), kind="stable")[:8])
+    order = np.argsort(-chances.max(1), kind="stable")
+    with open(tmp_path / "mistakes.csv", newline="") as file:
+        head, *rows = csv.reader(file)
+    assert head == ["file", "true_class", "predicted_class", "probability"]
+    assert rows == [
+        [str(i), str(labels[i]), str(chances[i].argmax()), f"{chances[i].max():.4f}"]
+        for i in order
+        if chances[i].any()
+    ]
+    most = np.sort(order[:8])
     ((shown, _, titles),) = drawn
     np.testing.assert_allclose(shown, images[most], atol=1e-5)
     assert titles == [
@@ -94,6 +112,7 @@ def test_mistakes_have_the_probabilities_of_the_loss(loss, tmp_path, monkeypatch
     monkeypatch.setattr(class_results, "predict_dataset", lambda *_: (right, labels))
     class_results.write_class_results(run, model, summary)
     assert not (tmp_path / "mistakes.png").exists()
+    assert len((tmp_path / "mistakes.csv").read_text().splitlines()) == 1
 
 
 @pytest.mark.parametrize("protocol, sides", [("simple", (8, 16)), ("mae", (8, 8))])
@@ -115,7 +134,7 @@ def test_mistakes_have_the_aspect_and_the_name_of_whole_images(
             [x[:100] for x in digits.test(image_size=8, batch_size=100)[0]]
         ],
         read=lambda split, index: (np.zeros((10, 20, 1)), 0),
-        image_names=lambda split, rows: [f"a/{rows[0]}.png"],
+        image_names=lambda split: [f"a/{i}.png" for i in range(100)],
     )
     run = types.SimpleNamespace(
         data=data,

@@ -104,6 +104,7 @@ def test_exported_model_matches_keras(name, export, tmp_path):
         (found,) = pytest.importorskip("onnx").load(target).metadata_props
         assert json.loads(found.value) == model.class_names
     assert "3 x 8 x 12 x 3" in printed
+    assert "\nreturns  logits of 5 classes: class 0, class 1," in printed
     assert ("1 x 8 x 24 x 3" in printed) == any_size
     files = map(str, exporting.FORMATS[name].files(target))
     assert left() == sorted([*files, "model.keras"])
@@ -319,6 +320,47 @@ def test_a_missing_backend_is_named_with_its_installation(
     status, printed = export("model.keras", "page", "--to", "web")
     assert status == 1 and "run this with KERAS_BACKEND=torch. " in printed
     assert ("pip install torch" in printed) != is_there
+
+
+@pytest.mark.backends("torch")
+def test_all_missing_packages_are_named_before_the_model_is_read(export, monkeypatch):
+    missing = ("onnx", "onnxscript", "onnxruntime")
+    for name in missing:
+        monkeypatch.setitem(sys.modules, name, None)
+    for target in ("a.onnx", "page --to web"):
+        status, printed = export("none.keras", *target.split())
+        assert status == 1 and "Install with: pip install" in printed
+        command = printed.partition("pip install ")[2].partition(". ")[0]
+        assert sorted(command.split()) == sorted(missing)
+    status, printed = export("none.keras", "a.onnx", "--no-check")
+    assert "onnxruntime" not in printed
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("mode", "options", "takes", "returns"),
+    [
+        ("tf", {}, "pixels from -1 to 1", "logits of 7 classes: 0, 1, 2, 3, 4, ..."),
+        (
+            "torch",
+            {"softmax": True},
+            "pixels of keras_vit.preprocess_input, mode='torch'",
+            "probabilities of 7 classes: 0, 1, 2, 3, 4, ...",
+        ),
+        (None, {"preprocessing": "torch"}, "pixels from 0 to 255", "features"),
+    ],
+)
+def test_inputs_and_outputs_are_described(
+    mode, options, takes, returns, tmp_path, caplog
+):
+    softmax = options.pop("softmax", False)
+    model = tiny(num_layers=1, classes=7, **options)
+    model.preprocess_mode = mode
+    model.class_names = mode and tuple(map(str, range(7)))
+    with caplog.at_level("INFO"):
+        given = {"image_size": (8, 12), "softmax": softmax, "check": False}
+        keras_vit.export(model, tmp_path / "a.pt2", **given)
+    assert caplog.messages[-1] == f"takes    {takes}\nreturns  {returns}"
 
 
 @pytest.mark.slow

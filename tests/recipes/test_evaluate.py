@@ -128,6 +128,35 @@ def test_folder_with_fewer_classes_in_another_order(shades, tmp_path):
     assert "top_5_accuracy" not in results
 
 
+def test_all_images_and_their_mistakes(shades, tmp_path, capsys, recwarn):
+    """A class of two images has none in the test set, which is not used alone."""
+    pytest.importorskip("tensorflow")
+    model, run = shades
+    levels = {"dark": 0, "light": 200}
+    images = {
+        f"{name}/{i}.png": np.full((9, 12, 3), value + i, "uint8")
+        for name, value in levels.items()
+        for i in range(2)
+    }
+    folder = write_folder(tmp_path / "val" / "val", images)
+    given = ("evaluate", "--weights", run, "--output", tmp_path / "out")
+    line = programs.refused(capsys, *given, "--dataset", folder.parent)
+    assert f"name '{folder}' with --split all" in line
+    programs.run(*given, "--dataset", folder, "--split", "all")
+    assert not [x for x in recwarn if "test set" in str(x.message)]
+    with open(tmp_path / "out" / "mistakes.csv", newline="") as file:
+        rows = {row.pop("file"): row for row in csv.DictReader(file)}
+    names = ["dark", "gray", "light"]
+    for name, image in images.items():
+        scores = model.predict(image[None, :8, :8] / 127.5 - 1, verbose=0)
+        chances = evaluation.softmax(scores)[0]
+        found, true = names[chances.argmax()], name.partition("/")[0]
+        wrong = {"true_class": true, "predicted_class": found}
+        wrong["probability"] = f"{chances.max():.4f}"
+        assert rows.pop(name, None) == (wrong if found != true else None)
+    assert not rows
+
+
 def test_unknown_classes_are_refused(shades, tmp_path, capsys):
     """tests/training/test_load_classifier.py has the other cases."""
     pytest.importorskip("tensorflow")

@@ -51,7 +51,7 @@ def accuracy_of(model, size=8):
 
 def test_files_of_a_run(digits):
     found = sorted(path.name for path in digits.iterdir())
-    more = ("per_class.csv", "confusion.png", "mistakes.png", "log.txt")
+    more = ("per_class.csv", "confusion.png", "mistakes.png", "mistakes.csv", "log.txt")
     assert found == sorted([*runs.FILES, *more, "tensorboard"])
     for name in ("curves.png", "predictions.png", *more[1:3]):
         assert (digits / name).read_bytes().startswith(b"\x89PNG")

@@ -143,21 +143,33 @@ def test_killed_run_resumes_bit_for_bit_with_a_wrong_clock(straight, tmp_path):
 
 
 class Terminate(keras.callbacks.Callback):
-    """Sends SIGTERM, as schedulers do, within a step."""
+    """Sends a signal within a step: SIGTERM, as schedulers do, or that of Ctrl-C."""
+
+    def __init__(self, number, times=1):
+        super().__init__()
+        self.number, self.times = number, times
 
     def on_train_batch_begin(self, batch, logs=None):
         if completed_steps(self.model) == 6:
             assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
-            signal.raise_signal(signal.SIGTERM)
+            for _ in range(self.times):
+                signal.raise_signal(self.number)
 
 
 @pytest.mark.backends("torch")
-def test_sigterm_saves_a_checkpoint_at_the_end_of_the_step(straight, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_a_checkpoint_at_the_end_of_the_step(
+    number, straight, tmp_path, capsys
+):
     """test_flags.py has the exit status."""
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(training.Preempted, match="Saved step 7 in"):
-        run_small.main(tmp_path, [Terminate()])
-    assert signal.getsignal(signal.SIGTERM) == before
+    before = signal.getsignal(number)
+    with pytest.raises(training.Preempted, match="Saved step 7 in") as error:
+        run_small.main(tmp_path, [Terminate(number)])
+    assert error.value.number == number and signal.getsignal(number) == before
+    said = "Ctrl-C again stops at once" in capsys.readouterr().out
+    assert said == (number == signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run_small.main(tmp_path / "twice", [Terminate(signal.SIGINT, 2)])
     run_small.main(tmp_path)
     assert_same_end(tmp_path, straight.folder)
 

@@ -1,4 +1,5 @@
 import dataclasses
+import signal
 import warnings
 
 import pytest
@@ -113,6 +114,11 @@ def test_exit_status_of_each_error(main, status, words, capsys, monkeypatch):
     assert "Give --rank 2, not `inner=2`." in capsys.readouterr().err
     with pytest.raises(ValueError, match="a bug"):
         flags.run(lambda config: fail(ValueError("a bug")), Training, "", [])
+    saved = training.Preempted("Saved step 3.")
+    saved.number = signal.SIGINT
+    with pytest.raises(SystemExit) as ended:
+        flags.run(lambda config: fail(saved), Training, "", [])
+    assert ended.value.code == 130
 
 
 @pytest.mark.parametrize("given", [0.1, "paper", 0.0])

@@ -64,10 +64,17 @@ def test_log_has_each_evaluation(tmp_path, capsys):
     assert [line.split()[0] for line in lines] == ["2/5", "4/5", "5/5"]
     for line, row in zip(lines, rows, strict=True):
         values = [row[f"{s}_{n}"] for s in ("train", "test") for n in METRICS]
-        speed = f"{row['images_per_second']:.0f}"
+        speed = row["images_per_second"]
+        speed = f"{speed:.1f}" if speed < 10 else f"{speed:.0f}"
         texts = [*(f"{value:.4f}" for value in values), speed]
         assert line.split()[1:-1] == texts
     assert lines[-1].endswith(" 0:00:00")
+
+
+@pytest.mark.parametrize("speed, text", [(0.26, "0.3"), (9.5, "9.5"), (10.4, "10")])
+def test_slow_speeds_have_a_decimal(speed, text):
+    row = {"step": 1, "images_per_second": speed}
+    assert rows.Progress(5)._cells(row)["", "images/s"] == text
 
 
 def test_a_full_disk_ends_the_files_for_tensorboard_alone(tmp_path, caplog):

@@ -175,6 +175,7 @@ def test_the_size_of_patches_is_in_pixels_of_the_image(model, pixels):
         strategy=strategy,
         steps=1,
         batch_size=1,
+        evaluate_every=2,
         summary="",
         folder="out",
     )
@@ -182,3 +183,4 @@ def test_the_size_of_patches_is_in_pixels_of_the_image(model, pixels):
     words = " ".join(text.split())
     assert f", patches {pixels} x {pixels} " in words
     assert " training 1 step of 1 image (0 epochs), on torch " in words
+    assert " rows one after every 2 steps" in words
