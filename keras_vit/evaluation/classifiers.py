@@ -5,7 +5,7 @@ import functools
 import os
 import pathlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -360,8 +360,8 @@ def num_classes_of(trained: LoadedClassifier) -> int:
     if head_of(trained.model) is None or trained.model.output.ndim != 2:
         raise ValueError(
             f"The model {trained.model.name!r} has no classification head. "
-            "Train one, as recipes/finetune_cifar.py does, or evaluate the features, "
-            "as recipes/few_shot.py does."
+            "Train one, as `keras-vit train` does, or evaluate the features, as "
+            "recipes/few_shot.py does."
         )
     return trained.model.output.shape[-1]
 
@@ -462,7 +462,7 @@ def match_class_names(
     known = trained.class_names
     remedy = (
         "Name the classes as in training, evaluate on what the model was trained "
-        f"on, or train a head on {data.name!r}: recipes/finetune_cifar.py does."
+        f"on, or train a head on {data.name!r} with `keras-vit train`."
     )
     # WordNet identifiers, as ImageNet's folders have.
     are_ids = all(re.fullmatch(r"n\d{8}", name) for name in wanted)
@@ -472,8 +472,7 @@ def match_class_names(
             warn(
                 f"The weights do not name their {count} classes, which are "
                 f"assumed to be those of {data.name!r}, in the same order: "
-                f"{', '.join(wanted[:_SHOWN])}. If this is wrong, so is the "
-                "accuracy.",
+                f"{_first(wanted)}. If this is wrong, so is the accuracy.",
             )
         return np.arange(count), tuple(wanted)
     if known is None and are_ids and count == imagenet.IMAGENET_CLASSES:
@@ -490,9 +489,15 @@ def match_class_names(
             f"The model knows {len(known)} classes by name, such as "
             f"{known[0]!r}, and {len(strange)} of the {len(wanted)} classes of "
             f"{data.name!r} are not among them: "
-            f"{', '.join(map(repr, strange[:_SHOWN]))}. {remedy}"
+            f"{_first(strange)}. {remedy}"
         )
     return np.array([known.index(name) for name in wanted]), known
+
+
+def _first(names: Sequence[str]) -> str:
+    """Returns the first names of a list as text."""
+    shown = ", ".join(map(repr, names[:_SHOWN]))
+    return shown + ", ..." * (len(names) > _SHOWN)
 
 
 def fitted(data: ImageDataset, trained: LoadedClassifier) -> ImageDataset:

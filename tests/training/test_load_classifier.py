@@ -336,9 +336,9 @@ IDS = [f"n{i:08}" for i in range(3)]
 @pytest.mark.parametrize(
     "classes, known, names, indices, warning",
     [
-        (3, None, "xyz", [0, 1, 2], "same order: x, y, z. If"),
+        (3, None, "xyz", [0, 1, 2], "same order: 'x', 'y', 'z'. If"),
         (3, None, IDS, [0, 1, 2], None),  # sorted, as those of ImageNet
-        (3, None, IDS[::-1], [0, 1, 2], "same order: n00000002"),
+        (3, None, IDS[::-1], [0, 1, 2], "same order: 'n00000002"),
         (3, "abc", "ca", [2, 0], None),
         (3, "xyz", "xyz", [0, 1, 2], None),
     ],
