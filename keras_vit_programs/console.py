@@ -118,7 +118,6 @@ _ELSEWHERE = {
         "representation-size": "rep-size",
         "steps": "max-steps total-steps",
         "warmup warmup-steps": "warmup-epochs warmup-ratio",
-        "weight-decay": "wd",
         "weights": "checkpoint initial-checkpoint model-init pretrained pretrained-dir",
     }.items()
     for name in names.split()
@@ -128,6 +127,7 @@ _NOWHERE = {
     "min-lr": "The learning rate ends at 0, or as published",
     "num-classes": "The dataset determines the number of classes",
     "resume": "The same command resumes a run",
+    "wd": "Give wd / lr of big_vision's config as --weight-decay",
     "warmup-lr": "The learning rate begins at 0, or as published",
 }
 

@@ -82,7 +82,7 @@ def check_output(folder: StrPath, overwrite: bool) -> pathlib.Path:
             state = "is that of a finished run"
             further = (
                 f" (with --weights {folder} --keep-head, `keras-vit train` trains "
-                "its model further)"
+                "its model further; without --keep-head, it learns other classes)"
             )
         raise ValueError(
             f"The output folder {str(folder)!r} {state}. Choose another --output"

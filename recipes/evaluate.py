@@ -113,7 +113,7 @@ def main(config):
         whole = data.num_train + data.num_validation + data.num_test
         print(
             f"data      {data.name}: {sum(total for _, total in parts)} of "
-            f"{whole} images ({config.split}; --split chooses), "
+            f"{whole} images ({config.split}; --split all takes every image), "
             f"{len(data.class_names)} classes\n"
             f"{classifiers.describe_classifier(trained, options['protocol'])}\n"
             f"output    {output}",

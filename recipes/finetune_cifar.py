@@ -28,7 +28,6 @@ import dataclasses
 import inspect
 import math
 import os
-import warnings
 
 # TensorFlow's start-up messages would hide the output of this program.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -473,15 +472,8 @@ def resolve_config(given, data):
         given = dataclasses.replace(given, model=name)
     config = flags.fill(given, data)
     spec = sizes.resolve_model_spec(config.model, config.weights)
-    images = config.published.settings.get("batch_size")
-    is_own = given.learning_rate or given.sweep or config.rate_images
-    if config.preset and images != config.batch_size and not is_own:
-        warnings.warn(
-            f"The learning rate of --preset {config.preset} is for batches of {images} "
-            f"images, and these have {config.batch_size} images: give --learning-rate "
-            "or, for less memory, --accumulate instead of --batch-size.",
-            stacklevel=2,
-        )
+    if not (given.learning_rate or given.sweep or config.rate_images):
+        setup.warn_of_batch_size(config)
     unfit = [name for name in EACH_STEP if getattr(given, name)]
     if config.features == "once" and (unfit or config.train != "head"):
         others = [f"--{name.replace('_', '-')}" for name in unfit]

@@ -220,7 +220,10 @@ def train(config, data, strategy, output, summary):
 
 def resolve_config(given, data):
     """Returns the settings with their defaults, for a dataset."""
-    return flags.fill(given, data)
+    config = flags.fill(given, data)
+    if given.batch_size and not (given.learning_rate or config.rate_images):
+        setup.warn_of_batch_size(config)
+    return config
 
 
 def build_model(config, data):
@@ -271,7 +274,7 @@ def summary(given, config):
         if getattr(given, name) is None
         and (published := preset[name]) not in (None, getattr(config, name))
     ]
-    notes = f" ({', '.join(changed)}: few images)" if changed else ""
+    notes = f" ({', '.join(changed)}: few images or steps)" if changed else ""
     return f"from scratch{notes}"
 
 

@@ -71,6 +71,18 @@ def test_learning_rates_and_decays(settings, rate, decay):
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "more, warned",
+    [({}, True), ({"learning_rate": 1e-4}, False), ({"preset": "bit-s"}, False)],
+)
+def test_a_rate_for_another_batch_size_has_a_warning(more, warned, recwarn):
+    given = recipe.Config(**{"preset": "big-vision-s16", "batch_size": 64, **more})
+    recipe.resolve_config(given, imagenet())
+    said = any("is for batches of 1024 images" in str(x.message) for x in recwarn)
+    assert said == warned
+
+
+@pytest.mark.backends("torch")
 def test_small_dataset_reduces_batch_size_and_warmup():
     job = programs.plan(recipe, recipe.Config(), digits_data())
     # 1438 / 20 is 71, of which 64 is the power of two below.
