@@ -55,7 +55,7 @@ def test_arguments_stand_for_a_list_that_can_be_given(data):
 
 def test_the_page_has_the_steps_of_the_protocols():
     page = (ROOT / "docs" / "data.md").read_text()
-    rows = re.findall(r"^\| `([\w-]+)` \| `(.+?)` \| `(.+?)` \|$", page, re.MULTILINE)
+    rows = re.findall(r"^\| `([\w.-]+)` \| `(.+?)` \| `(.+?)` \|$", page, re.MULTILINE)
     protocols = keras_vit.data.PROTOCOLS.items()
     found = [(name, str(x.train(224)), str(x.test(224))) for name, x in protocols]
     assert rows == found
