@@ -156,10 +156,18 @@ class Terminate(keras.callbacks.Callback):
                 signal.raise_signal(self.number)
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C is ignored in processes that a shell started in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_a_checkpoint_at_the_end_of_the_step(
-    number, straight, tmp_path, capsys
+    number, straight, tmp_path, capsys, interruptible
 ):
     """test_flags.py has the exit status."""
     before = signal.getsignal(number)
