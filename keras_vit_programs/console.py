@@ -5,6 +5,7 @@ import ast
 import contextlib
 import difflib
 import io
+import os
 import re
 import sys
 import textwrap
@@ -193,7 +194,12 @@ def run_program(run: Callable[[Arguments], int], arguments: Arguments) -> int:
 
     warnings.showwarning = warn
     try:
-        return run(arguments)
+        status = run(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # what reads the output, such as `head`, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ValueError, OSError, ImportError) as error:
         logger.error("error: %s", printable_lines(with_flags(error, names)))
         return 1

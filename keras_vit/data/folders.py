@@ -286,8 +286,9 @@ def _parts(root: pathlib.Path) -> list[pathlib.Path]:
     if (train or tests) and not folders:
         missing, alone = ("test", train) if train else ("train", tests[0])
         raise ValueError(
-            f"{str(root)!r} has no folder {missing!r}. {_LAYOUTS} To evaluate on all "
-            f"images of {alone.name}/, name {str(alone)!r} with `split='all'`."
+            f"{str(root)!r} has no folder {missing!r}. {_LAYOUTS} Name "
+            f"{str(alone)!r} to split its images, or, to evaluate on all of them, with "
+            "`split='all'`."
         )
     return [root]
 

@@ -65,6 +65,16 @@ def test_help_names_every_format():
     assert {*FORMATS} <= {*words}
 
 
+def test_output_that_is_no_longer_read_is_no_error():
+    source = golden_data.weights_path("vit_jax_token")
+    reading, writing = os.pipe()
+    os.close(reading)  # as `head` does
+    command = [sys.executable, str(TOOL), str(source), "--inspect"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert done.stderr == ""
+
+
 def test_inspect_and_wrong_arguments(capsys, tmp_path):
     source = str(golden_data.weights_path("timm_map"))
     assert _cli.main([source, str(tmp_path / "a.npz")]) == 1

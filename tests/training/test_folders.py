@@ -144,7 +144,7 @@ LAYOUTS = {
     "a/0 a/1 b/": "b' needs 2 images .* Received: 0",
     "a/0 b/0": "needs 2 images .* Received: 1",
     "train/a/0 train/b/0 test/a/0 test/c/0": "Only in one of them: b, c",
-    "train/a/0": "has no folder 'test'.*name '.*train' with `split='all'`",
+    "train/a/0": "has no folder 'test'.*Name '.*train' to split.*with `split='all'`",
 }
 
 
