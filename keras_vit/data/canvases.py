@@ -1,7 +1,7 @@
 """Handwritten digits on photographs, with a class for each pixel.
 
-They are made with NumPy from data that scikit-learn includes: 1,797 digits of 8 x 8
-pixels and two photographs. No training image contains a digit, or a part of a
+They are made with NumPy from 1,797 digits of 8 x 8 pixels, and from two photographs
+that scikit-learn includes. No training image contains a digit, or a part of a
 photograph, of the test images.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_vit.data.array_source import scaled_dataset
 from keras_vit.data.dataset import ImageDataset
-from keras_vit.data.digits import resize
+from keras_vit.data.digits import read_digits, resize
 from keras_vit.data.splits import stratified_split
 from keras_vit.data.steps.places import resize_image
 from keras_vit.utils.optional import require
@@ -101,11 +101,10 @@ def digit_boxes(part: str, index: int) -> tuple[Array, Array]:
 @functools.cache
 def _sources(part: str) -> tuple[Array, Array, list[Array]]:
     """Returns the digits, their values and the photographs of a split."""
-    datasets = require("sklearn.datasets")
-    images, labels = datasets.load_digits(return_X_y=True)
+    images, labels = read_digits()
     train, test = stratified_split(labels)
     chosen = train if part == "train" else test
-    images = images.reshape(-1, 8, 8, 1).astype("float32") / 16
+    images = images.astype("float32") / 16
     photos = [
         photo.mean(-1, keepdims=True).astype("uint8") for photo in photographs(part)
     ]

@@ -7,6 +7,7 @@ import sklearn.datasets
 
 import keras_vit
 from keras_vit.data import digits
+from keras_vit.data.digits import read_digits
 from keras_vit.data.splits import stratified_split
 from tests.training.batches import check_order, examples, take
 
@@ -32,6 +33,9 @@ def test_every_test_image_occurs_once(data):
     assert set(np.bincount(labels)) <= {35, 36, 37}
     # The very images of scikit-learn, none of them twice.
     all_images, all_labels = sklearn.datasets.load_digits(return_X_y=True)
+    read = read_digits()
+    np.testing.assert_array_equal(read[0].reshape(-1, 64), all_images)
+    np.testing.assert_array_equal(read[1], all_labels)
     known = {
         row.tobytes(): label for row, label in zip(all_images, all_labels, strict=True)
     }
