@@ -37,6 +37,10 @@ from keras_vit.weights.writing import write_checkpoint
 __all__ = ["Checkpoint", "describe", "load", "open_checkpoint", "save"]
 
 
+def __dir__() -> list[str]:
+    return __all__  # without the names of imports
+
+
 def load(
     path: StrPath | Checkpoint,
     format: str | None = None,

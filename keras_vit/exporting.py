@@ -34,6 +34,11 @@ from keras_vit.weights.files import check_new, locate
 
 __all__ = ["export"]
 
+
+def __dir__() -> list[str]:
+    return __all__  # without the names of imports
+
+
 Outputs: TypeAlias = Array | dict[str, Array]
 # Batch, height, width and channels of images, or batch and length of texts; None
 # where dynamic.

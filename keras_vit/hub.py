@@ -28,6 +28,11 @@ from keras_vit.weights.writing import warn_of_activation, write_checkpoint
 
 __all__ = ["save"]
 
+
+def __dir__() -> list[str]:
+    return __all__  # without the names of imports
+
+
 KERAS, TIMM, TRANSFORMERS = "keras", "timm", "transformers"
 WEIGHTS = {
     KERAS: "model.keras",

@@ -28,6 +28,9 @@ def test_public_names():
             exec(f"from {module} import *", names)
             names.pop("__builtins__")
             found += [f"{module}.{name}" for name in names]
+    for module in ("converters", "exporting", "hub", "web"):
+        face = getattr(keras_vit, module)
+        assert dir(face) == sorted(face.__all__)
     assert sorted(found) == PUBLIC.read_text().split()
     assert not hasattr(keras_vit, "__wrapped__")
 

@@ -41,6 +41,11 @@ from keras_vit.weights.formats.huggingface import MULTI_LABEL
 
 __all__ = ["model_of_pixels", "Page", "read_page", "write_page"]
 
+
+def __dir__() -> list[str]:
+    return __all__  # without the names of imports
+
+
 RUNTIME = downloads.Source(
     "https://registry.npmjs.org/onnxruntime-web/-/onnxruntime-web-1.30.0.tgz",
     "sha256:d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71",
