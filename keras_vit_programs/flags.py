@@ -18,6 +18,7 @@ import signal
 import sys
 import types
 import typing
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -350,6 +351,16 @@ def fill(given: S, data: Any = None) -> S:
         if rule.name == "steps" and values.get("epochs"):  # of which it is a product
             rules["steps"] = f"{values['epochs']} epochs, {rules['epochs']}"
     filled = dataclasses.replace(given, **{name: values[name] for name in fields})
+    images = given.published.settings.get("batch_size", values.get("batch_size"))
+    is_published = given.preset and rules.get("learning_rate") == name
+    if is_published and not values.get("sweep") and images != values["batch_size"]:
+        warnings.warn(
+            f"The learning rate of --preset {given.preset} is for batches of {images} "
+            f"images, and these have {values['batch_size']} images: give "
+            "--learning-rate or, to use less memory, --accumulate without "
+            "--batch-size.",
+            stacklevel=2,
+        )
     if given.show_settings:
         if data is not None:
             logger.info(

@@ -203,14 +203,3 @@ def set_up(config: Training) -> Strategy:
         require("tensorboard")
         require("tensorflow")  # which writes the files, under every backend
     return strategy
-
-
-def warn_of_batch_size(config: Training) -> None:
-    """Warns if the learning rate of a preset is for another batch size."""
-    images = config.published.settings.get("batch_size")
-    if config.preset and images != config.batch_size:
-        warn(
-            f"The learning rate of --preset {config.preset} is for batches of {images} "
-            f"images, and these have {config.batch_size} images: give --learning-rate "
-            "or, for less memory, --accumulate instead of --batch-size."
-        )

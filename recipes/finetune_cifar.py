@@ -472,8 +472,6 @@ def resolve_config(given, data):
         given = dataclasses.replace(given, model=name)
     config = flags.fill(given, data)
     spec = sizes.resolve_model_spec(config.model, config.weights)
-    if not (given.learning_rate or given.sweep or config.rate_images):
-        setup.warn_of_batch_size(config)
     unfit = [name for name in EACH_STEP if getattr(given, name)]
     if config.features == "once" and (unfit or config.train != "head"):
         others = [f"--{name.replace('_', '-')}" for name in unfit]

@@ -220,10 +220,7 @@ def train(config, data, strategy, output, summary):
 
 def resolve_config(given, data):
     """Returns the settings with their defaults, for a dataset."""
-    config = flags.fill(given, data)
-    if given.batch_size and not (given.learning_rate or config.rate_images):
-        setup.warn_of_batch_size(config)
-    return config
+    return flags.fill(given, data)
 
 
 def build_model(config, data):

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 
 import keras
@@ -73,11 +74,17 @@ def test_learning_rates_and_decays(settings, rate, decay):
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "more, warned",
-    [({}, True), ({"learning_rate": 1e-4}, False), ({"preset": "bit-s"}, False)],
+    [
+        ({}, True),
+        ({"show_settings": True}, True),
+        ({"learning_rate": 1e-4}, False),
+        ({"preset": "bit-s"}, False),
+    ],
 )
 def test_a_rate_for_another_batch_size_has_a_warning(more, warned, recwarn):
     given = recipe.Config(**{"preset": "big-vision-s16", "batch_size": 64, **more})
-    recipe.resolve_config(given, imagenet())
+    with contextlib.suppress(SystemExit):
+        recipe.resolve_config(given, imagenet())
     said = any("is for batches of 1024 images" in str(x.message) for x in recwarn)
     assert said == warned
 
