@@ -335,6 +335,7 @@ def fill(given: S, data: Any = None) -> S:
         if values[name] is not None
     }
     published = given.published.values(values)
+    images = given.published.values(values | {"batch_size": None}).get("batch_size")
     name = f"published: {given.preset}" if given.preset else given.published.source
     rules |= dict.fromkeys(published, name)
     values.update(published)
@@ -351,9 +352,9 @@ def fill(given: S, data: Any = None) -> S:
         if rule.name == "steps" and values.get("epochs"):  # of which it is a product
             rules["steps"] = f"{values['epochs']} epochs, {rules['epochs']}"
     filled = dataclasses.replace(given, **{name: values[name] for name in fields})
-    images = given.published.settings.get("batch_size", values.get("batch_size"))
     is_published = given.preset and rules.get("learning_rate") == name
-    if is_published and not values.get("sweep") and images != values["batch_size"]:
+    is_published = is_published and not values.get("sweep")
+    if is_published and images not in (None, values["batch_size"]):
         warnings.warn(
             f"The learning rate of --preset {given.preset} is for batches of {images} "
             f"images, and these have {values['batch_size']} images: give "

@@ -23,6 +23,14 @@ PUBLISHED = {
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("method", presets.MASKED)
+def test_defaults_of_small_models_have_no_warning(method, recwarn):
+    given = recipe.Config(method=method)
+    recipe.resolve_config(given, keras_vit.data.load_dataset("digits"))
+    assert not recwarn.list
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("method", presets.MASKED)
 def test_defaults_match_the_publications(method):
     given = recipe.Config(method=method, model="ViTB16")
     job = programs.plan(recipe, given, imagenet())
