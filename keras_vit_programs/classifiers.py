@@ -61,9 +61,9 @@ def describe_classifier(trained: LoadedClassifier, protocol: str | None = None) 
     height, width = height_and_width(trained.image_size)
     lines = [
         f"model     {trained.model.name}: {trained.model.count_params():,} "
-        f"weights, images {height} x {width} x {trained.channels}"
+        f"parameters, images {height} x {width} x {trained.channels}"
         + (f", or {trained.budget.max_tokens} patches" if trained.budget else "")
-        + (f", {len(names)} names of classes" if (names := trained.class_names) else "")
+        + (f", {len(names)} class names" if (names := trained.class_names) else "")
     ]
     settings = trained.settings
     if settings.protocol.value is None:

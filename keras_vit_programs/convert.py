@@ -320,10 +320,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--from",
         dest="from_",
+        metavar="FORMAT",
         help="format of SOURCE, if it cannot be inferred",
     )
     parser.add_argument(
         "--to",
+        metavar="FORMAT",
         help="format of TARGET (default: SOURCE's); hub: a folder that timm, "
         "transformers, Keras and keras_vit open",
     )

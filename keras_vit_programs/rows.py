@@ -200,11 +200,12 @@ class Progress:
         self._titles: list[tuple[str, str]] = []  # those of the last row
         # The time and the step from which the time that is left is estimated.
         self._first: tuple[float, int] | None = None
+        self._evaluated = False
 
     def __call__(self, recorder: Recorder, row: Row) -> None:
         if self._is_live():
             self._rewrite("")
-        cells = self._cells(row)
+        cells = self._cells(recorder, row)
         lines = [list(cells.values())]
         if self._titles != list(cells):
             splits = [split for split, _ in cells]
@@ -216,6 +217,8 @@ class Progress:
             texts = zip(line, widths, strict=True)
             text = "  ".join(f"{text:>{width}}" for text, width in texts)
             logger.info(text.rstrip())
+        if not self._evaluated:  # the first evaluation includes compilation, too
+            self._first, self._evaluated = (time.perf_counter(), recorder.step), True
 
     def watch(self, recorder: Recorder, logs: Logs) -> None:
         """Shows the line with the bar."""
@@ -225,7 +228,7 @@ class Progress:
         if self._is_live() and now - self._shown > self.EVERY:
             self._shown = now
             row = recorder.make_row(logs)
-            self._rewrite(self._bar(self._cells(row), row["step"]))
+            self._rewrite(self._bar(self._cells(recorder, row), row["step"]))
 
     def _is_live(self) -> bool:
         return sys.stdout.isatty() and logger.isEnabledFor(logging.INFO)
@@ -244,7 +247,7 @@ class Progress:
         full = round(room * done / self._steps)
         return f"{step}  {'#' * full}{'.' * (room - full)}  {text}"[:width]
 
-    def _cells(self, row: Row) -> Cells:
+    def _cells(self, recorder: Recorder, row: Row) -> Cells:
         """Returns the values to show of a row of `metrics.csv`."""
         step, width = row["step"], len(str(self._steps))
         cells = {("", "step"): f"{step:{width}}/{self._steps}"}
@@ -258,6 +261,7 @@ class Progress:
         cells["", "left"] = ""
         if self._first and step > self._first[1]:
             spent, done = time.perf_counter() - self._first[0], step - self._first[1]
-            left = round(spent / done * (self._steps - step))
+            each = spent / done if self._evaluated else recorder.batch_size / speed
+            left = round(each * (self._steps - step))
             cells["", "left"] = str(datetime.timedelta(seconds=left))
         return cells

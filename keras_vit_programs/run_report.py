@@ -62,7 +62,8 @@ def describe_run(run: "Run", model: keras.Model, done: int) -> str:
     if settings.get("weights", "") is None and channels == 3:
         lines.append(
             "weights   none: trained from scratch. With released weights, the "
-            "accuracy is usually higher: --model ViTB16 --weights imagenet21k"
+            "accuracy is usually higher: --model ViTB16 --weights imagenet21k, or, "
+            "without a GPU, --model ViTS14 --weights dinov2 --train head"
         )
     lines += [
         f"training  {counted(run.steps, 'step')} of {counted(run.batch_size, 'image')} "

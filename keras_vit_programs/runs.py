@@ -102,7 +102,7 @@ def draw_predictions(
         labels,
         run.data.class_names,
         run.folder / "predictions.png",
-        f"{title}, {len(images)} of {run.data.num_evaluation} images",
+        f"{title}, {len(images)} of {run.data.num_evaluation} images are shown",
         mode=run.reading["mode"],
     )
 

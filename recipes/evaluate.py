@@ -111,9 +111,10 @@ def main(config):
             config.output, f"runs/evaluate-{data.name}", config.overwrite
         )
         whole = data.num_train + data.num_validation + data.num_test
+        hint = "" if config.split == "all" else "; --split all takes every image"
         print(
             f"data      {data.name}: {sum(total for _, total in parts)} of "
-            f"{whole} images ({config.split}; --split all takes every image), "
+            f"{whole} images ({config.split}{hint}), "
             f"{len(data.class_names)} classes\n"
             f"{classifiers.describe_classifier(trained, options['protocol'])}\n"
             f"output    {output}",

@@ -336,8 +336,8 @@ def main(config):
     with flags.user_errors():
         if config.dataset == "digits" and config.preset and not config.protocol:
             raise ValueError(
-                "The digits are not photographs, whose protocol --preset "
-                f"{config.preset} has: give --protocol simple, or a --dataset."
+                f"--preset {config.preset} crops photographs, for which the digits "
+                "are too small: give --protocol simple, or a --dataset."
             )
         # Before the dataset is downloaded.
         sizes.resolve_model_spec(config.model, config.weights, config.patch_size)
@@ -369,6 +369,9 @@ def train(config, data, strategy, output, keep=True):
     """Trains with the settings of `resolve_config`, and saves the results."""
     head = "the head of the weights" if config.keep_head else "a new head"
     summary = f"fine-tuning with {head}" if config.weights else "from scratch"
+    if config.train != "all":
+        trained = {"head": "the head", "lora": f"LoRA of rank {config.lora_rank}"}
+        summary += f", training {trained[config.train]} alone"
     if config.features == "once":
         summary += f" on features of {EPOCHS_OF_FEATURES} epochs, computed once"
     with setup.open_run(config, data, strategy, output, summary) as run:

@@ -34,6 +34,7 @@ paper.
 import dataclasses
 import os
 import pathlib
+import warnings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -230,7 +231,16 @@ def class_names(config, trained):
             f"The names of the model's {classes} classes are unknown: give "
             "--labels, a file with one name per line, or, for CLIP and SigLIP, --names."
         )
-    decoded(np.zeros((1, classes)), config.top, names, trained.multi_label)
+    try:
+        decoded(np.zeros((1, classes)), config.top, names, trained.multi_label)
+    except OSError as error:
+        if names is not None:
+            raise
+        warnings.warn(
+            f"Classes are numbered; --labels FILE gives their names. {error}",
+            stacklevel=2,
+        )
+        names = [f"class {index}" for index in range(classes)]
     return names
 
 

@@ -80,6 +80,10 @@ def test_names_of_other_packages_are_answered_with_ours(guess, name):
 def test_list_models():
     assert {"ViTB16", "R50ViTL32", "BiT_R50x1"} < set(keras_vit.list_models())
     assert all(callable(getattr(keras_vit, name)) for name in keras_vit.list_models())
+    assert keras_vit.list_models("vit*14") == [
+        *("ViTH14", "ViTS14", "ViTB14", "ViTL14", "ViTg14", "ViTG14")
+    ]
+    assert keras_vit.list_models("dino*") == []
 
 
 CODE = """

@@ -54,9 +54,8 @@ def image_files(
     if others:
         warn(
             f"{len(others)} {'files are' if len(others) > 1 else 'file is'} left out: "
-            f"{summarize(others)}. Links must lead to a file, and images must have a "
-            "name that ends in "
-            f"{', '.join(extensions)}: convert them.",
+            f"{summarize(others)}. Images must have a name that ends in "
+            f"{', '.join(extensions)}: convert others. Links must lead to a file.",
         )
     return images
 

@@ -1,5 +1,6 @@
 """The functions that build named variants, such as `ViTB16`."""
 
+import fnmatch
 import inspect
 from collections.abc import Callable
 from typing import Unpack
@@ -62,14 +63,19 @@ _BIT = """a BiT ResNet for images.
 
 
 # Type checkers infer the arguments of `model`, which no annotation could hold.
-def list_models() -> list[str]:
+def list_models(pattern: str = "*") -> list[str]:
     """Returns the names of the functions that build a model, such as "ViTB16".
+
+    Args:
+        pattern: String. What the names match, in any case, with "*" for any
+            characters, such as "vitb*".
 
     Example:
 
     >>> model = getattr(keras_vit, keras_vit.list_models()[0])(classes=10)
     """
-    return [*VARIANTS, *BIT_VARIANTS]
+    names = (*VARIANTS, *BIT_VARIANTS)
+    return [x for x in names if fnmatch.fnmatchcase(x.lower(), pattern.lower())]
 
 
 def variant_builder(variant: str):  # noqa: ANN201

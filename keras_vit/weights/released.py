@@ -58,6 +58,9 @@ def resolve_weights(
     if not isinstance(weights, str):
         return weights
     tag, path = ALIASES.get(weights, weights), pathlib.Path(weights)
+    alone = weights.removeprefix(f"{variant}/")
+    if variant and (variant, alone) in RELEASED:
+        tag = alone  # of a name that `list_weights` returns and `load` takes
     variants = [name for name, known in RELEASED if known == tag]
     may_be_path = path.suffix or path.name != weights or path.exists()
     if not variants and weights and may_be_path:

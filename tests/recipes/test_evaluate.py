@@ -141,7 +141,7 @@ def test_all_images_and_their_mistakes(shades, tmp_path, capsys, recwarn):
     folder = write_folder(tmp_path / "val" / "val", images)
     given = ("evaluate", "--weights", run, "--output", tmp_path / "out")
     line = programs.refused(capsys, *given, "--dataset", folder.parent)
-    assert f"name '{folder}' with --split all" in line
+    assert f"Name '{folder}' to split" in line and "with --split all" in line
     programs.run(*given, "--dataset", folder, "--split", "all")
     assert not [x for x in recwarn if "test set" in str(x.message)]
     with open(tmp_path / "out" / "mistakes.csv", newline="") as file:

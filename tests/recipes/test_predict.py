@@ -7,6 +7,7 @@ import pytest
 import sklearn.datasets
 
 import keras_vit
+from keras_vit import downloads
 from tests.recipes import programs
 from tests.small import bit, randomize, tiny
 
@@ -171,6 +172,24 @@ def test_explained_photographs_keep_their_aspect(
         "--explain", "--output", tmp_path / "out",
     )  # fmt: skip
     assert drawn == [sides]
+
+
+def test_classes_are_numbered_without_imagenets_names(pictures, tmp_path, monkeypatch):
+    model = tiny(input_shape=(16, 16, 3), classes=1000)
+    model.save(tmp_path / "model.keras")
+
+    def fetch(*given, **options):
+        raise OSError("no network")
+
+    monkeypatch.setattr(downloads, "fetch", fetch)
+    with pytest.warns(UserWarning, match="--labels FILE.*no network"):
+        programs.run(
+            "predict", "--weights", tmp_path / "model.keras", "--images", pictures,
+            "--output", tmp_path / "out", "--top", 1000,
+        )  # fmt: skip
+    metadata = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    names = {one["name"] for one in metadata["predictions"][0]["classes"]}
+    assert names == {f"class {i}" for i in range(1000)}
 
 
 def test_a_model_without_attention_is_not_explained(pictures, tmp_path, capsys):

@@ -248,7 +248,7 @@ def test_models_without_a_config_of_a_run(tmp_path):
     assert found.class_names is None
     assert found.settings == ((8, "the weights"), ("tf", "the default"), (None, ""))
     assert "protocol" not in describe_classifier(found)
-    assert "names of classes" not in describe_classifier(found)
+    assert "class names" not in describe_classifier(found)
     assert "protocol  whole from the default" in describe_classifier(found, "whole")
     model = vit(input_shape=(None, None, 3), grid_size=2)
     run = write(tmp_path / "run", model)

@@ -74,7 +74,7 @@ def test_log_has_each_evaluation(tmp_path, capsys):
 @pytest.mark.parametrize("speed, text", [(0.26, "0.3"), (9.5, "9.5"), (10.4, "10")])
 def test_slow_speeds_have_a_decimal(speed, text):
     row = {"step": 1, "images_per_second": speed}
-    assert rows.Progress(5)._cells(row)["", "images/s"] == text
+    assert rows.Progress(5)._cells(None, row)["", "images/s"] == text
 
 
 def test_a_full_disk_ends_the_files_for_tensorboard_alone(tmp_path, caplog):

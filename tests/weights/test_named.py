@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit import downloads
 from keras_vit.config import BIT_VARIANTS, VARIANTS, Variant, stride
 from keras_vit.models.variants import variant_builder
 from keras_vit.weights import resolve_weights
@@ -196,6 +197,19 @@ def test_alias_and_other_image_size(server, home, tiny, tmp_path, monkeypatch):
     )
 
 
+def test_a_name_with_the_model_is_that_of_its_argument(monkeypatch):
+    def open_released(path, *given, **options):
+        raise RuntimeError(str(path))
+
+    monkeypatch.setattr(downloads, "fetch", open_released)
+    found = []
+    for name in ("imagenet21k", "ViTB16/imagenet21k"):
+        with pytest.raises(RuntimeError) as error:
+            keras_vit.ViTB16(weights=name)
+        found.append(str(error.value))
+    assert found[0] == found[1]
+
+
 def test_unknown_names_raise(tiny, monkeypatch):
     with pytest.raises(ValueError, match="ViTH14 has no.*'imagenet21k', 'mae'"):
         keras_vit.ViTH14(weights="sam")
@@ -206,6 +220,19 @@ def test_unknown_names_raise(tiny, monkeypatch):
             FileNotFoundError, match="no file 'imagnet'.*'sam'.*list_weights"
         ):
             build(weights="imagnet")
+
+
+@pytest.mark.parametrize(
+    "name, hint",
+    [
+        ("hf-hub:timm/vit", "'hf://timm/vit'"),
+        ("local-dir:folder/vit", "'folder/vit'"),
+        ("vit", "'ViTB16/imagenet21k'"),
+    ],
+)
+def test_paths_that_do_not_exist_have_a_hint(name, hint):
+    with pytest.raises(FileNotFoundError, match=f"{hint}"):
+        keras_vit.load(name)
 
 
 def other(tmp_path, **arguments):

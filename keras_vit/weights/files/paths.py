@@ -26,18 +26,22 @@ def existing_path(path: StrPath) -> pathlib.Path:
     """Returns the path of an existing file or folder."""
     path = pathlib.Path(path).expanduser()
     if not path.exists():
-        by_name = (
+        # timm's prefixes are read, too.
+        prefix, _, name = str(path).rpartition(":")
+        hint = (
             ""
             if path.suffix
-            else " Released weights by name are an argument of a model, "
-            f"keras_vit.ViTB16(weights={str(path)!r}) (list_weights())."
+            else " Released weights have names such as 'ViTB16/imagenet21k', which are "
+            "those of keras_vit.ViTB16(weights='imagenet21k') (list_weights())."
         )
-        if path.suffix not in SUFFIXES and (re.fullmatch(r"[\w-]+/[\w.-]+", str(path))):
-            by_name = f" A repository of the Hugging Face hub is 'hf://{path}'."
+        if prefix == "local-dir":
+            hint = f" Give a folder without a prefix: {name!r}."
+        elif path.suffix not in SUFFIXES and re.fullmatch(r"[\w-]+/[\w.-]+", name):
+            hint = f" A repository of the Hugging Face hub is 'hf://{name}'."
         raise FileNotFoundError(
             f"There is no file {str(path)!r}. Give the path of a checkpoint: "
-            f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or a folder of Hugging "
-            f"Face or keras-hub.{by_name}"
+            f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or a folder of timm, "
+            f"transformers or keras-hub.{hint}"
         )
     if not (path.is_file() or path.is_dir()):
         raise ValueError(f"{str(path)!r} is not a file, but a pipe or a device.")

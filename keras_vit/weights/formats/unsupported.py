@@ -66,7 +66,8 @@ def family(arrays: Collection[str], config: Config) -> str | None:
 
 
 REMEDY = (
-    "Use the library that wrote it; docs/formats.md lists the models that are read."
+    "Use the library that wrote it; the pages Formats and Convert models of the "
+    "documentation list the models that are read."
 )
 
 
