@@ -1,6 +1,7 @@
 """The `Checkpoint` class, and `open_checkpoint`, which reads a checkpoint."""
 
 import functools
+import math
 import pathlib
 from dataclasses import dataclass, field
 
@@ -303,16 +304,22 @@ class Checkpoint:
                     variant = self.weight_map.variant
                     prefixes = self.code_base.possible_prefixes(variant)
             grid = stored.pop("grid_size", None)
+            configured = None
+            if self.format in ("timm", "keras"):
+                # Derived from the name of timm's architecture only, so it is
+                # checked against the shapes.
+                configured = stored.pop("position_prefix", None)
+            elif self.format == "big_vision":
+                # Its loader takes the first of n * n + 1 rows for that of the token.
+                *_, count, _ = shapes.get("position_embedding/embedding", (0, 0))
+                if count > 1 and math.isqrt(count - 1) ** 2 == count - 1:
+                    configured = "all"
             inferred = infer.infer_architecture(
                 shapes,
                 given.get("grid_size") or grid,
                 given.get("image_grid"),
                 prefixes,
-                # Derived from the name of timm's architecture only, so it is
-                # checked against the shapes.
-                stored.pop("position_prefix", None)
-                if self.format in ("timm", "keras")
-                else None,
+                configured,
             )
             inferred |= infer.infer_family(shapes)
         except (ValueError, KeyError, IndexError) as error:

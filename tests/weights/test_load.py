@@ -197,6 +197,16 @@ def test_ambiguous_grid_shape_raises(square):
     assert build(square, input_shape=(16, 80, 3)).count_params()
 
 
+def test_a_position_of_the_class_token_is_found_in_files_of_big_vision(tmp_path):
+    path = tmp_path / "big_vision.npz"
+    model = keras_vit.load(golden_data.weights_path("vit_jax_token"))
+    keras_vit.save(model, path, "big_vision")
+    again = keras_vit.load(path)
+    assert keras_vit.config_of(again).position_prefix == "all"
+    for name, array in weights_of(model).items():
+        np.testing.assert_array_equal(weights_of(again)[name], array)
+
+
 def test_other_pooling_gives_a_zero_head():
     """The head was trained on the class token."""
     model = build(TOKEN, pooling="gap")
