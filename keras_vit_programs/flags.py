@@ -352,9 +352,8 @@ def fill(given: S, data: Any = None) -> S:
         if rule.name == "steps" and values.get("epochs"):  # of which it is a product
             rules["steps"] = f"{values['epochs']} epochs, {rules['epochs']}"
     filled = dataclasses.replace(given, **{name: values[name] for name in fields})
-    is_published = given.preset and rules.get("learning_rate") == name
-    is_published = is_published and not values.get("sweep")
-    if is_published and images not in (None, values["batch_size"]):
+    is_published = rules.get("learning_rate") == name and not values.get("sweep")
+    if given.preset and is_published and images not in (None, values["batch_size"]):
         warnings.warn(
             f"The learning rate of --preset {given.preset} is for batches of {images} "
             f"images, and these have {values['batch_size']} images: give "

@@ -311,8 +311,9 @@ class Checkpoint:
                 configured = stored.pop("position_prefix", None)
             elif self.format == "big_vision":
                 # Its loader takes the first of n * n + 1 rows for that of the token.
-                *_, count, _ = shapes.get("position_embedding/embedding", (0, 0))
-                if count > 1 and math.isqrt(count - 1) ** 2 == count - 1:
+                shape = shapes.get("position_embedding/embedding", ())
+                rest = shape[1] - 1 if len(shape) == 3 else 0
+                if rest > 0 and math.isqrt(rest) ** 2 == rest:
                     configured = "all"
             inferred = infer.infer_architecture(
                 shapes,

@@ -1,6 +1,7 @@
 import io
 import resource
 import sys
+import time
 
 import keras
 import pytest
@@ -75,6 +76,18 @@ def test_log_has_each_evaluation(tmp_path, capsys):
 def test_slow_speeds_have_a_decimal(speed, text):
     row = {"step": 1, "images_per_second": speed}
     assert rows.Progress(5)._cells(None, row)["", "images/s"] == text
+
+
+def test_the_first_estimate_is_of_the_speed_and_others_of_the_time(tmp_path):
+    recorder = rows.Recorder(tmp_path, 100, {}, batch_size=4)
+    progress = rows.Progress(10)
+    # 100 seconds, most of them of the compilation of the first evaluation.
+    progress._first = time.perf_counter() - 100, 1
+    row = {"step": 2, "images_per_second": 8.0}
+    assert progress._cells(recorder, row)["", "left"] == "0:00:04"
+    progress(recorder, row)
+    progress._first = time.perf_counter() - 100, 1
+    assert progress._cells(recorder, row)["", "left"] == "0:13:20"
 
 
 def test_a_full_disk_ends_the_files_for_tensorboard_alone(tmp_path, caplog):

@@ -231,7 +231,7 @@ def test_unknown_names_raise(tiny, monkeypatch):
     ],
 )
 def test_paths_that_do_not_exist_have_a_hint(name, hint):
-    with pytest.raises(FileNotFoundError, match=f"{hint}"):
+    with pytest.raises(FileNotFoundError, match=hint):
         keras_vit.load(name)
 
 

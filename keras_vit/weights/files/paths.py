@@ -26,7 +26,7 @@ def existing_path(path: StrPath) -> pathlib.Path:
     """Returns the path of an existing file or folder."""
     path = pathlib.Path(path).expanduser()
     if not path.exists():
-        # timm's prefixes are read, too.
+        # timm's "hf-hub:" and "local-dir:" are not read here.
         prefix, _, name = str(path).rpartition(":")
         hint = (
             ""
