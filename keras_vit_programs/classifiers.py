@@ -8,7 +8,6 @@ from keras_vit.data.sources import load_dataset
 from keras_vit.evaluation.classifiers import (
     LoadedClassifier,
     Setting,
-    fitted,
     load_classifier,
 )
 from keras_vit.utils.text import printable
@@ -52,7 +51,7 @@ def load_data(config: flags.Evaluation, trained: LoadedClassifier) -> ImageDatas
         skip = skip or trained.skip_bad_images
         test_split = test_split or trained.test_split
     data = load_dataset(name, skip_bad_images=skip, test_split=test_split)
-    return fitted(data, trained)
+    return trained.adapt(data)
 
 
 def describe_classifier(trained: LoadedClassifier, protocol: str | None = None) -> str:

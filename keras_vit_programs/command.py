@@ -167,9 +167,8 @@ def _choose_backend() -> None:
 def _import_keras() -> None:
     """Imports Keras without scikit-learn, which it imports for wrappers that no program
     uses, and, under other backends, without TensorFlow, which it imports to seed it and
-    to recognize its types. Both take seconds; what uses them imports them later. Objects
-    of imports stay, so the garbage collector does not look for them, which took 14 % of
-    the CPU time of `predict`."""
+    to recognize its types. Both take seconds; what uses them imports them later. The
+    garbage collector need not visit what was imported, which took 14 % of `predict`."""
     gc.disable()
     with _absent("sklearn"):
         keras = importlib.import_module("keras")

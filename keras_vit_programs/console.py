@@ -261,19 +261,25 @@ def add_model_arguments(parser: argparse.ArgumentParser, more: str = "") -> None
         "of a Hugging Face model, or the URL of one: everything that "
         f"keras-vit convert reads{more}",
     )
+    add_format_arguments(parser, "MODEL")
+
+
+def add_format_arguments(parser: argparse.ArgumentParser, source: str) -> None:
+    """Adds `--from` and `--set`, which describe a file."""
     parser.add_argument(
         "--from",
         dest="from_",
         metavar="FORMAT",
-        help="format of MODEL, if it cannot be inferred",
+        help=f"format of {source}, if it cannot be inferred",
     )
     parser.add_argument(
         "--set",
         metavar="NAME=VALUE",
-        action="append",
+        nargs="+",
+        action="extend",
         default=[],
-        help="an argument of VisionTransformer that cannot be inferred from "
-        "MODEL, such as num_heads=6 or grid_size=(2,8); may be repeated",
+        help=f"arguments of VisionTransformer that {source} does not store, such as "
+        "num_heads=6 or grid_size=(2,8); may be repeated",
     )
 
 

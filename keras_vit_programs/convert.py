@@ -74,7 +74,7 @@ def skip_package_init() -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     # Imported here, so that --help does not wait for Keras.
-    from keras_vit import downloads
+    from keras_vit.utils import downloads
     from keras_vit_programs.listing import report
 
     settings = dict(map(console.parse_setting, arguments.set))
@@ -120,7 +120,8 @@ def _to_hub(
     source: "StrPath", arguments: argparse.Namespace, settings: "Config"
 ) -> int:
     """Writes a folder for the hub and returns the exit status."""
-    from keras_vit import downloads, hub
+    from keras_vit import hub
+    from keras_vit.utils import downloads
     from keras_vit_programs.verification import verify_folder
 
     for flag in ("dtype", "encoder"):
@@ -317,12 +318,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("source", metavar="SOURCE")
     parser.add_argument("target", metavar="TARGET", nargs="?")
-    parser.add_argument(
-        "--from",
-        dest="from_",
-        metavar="FORMAT",
-        help="format of SOURCE, if it cannot be inferred",
-    )
+    console.add_format_arguments(parser, "SOURCE")
     parser.add_argument(
         "--to",
         metavar="FORMAT",
@@ -345,15 +341,6 @@ def _parser() -> argparse.ArgumentParser:
         "--private",
         action="store_true",
         help="with --push: create the repository as a private one",
-    )
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="arguments of VisionTransformer that SOURCE does not store, such "
-        "as num_heads=6 or grid_size=(2,8); may be repeated",
     )
     parser.add_argument(
         "--encoder",

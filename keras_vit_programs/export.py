@@ -4,7 +4,7 @@
       the model of a recipe's run for ONNX Runtime
   keras-vit export vit_b16.keras served/
       a name without a suffix: a SavedModel for TensorFlow Serving
-  keras-vit export ViT-B_16.npz vit.tflite --int8-weights --batch 1
+  keras-vit export ViT-B_16.npz vit.tflite --int8-weights --batch-size 1
       a checkpoint for phones, with dense weights in int8
   KERAS_BACKEND=torch keras-vit export model.keras model.pt2 --softmax
       for PyTorch without Keras, with probabilities as outputs
@@ -57,20 +57,20 @@ def _run(a: argparse.Namespace) -> int:
     settings = dict(map(console.parse_setting, a.set))
     # Before the model, which may be large, is loaded.
     target = Path(a.target).expanduser()
-    form = check_target(target, a.format, a.overwrite, a.check, a.int8_weights)
+    form = check_target(target, a.to, a.overwrite, a.check, a.int8_weights)
     logger.info(f"reading  {a.model}")
     export(
         read_model(a.model, a.from_, settings, size, form),
         a.target,
-        a.format,
+        a.to,
         image_size=size,
-        batch_size=a.batch,
+        batch_size=a.batch_size,
         int8_weights=a.int8_weights,
         softmax=a.softmax,
         check=a.check,
         overwrite=a.overwrite,
     )
-    if a.format == "web":
+    if a.to == "web":
         logger.info(f"To look at it:\n  keras-vit serve-page {shlex.quote(a.target)}")
     return 0
 
@@ -99,7 +99,6 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument(
-        "--format",
         "--to",
         choices=FORMATS,
         metavar="FORMAT",
@@ -114,7 +113,7 @@ def main(argv: list[str] | None = None) -> int:
         "the model's; dynamic if the model and the format support it)",
     )
     parser.add_argument(
-        "--batch",
+        "--batch-size",
         metavar="N|dynamic",
         type=_count,
         help="batch size (default: dynamic, any number)",

@@ -164,7 +164,7 @@ def parse_args(
             name = name or _METAVARS[kind]
             options["metavar"] = field.metadata["metavar"] or name
         target: Any = parser
-        if is_whole:
+        if is_whole or not is_long:
             group = groups[field.name]
             text = "this program" if group is config_class else group.__doc__
             title = str(text).partition(".")[0]

@@ -16,8 +16,9 @@ from keras_vit.data import find_data_error
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.distribution.sharding import to_tf_dataset
 from keras_vit.distribution.strategy import Strategy
-from keras_vit.models import copy_attributes, mixed_sizes, one_size
+from keras_vit.models import mixed_sizes, one_size
 from keras_vit.models.keras_file import load_keras_file
+from keras_vit.models.model import copy_attributes
 from keras_vit.optimizers import inner_optimizer
 from keras_vit.training.callbacks import EvaluateAverages
 from keras_vit.training.checkpoint import ResumableCheckpoint

@@ -102,7 +102,7 @@ def search(config: Config) -> None:
         print(f"images    {len(files)}, of which {len(new)} are new")
         if new:
             data = keras_vit.data.load_files(new.values())[0]
-            batches = keras_vit.evaluation.fitted(data, trained).test(**reading)
+            batches = trained.adapt(data).test(**reading)
             tower = trained.for_batches(tower)
             found = keras_vit.evaluation.predict_dataset(tower, batches, len(new))[0]
             found /= np.linalg.norm(found, axis=-1, keepdims=True)
@@ -122,13 +122,16 @@ def search(config: Config) -> None:
         kind, columns = "search", ("file", "cosine")
         title = f"{len(best)} of {images}: {config.text or config.like}"
     run_folder.save_csv(rows, output / f"{kind}.csv", columns)
+    # Here, so that --help does not wait for Keras.
+    from keras_vit.data.folders import load_thumbnail
+
     shown = [
         (row[name], row["cosine"])
         for row in rows[: config.top]
         for name in columns[:-1]
     ]
     figure = charts.plot_found(
-        [keras_vit.data.load_thumbnail(path) for path, _ in shown],
+        [load_thumbnail(path) for path, _ in shown],
         [f"{cosine}  {_short(path, config.images)}" for path, cosine in shown],
         title,
         len(columns) - 1,

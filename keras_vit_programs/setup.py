@@ -13,8 +13,8 @@ from keras_vit.data.sources import load_dataset
 from keras_vit.data.splits import parse_holdout
 from keras_vit.distribution import get_strategy
 from keras_vit.distribution.strategy import Strategy
-from keras_vit.downloads import cache_dir
 from keras_vit.optimizers import PublishedAdamW, PublishedSGD
+from keras_vit.utils.downloads import cache_dir
 from keras_vit.utils.logging import logger
 from keras_vit.utils.optional import require
 from keras_vit.utils.warnings import warn

@@ -258,7 +258,7 @@ def write_pictures(model, test, data, config, output, found):
         (boxes,) = keras_vit.detection.decode(model.predict_on_batch(image), *size)
         sure = boxes["scores"] >= LEAST_SCORE
         predicted.append({name: x[sure] for name, x in boxes.items()})
-        truth += keras_vit.evaluation.targets_by_image(label, *size)
+        truth += keras_vit.evaluation.coco.targets_by_image(label, *size)
         images.append(curves.unit_range(image[0], config.mode))
     keras_vit.evaluation.plot_boxes(
         images,

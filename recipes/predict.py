@@ -19,13 +19,6 @@ class. The image size, the preprocessing and the class names are read from the
 config.json of the run, if there is one. The environment variable KERAS_BACKEND
 selects jax, tensorflow or torch.
 
-With `--explain`, which the command `keras-vit explain` sets, explanations.png
-is written instead of predictions.png. It shows the images, or with a protocol
-that crops them what the model receives, and how much the score of the
-predicted class depends on each patch, by gradient rollout
-(`keras_vit.inspection.relevance`). The model receives them resized to its
-image size, also with `--max-tokens`.
-
 `--protocol vit_jax` resizes images as in "An Image is Worth 16x16 Words",
 Section 4.1 (https://arxiv.org/abs/2010.11929). Nothing else here is from the
 paper.
@@ -34,6 +27,7 @@ paper.
 import dataclasses
 import os
 import pathlib
+import sys
 import warnings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -45,6 +39,20 @@ import keras_vit
 from keras_vit_programs import charts, classifiers, console, defaults, flags, run_folder
 from keras_vit_programs import images as image_files
 
+EXPLAIN = """Shows which patches of images the most likely class depends on.
+
+  keras-vit explain runs/photos new/
+      the model of a run, and a folder of images
+  keras-vit explain --model ViTB16 --weights imagenet --images cat.jpg
+      released weights, which are downloaded
+
+The output folder contains predictions.csv and predictions.json, as those of
+`keras-vit predict`, and explanations.png. It shows the images, or with a
+protocol that crops them what the model receives, and how much the score of the
+predicted class depends on each patch, by gradient rollout
+(`keras_vit.inspection.relevance`). The model receives them resized to its
+image size, also with `--max-tokens`.
+"""
 FILES = ("predictions.csv", "predictions.json")
 PICTURE, EXPLANATIONS = "predictions.png", "explanations.png"
 DRAWN = 24  # maximum number of images in a figure
@@ -89,9 +97,10 @@ class Config(flags.Trained):
         "minimum score of a detector's boxes", 0.4, minimum=0
     )
     explain: bool = flags.flag(
-        f"write {EXPLANATIONS} instead of {PICTURE}: for the first {DRAWN} images, "
-        "which patches the score of the most likely class depends on (relevance), and "
-        "the image darkened where it is low (attended)",
+        f"what `keras-vit explain` gives: write {EXPLANATIONS} instead of {PICTURE}: "
+        f"for the first {DRAWN} images, which patches the score of the most likely "
+        "class depends on (relevance), and the image darkened where it is low "
+        "(attended)",
         False,
     )
 
@@ -113,7 +122,7 @@ def main(config):
         data, files = keras_vit.data.load_files(
             config.images, skip_bad_images=True, decode_all=config.skip_bad_images
         )
-        data = keras_vit.evaluation.fitted(data, trained)
+        data = trained.adapt(data)
         if config.explain:
             # A detector or a model without attention raises an error here.
             keras_vit.evaluation.num_classes_of(trained)
@@ -181,7 +190,7 @@ def main(config):
         **run_folder.program_info(dataclasses.asdict(config)),
     }
     run_folder.save_json(summary, output / FILES[1])
-    pictures = [keras_vit.data.load_thumbnail(path) for path in files[:DRAWN]]
+    pictures = [keras_vit.data.folders.load_thumbnail(path) for path in files[:DRAWN]]
     if config.explain:
         picture = EXPLANATIONS
         likely = decoded(chances[:DRAWN], 1, names, False)
@@ -338,4 +347,4 @@ def decoded(probabilities, top, names, multi_label):
 
 
 if __name__ == "__main__":
-    flags.run(main, Config, __doc__)
+    flags.run(main, Config, EXPLAIN if "--explain" in sys.argv else __doc__)

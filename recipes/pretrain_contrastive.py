@@ -183,7 +183,7 @@ def build_model(config, data):
     is_small = (config.method, config.model) == ("mocov3", "ViTS16")
     heads = {"num_heads": 12} if is_small else {}
     encoder = label_free.build_encoder(config, data.channels, **heads)
-    variables = keras_vit.models.weights_by_path(encoder)
+    variables = keras_vit.models.assigning.weights_by_path(encoder)
     label_free.initialize(variables, config.initialize, config.seed)
     schedules, steps = keras_vit.schedules, config.steps
     momentum = schedules.CosineSchedule(config.teacher_momentum, 1.0, steps)

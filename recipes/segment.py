@@ -226,9 +226,7 @@ def train(config, data, strategy, output):
             loss=keras.losses.SparseCategoricalCrossentropy(
                 from_logits=True, ignore_class=data.ignore
             ),
-            metrics=[
-                keras_vit.segmentation.MeanIoU(len(data.class_names), data.ignore)
-            ],
+            metrics=[keras_vit.metrics.MeanIoU(len(data.class_names), data.ignore)],
             jit_compile=keras_vit.training.jit_compile(strategy),
         )
 
@@ -327,7 +325,7 @@ def compare(config, data, strategy, output):
     """
     folder = output / run_folder.COMPARISON
     # The classifier learns images of single digits, without masks.
-    (images, labels), test = keras_vit.data.single_digits()
+    (images, labels), test = keras_vit.data.canvases.single_digits()
     single = keras_vit.data.from_arrays(images, labels, test, name="single-digits")
     with flags.user_errors():
         encoder = dataclasses.replace(

@@ -24,7 +24,7 @@ TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
 TEXTS["recipes/README.md"] = (ROOT / "recipes" / "README.md").read_text()
 # The files that define the options of the programs in `tools/`.
 SOURCES = {
-    "convert": ("keras_vit_programs/convert.py",),
+    "convert": ("keras_vit_programs/convert.py", "keras_vit_programs/console.py"),
     "report": ("keras_vit_programs/report.py",),
     "export": ("keras_vit_programs/export.py", "keras_vit_programs/console.py"),
     "benchmark": (),

@@ -25,13 +25,13 @@ PROGRAMS = "keras_vit_programs", "recipes", "tools"
 # The order of the subpackages: each may import those on lines above its own.
 ORDER = (
     {"utils"},
-    {"config", "downloads"},
+    {"config"},
     {"weights"},
     {"layers"},
     {"models"},
     {"converters", "preprocessing"},
     {"pretraining", "inspection", "segmentation", "hub", "text"},
-    {"costs", "detection", "web"},
+    {"costs", "detection"},
     {"families"},
     {"load_save", "exporting", "distribution"},
     {"optimizers", "schedules", "losses", "metrics", "data"},
@@ -43,16 +43,15 @@ ORDER = (
 ALLOWED = {
     "utils": set(),
     "config": set(),
-    "downloads": set(),
-    "weights": {"config", "downloads"},
+    "weights": {"config"},
     "layers": set(),
-    "preprocessing": {"downloads", "layers", "models"},
+    "preprocessing": {"layers", "models"},
     "distribution": set(),
     "optimizers": set(),
     "schedules": set(),
     "losses": set(),
     "metrics": set(),
-    "data": {"preprocessing", "downloads", "distribution", "layers"},
+    "data": {"preprocessing", "distribution", "layers"},
 }
 # What `weights` and `config`, which are plain Python and NumPy, must not
 # import with themselves.

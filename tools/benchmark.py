@@ -3,7 +3,7 @@
     python tools/benchmark.py models --size S16 --backend torch --threads 2
         inference and training steps, compared with other packages and with
         the matrix products alone
-    python tools/benchmark.py models --backend torch --batch 8 1 --before ../old
+    python tools/benchmark.py models --backend torch --batch-size 8 1 --before ../old
         compares two clones of the repository, before and after a change
     KERAS_BACKEND=jax python tools/benchmark.py startup
         the times of importing, building, loading and compiling

@@ -10,8 +10,8 @@ from keras import ops
 from keras_vit.detection.loss import fcos_loss
 from keras_vit.layers import SimpleFeaturePyramid
 from keras_vit.layers.composite import Layer
-from keras_vit.models import Model, dense_features, patch_pixels
-from keras_vit.models.features import check_takes_images
+from keras_vit.models import Model, dense_features
+from keras_vit.models.features import check_takes_images, patch_pixels
 from keras_vit.models.model import copy_attributes, unique_name
 from keras_vit.segmentation.matching import SetModel
 from keras_vit.utils import checks

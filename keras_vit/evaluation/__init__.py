@@ -2,7 +2,6 @@ from keras_vit.evaluation.callbacks import NearestNeighbors
 from keras_vit.evaluation.classifiers import (
     LoadedClassifier,
     feature_model,
-    fitted,
     load_classifier,
     match_class_names,
     num_classes_of,
@@ -14,7 +13,6 @@ from keras_vit.evaluation.coco import (
     evaluate_boxes,
     find_boxes,
     plot_boxes,
-    targets_by_image,
 )
 from keras_vit.evaluation.frozen import feature_dataset, split_at_head
 from keras_vit.evaluation.predict import predict_dataset, predict_splits
@@ -44,10 +42,10 @@ from keras_vit.evaluation.scores import (
 __all__ = [
     "accuracy", "average_precisions", "calibration_error", "coco_metrics",
     "CocoMetrics", "confusion_matrix", "evaluate_boxes", "feature_dataset",
-    "feature_model", "few_shot", "few_shot_of_model", "find_boxes", "fitted", "Linear",
+    "feature_model", "few_shot", "few_shot_of_model", "find_boxes", "Linear",
     "linear_probe", "load_classifier", "load_real_labels", "LoadedClassifier",
     "match_class_names", "mean_average_precision", "mean_iou", "nearest_neighbors",
     "NearestNeighbors", "num_classes_of", "per_class", "plot_boxes",
     "predict_dataset", "predict_splits", "probabilities", "real_accuracy",
-    "reliability", "ridge", "sigmoid", "softmax", "split_at_head", "targets_by_image",
+    "reliability", "ridge", "sigmoid", "softmax", "split_at_head",
 ]  # fmt: skip

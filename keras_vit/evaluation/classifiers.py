@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_vit import converters, downloads, load_save
+from keras_vit import converters, load_save
 from keras_vit.config import BIT_VARIANTS, VARIANTS, variant_sizes
 from keras_vit.data import ImageDataset, load_files
 from keras_vit.data.protocols import (
@@ -28,13 +28,13 @@ from keras_vit.models import (
     Model,
     inference_model,
     mixed_sizes,
-    patch_pixels,
     without_preprocessing,
 )
+from keras_vit.models.features import patch_pixels
 from keras_vit.models.graph import Graph, output_activation
 from keras_vit.preprocessing import labels as imagenet
 from keras_vit.training.compiling import jit_compile
-from keras_vit.utils import checks
+from keras_vit.utils import checks, downloads
 from keras_vit.utils.scaling import Mode, ModeLike, as_mode
 from keras_vit.utils.text import printable
 from keras_vit.utils.types import Array, ArrayLike, Config, StrPath
@@ -132,6 +132,27 @@ class LoadedClassifier:
         """Returns this model, or a part of it, for the batches of `reading`."""
         return _for_inference(mixed_sizes(model) if self.budget else model)
 
+    def adapt(self, data: ImageDataset) -> ImageDataset:
+        """Returns a dataset whose images have the number of channels that the model
+        takes.
+
+        Args:
+            data: `keras_vit.data.ImageDataset`.
+
+        Raises:
+            ValueError: if the images cannot be converted, which only those of 1 and of
+                3 channels can.
+        """
+        if data.channels != self.channels and not (
+            {data.channels, self.channels} <= {1, 3}
+        ):
+            raise ValueError(
+                f"The images of {data.name!r} have {data.channels} channels, and the "
+                f"model takes {self.channels}: give it images as in its training. "
+                "Pictures have 1 or 3 channels, and NumPy arrays up to 16."
+            )
+        return dataclasses.replace(data, channels=self.channels)
+
     def reading(
         self, data: ImageDataset, batch_size: int, protocol: str = "vit_jax"
     ) -> Config:
@@ -175,7 +196,7 @@ class LoadedClassifier:
         """
         paths = [files] if isinstance(files, str | os.PathLike) else files
         data, found = load_files(paths)
-        data = fitted(data, self)
+        data = self.adapt(data)
         batches = data.test(**self.reading(data, min(32, len(found))))
         outputs, _ = predict_dataset(self.predictor, batches, len(found))
         names = None if self.class_names is None else list(self.class_names)
@@ -498,20 +519,6 @@ def _first(names: Sequence[str]) -> str:
     """Returns the first names of a list as text."""
     shown = ", ".join(map(repr, names[:_SHOWN]))
     return shown + ", ..." * (len(names) > _SHOWN)
-
-
-def fitted(data: ImageDataset, trained: LoadedClassifier) -> ImageDataset:
-    """Returns an `ImageDataset` with the number of channels that a model takes; raises
-    a `ValueError` if its images cannot be converted."""
-    if data.channels != trained.channels and not (
-        {data.channels, trained.channels} <= {1, 3}
-    ):
-        raise ValueError(
-            f"The images of {data.name!r} have {data.channels} channels, and the "
-            f"model takes {trained.channels}: give it images as in its training. "
-            "Pictures have 1 or 3 channels, and NumPy arrays up to 16."
-        )
-    return dataclasses.replace(data, channels=trained.channels)
 
 
 def class_names(checkpoint: Checkpoint, classes: int) -> list[str] | None:

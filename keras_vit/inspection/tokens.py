@@ -14,8 +14,7 @@ from keras_vit.layers import (
     RotaryPositionEmbs,
     TransformerBlock,
 )
-from keras_vit.models import patch_pixels
-from keras_vit.models.features import check_takes_images, size_of_images
+from keras_vit.models.features import check_takes_images, patch_pixels, size_of_images
 from keras_vit.models.graph import Graph
 from keras_vit.utils import checks
 from keras_vit.utils.types import Array, ArrayLike, Tensor

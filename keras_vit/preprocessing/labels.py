@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from keras import Model, ops
 
-from keras_vit import downloads
 from keras_vit.models.graph import output_activation
+from keras_vit.utils import downloads
 from keras_vit.utils.types import Array, StrPath, Tensor
 from keras_vit.utils.warnings import warn
 

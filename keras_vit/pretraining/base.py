@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_vit.layers import Patches
 from keras_vit.layers.composite import with_arguments
-from keras_vit.models import weights_by_path
+from keras_vit.models.assigning import weights_by_path
 from keras_vit.utils import checks, replicas
 from keras_vit.utils.memory import free_gradients
 from keras_vit.utils.types import Array, Config, Tensor

@@ -6,8 +6,8 @@ import keras
 
 from keras_vit.layers import UpsampleMap
 from keras_vit.layers.replicated import BatchNormalization
-from keras_vit.models import Model, dense_features, patch_pixels
-from keras_vit.models.features import check_takes_images
+from keras_vit.models import Model, dense_features
+from keras_vit.models.features import check_takes_images, patch_pixels
 from keras_vit.models.model import copy_attributes, unique_name
 from keras_vit.utils import checks
 

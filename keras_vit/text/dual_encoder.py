@@ -7,7 +7,8 @@ import keras
 from keras import ops
 
 from keras_vit.layers import initializers
-from keras_vit.models import Model, weights_by_path
+from keras_vit.models import Model
+from keras_vit.models.assigning import weights_by_path
 from keras_vit.text.losses import contrastive_loss, sigmoid_loss
 from keras_vit.text.tokenizer import Tokenizer
 from keras_vit.utils import replicas

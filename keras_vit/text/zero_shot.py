@@ -9,7 +9,8 @@ import numpy as np
 
 from keras_vit import converters
 from keras_vit.config import ViTConfig
-from keras_vit.models import Model, VisionTransformer, config_of, weights_by_path
+from keras_vit.models import Model, VisionTransformer, config_of
+from keras_vit.models.assigning import weights_by_path
 from keras_vit.text.dual_encoder import DualEncoder
 from keras_vit.text.templates import TEMPLATES
 from keras_vit.utils.checks import one_of

@@ -9,9 +9,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from keras_vit import downloads
-from keras_vit.downloads import Source
-from keras_vit.utils import checks
+from keras_vit.utils import checks, downloads
+from keras_vit.utils.downloads import Source
 from keras_vit.utils.types import Config
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.formats import RESNET_CONSTANTS

@@ -8,7 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit.converters import load, open_checkpoint, save
-from keras_vit.models import weights_by_path
+from keras_vit.models.assigning import weights_by_path
 from keras_vit_programs import convert as _cli
 from tests.small import OPTIONS, randomize
 

@@ -10,7 +10,8 @@ import pytest
 from keras_vit.data import load_detection
 from keras_vit.data.steps import places
 from keras_vit.data.steps.places import crop_boxes
-from keras_vit.evaluation import coco_metrics, targets_by_image
+from keras_vit.evaluation import coco_metrics
+from keras_vit.evaluation.coco import targets_by_image
 
 pytestmark = pytest.mark.backends("torch")
 

@@ -6,6 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit.detection import FCOS, YOLOS, decode, fcos_loss, set_loss
+from keras_vit.exporting import web
 from keras_vit_programs import building
 from tests.markers import on_all
 from tests.small import tiny
@@ -84,7 +85,7 @@ DOORS = {
     "converters": lambda path: keras_vit.converters.load(path, input_shape=(8, 8, 3)),
     "encoder": lambda path: keras_vit.VisionTransformer(weights=path),
     "hub": lambda path: keras_vit.hub.save(path, path.with_name("hub")),
-    "page": lambda path: keras_vit.web.model_of_pixels(path, None, {}, (8, 8)),
+    "page": lambda path: web.model_of_pixels(path, None, {}, (8, 8)),
     "train": lambda path: building.build_model(
         None, str(path), None, input_shape=(8, 8, 3), classes=2
     ),

@@ -187,7 +187,7 @@ def test_points_and_boxes():
         0 * model.get_layer("box_output").kernel
     )
     found = {k: numpy(x) for k, x in model(np.zeros((1, 16, 24, 3))).items()}
-    patch = keras_vit.models.patch_pixels(model)
+    patch = keras_vit.models.features.patch_pixels(model)
     expected = []
     for scale in (0.5, 1):
         height, width = (n * scale for n in patch)
@@ -209,7 +209,7 @@ def test_boxes_of_a_photograph_are_in_its_pixels():
         layer.bias.assign(bias)
     photo = np.zeros((40, 100, 3), "uint8")
     (found,) = keras_vit.evaluation.find_boxes(model, [photo], (16, 24))
-    height, width = keras_vit.models.patch_pixels(model)
+    height, width = keras_vit.models.features.patch_pixels(model)
     rows, columns = 16 // height, 24 // width
     centers = found["boxes"][:, :2] + found["boxes"][:, 2:]
     expected = [

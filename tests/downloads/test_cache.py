@@ -9,8 +9,8 @@ import urllib.parse
 import numpy as np
 import pytest
 
-from keras_vit import downloads
-from keras_vit.downloads import Source, cache
+from keras_vit.utils import downloads
+from keras_vit.utils.downloads import Source, cache
 from keras_vit_programs import logs
 from tests import server as web
 

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from keras_vit import downloads
-from keras_vit.downloads import Source
+from keras_vit.utils import downloads
+from keras_vit.utils.downloads import Source
 from tests.server import COMMIT, publish
 
 pytestmark = pytest.mark.backends("torch")

@@ -22,7 +22,7 @@ import hashlib, sys, types
 package = types.ModuleType("keras_vit")
 package.__path__ = [{str(ROOT / "keras_vit")!r}]
 sys.modules["keras_vit"] = package
-from keras_vit.downloads import Source, fetch
+from keras_vit.utils.downloads import Source, fetch
 folder, digest, *addresses = sys.argv[1:]
 path, _ = fetch(folder, tuple(Source(x, digest) for x in addresses))
 print(hashlib.sha256(path.read_bytes()).hexdigest())

@@ -192,7 +192,7 @@ def test_half_precision_is_exported_in_float32(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build, flags", [(hybrid, []), (bit, ["--batch", 1])])
+@pytest.mark.parametrize("build, flags", [(hybrid, []), (bit, ["--batch-size", 1])])
 def test_onnx_of_models_with_a_resnet(build, flags, export):
     """On JAX it runs where jax2onnx is installed, which is not so in CI."""
     require("onnx")
@@ -214,7 +214,7 @@ def test_onnx_of_a_bit_of_any_size(export):
     )
     randomize(model)
     model.save("model.keras")
-    status, printed = export("model.keras", "a.onnx", "--batch", 1)
+    status, printed = export("model.keras", "a.onnx", "--batch-size", 1)
     assert status == 0, printed
     x = images(1, 32, 32, 3)
     found = exporting.FORMATS["onnx"].read("a.onnx")(x)
@@ -258,7 +258,7 @@ def test_int8_export_matches_keras(name, export, tmp_path):
     model.save(tmp_path / "model.keras")
     target = target_of(name)
     status, printed = export(
-        *("model.keras", target, "--batch", 2, "--image-size", 8, 12),
+        *("model.keras", target, "--batch-size", 2, "--image-size", 8, 12),
         *("--int8-weights", "--softmax"),
     )
     assert status == 0, printed
@@ -427,7 +427,7 @@ def test_other_keras_models_are_exported(export):
 REFUSED = {
     "unknown ending": (["model.keras", "a.bin"], ".tflite"),
     "format and other ending": (
-        ["model.keras", "a.onnx", "--format", "torch"],
+        ["model.keras", "a.onnx", "--to", "torch"],
         "contradict",
     ),
     "no model": (["other.keras", target_of(HERE[-1])], "other.keras"),
@@ -435,7 +435,7 @@ REFUSED = {
     "existing": (["model.keras", "there.onnx"], "--overwrite"),
     "existing second file": (["model.keras", "there.xml"], "there.bin"),
     "folder of other files": (
-        ["model.keras", "folder", "--format", HERE[0], "--overwrite"],
+        ["model.keras", "folder", "--to", HERE[0], "--overwrite"],
         "folder",
     ),
 }
@@ -460,7 +460,7 @@ def test_wrong_targets_are_refused(case, export, model):
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "flags",
-    [["--batch", "0"], ["--batch", "any"], ["--image-size", "1", "2", "3"]],
+    [["--batch-size", "0"], ["--batch-size", "any"], ["--image-size", "1", "2", "3"]],
 )
 def test_wrong_flags_exit_with_2(flags):
     with pytest.raises(SystemExit) as stopped:

@@ -13,8 +13,10 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit import downloads, inspection, web
+from keras_vit import inspection
+from keras_vit.exporting import web
 from keras_vit.layers import ImagePreprocessing
+from keras_vit.utils import downloads
 from keras_vit_programs import export as export_program
 from keras_vit_programs.images import read_images
 from tests import server

@@ -16,8 +16,8 @@ from keras_vit import (
     evaluation,
     hub,
     segmentation,
-    web,
 )
+from keras_vit.exporting import web
 from keras_vit.models import preprocessing_of
 from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit_programs import building, convert, report

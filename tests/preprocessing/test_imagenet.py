@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from keras_vit import downloads
 from keras_vit.preprocessing import decode_predictions
 from keras_vit.preprocessing import labels as imagenet
 from keras_vit.preprocessing.labels import IMAGENET21K_IDS as IDS
 from keras_vit.preprocessing.labels import IMAGENET21K_NAMES as NAMES
 from keras_vit.preprocessing.labels import IMAGENET_INDEX as INDEX
+from keras_vit.utils import downloads
 
 pytestmark = pytest.mark.backends("torch")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_vit import pretraining
-from keras_vit.models import weights_by_path
+from keras_vit.models.assigning import weights_by_path
 from keras_vit_programs.label_free import initialize
 from tests.harness import numpy
 from tests.pretraining import small

@@ -7,7 +7,7 @@ import pytest
 import sklearn.datasets
 
 import keras_vit
-from keras_vit import downloads
+from keras_vit.utils import downloads
 from tests.recipes import programs
 from tests.small import bit, randomize, tiny
 

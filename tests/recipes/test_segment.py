@@ -72,10 +72,9 @@ def test_a_run_is_finished_once_all_files_are_written(
 def test_the_comparison(tmp_path, capsys, monkeypatch):
     recipe = programs.load("segment")
     monkeypatch.setattr(recipe, "ENCODER", {**recipe.ENCODER, "steps": 4})
-    single = recipe.keras_vit.data.single_digits
-    monkeypatch.setattr(
-        recipe.keras_vit.data, "single_digits", lambda: single(24, 60, 20)
-    )
+    canvases = recipe.keras_vit.data.canvases
+    single = canvases.single_digits
+    monkeypatch.setattr(canvases, "single_digits", lambda: single(24, 60, 20))
     output = tmp_path / "digits"
     config = recipe.Config(output=str(output), steps=3, batch_size=4, evaluate_every=3)
     recipe.main(config)

@@ -151,7 +151,7 @@ def test_the_metric_equals_that_of_one_confusion_matrix():
     logits = rng.normal(size=(2, 4, 5, 6, 4)).astype("float32")
     logits += 2 * (np.arange(4) == masks[..., None])
     logits[..., 3] = -9  # a class without pixels
-    metric = keras_vit.segmentation.MeanIoU(4, ignore=255)
+    metric = keras_vit.metrics.MeanIoU(4, ignore=255)
     for y, x in zip(masks, logits, strict=True):
         metric.update_state(y, keras.ops.convert_to_tensor(x))
     confusion = evaluation.confusion_matrix(logits.argmax(-1), masks, 4, 255)
@@ -171,7 +171,7 @@ def test_the_metric_counts_more_pixels_than_its_dtype_has_integers(
     floatx,
 ):
     keras.config.set_floatx(floatx)
-    metric = keras_vit.segmentation.MeanIoU(2)
+    metric = keras_vit.metrics.MeanIoU(2)
     scores = np.eye(2, dtype="float32")[[0] * 1500]
     masks = np.arange(1500) % 5 == 4
     for _ in range(2):  # float16 has the integers to 2048
@@ -196,7 +196,7 @@ def test_the_metric_counts_more_pixels_of_a_batch_than_float32_has_integers():
     count = 2**24 + 10
     scores = np.zeros((count, 2), "float16")
     scores[:, 0] = 1
-    metric = keras_vit.segmentation.MeanIoU(2)
+    metric = keras_vit.metrics.MeanIoU(2)
     metric.update_state(np.arange(count) < 5, scores)
     assert metric.confusion.tolist() == [[count - 5, 0], [5, 0]]
 
@@ -211,7 +211,7 @@ def test_pixels_of_no_class_make_the_metric_nan():
         ([0, 1, 2, -1], None, True),
         ([0, 1, 2, 3], 3, True),
     ):
-        metric = keras_vit.segmentation.MeanIoU(3, ignore)
+        metric = keras_vit.metrics.MeanIoU(3, ignore)
         metric.update_state(np.array(mask), scores)
         metric.update_state(np.array([0, 1, 2, 0]), scores)
         found = float(metric.result())

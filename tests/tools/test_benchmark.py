@@ -78,7 +78,7 @@ def test_table_of_the_workers_answers(tool, monkeypatch, capsys):
         "keras_vit, exact GELU": Process({"skipped": "not now"}),
     }
     monkeypatch.setattr(tool.models, "start", lambda _, job, verbose: workers[job[0]])
-    printed, rows = run(tool, capsys, "--batch", "4", "--rounds", "2")
+    printed, rows = run(tool, capsys, "--batch-size", "4", "--rounds", "2")
     lines = {line[:24].strip(): line for line in printed.splitlines()}
     assert "torch, tiny, step, batch 4, 224 px" in printed
     assert "ImportError: no keras_hub" in lines["keras-hub"]
@@ -109,7 +109,7 @@ def test_unknown_names_are_refused(tool, capsys):
 def test_benchmark_of_real_processes(tool, capsys):
     """Run a real process of this package and one of the matrix products."""
     only = ("matrix products", "keras_vit")
-    options = ("--image-size", "32", "--batch", "2", "--rounds", "1")
+    options = ("--image-size", "32", "--batch-size", "2", "--rounds", "1")
     _, rows = run(tool, capsys, *options, "--only", *only)
     assert rows.keys() == set(only)
     for row in rows.values():

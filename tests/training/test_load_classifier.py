@@ -178,16 +178,16 @@ def test_imagenet_ids_give_class_indices(monkeypatch):
 def test_channels_of_data_and_model_must_match():
     data = load_run_data("ab")
     gray = classifiers.LoadedClassifier(vit(input_shape=(8, 8, 1)), EIGHT, 1)
-    assert keras_vit.evaluation.fitted(data, gray).channels == 1
+    assert gray.adapt(data).channels == 1
     four = classifiers.LoadedClassifier(None, EIGHT, 4)
     with pytest.raises(ValueError, match="have 3 channels, and the model takes 4"):
-        keras_vit.evaluation.fitted(data, four)
+        four.adapt(data)
     # A folder that is named digits is read as images.
     source = ImageSource(None, None, None)
     names = "digits", ("a", "b")
     folder = keras_vit.data.ImageDataset(*names, 3, None, 0, 1, source=source)
     model = found_for(2)
-    assert keras_vit.evaluation.fitted(folder, model).channels == 3
+    assert model.adapt(folder).channels == 3
     assert model.reading(folder, 4)["protocol"] == "vit_jax"
 
 
@@ -204,7 +204,7 @@ def test_gray_images_fit_a_model_of_three_channels(source):
         assert data.class_names == ("0", "1") and not data.multi_label
     options = {"image_size": 8, "batch_size": 4}
     ((gray, *_), *_) = data.test(**options)
-    fitted = keras_vit.evaluation.fitted(data, found_for(3))
+    fitted = found_for(3).adapt(data)
     ((colors, *_), *_) = fitted.test(**options)
     np.testing.assert_allclose(
         np.asarray(colors), np.repeat(np.asarray(gray), 3, -1), atol=1e-6

@@ -257,7 +257,7 @@ def test_images_of_five_channels_are_trained_on_and_predicted(tmp_path):
     model.save(tmp_path / "model.keras")
     trained = keras_vit.evaluation.load_classifier(str(tmp_path / "model.keras"))
     data, files = keras_vit.data.load_files([tmp_path / "tif"])
-    data = keras_vit.evaluation.fitted(data, trained)
+    data = trained.adapt(data)
     batches = data.test(image_size=SIZE, batch_size=8, mode=FIVE)
     found, _ = keras_vit.evaluation.predict_dataset(trained.predictor, batches, 20)
     expected = model.predict(scaled[[int(path.stem) for path in files]], verbose=0)

@@ -20,9 +20,9 @@ import pytest
 
 import keras_vit
 from keras_vit.data.masks import read_image
-from keras_vit.downloads import cache
 from keras_vit.evaluation import load_classifier
 from keras_vit.models.keras_file import load_keras_file
+from keras_vit.utils.downloads import cache
 from keras_vit.utils.images import to_pixels
 from keras_vit.weights import open_checkpoint
 from keras_vit.weights.files import archives, read
@@ -261,7 +261,7 @@ def test_keras_reads_files_in_one_place():
         ("keras_vit/models/keras_file.py", "load_model"),
         # It reads two named files of an archive whose SHA-256 is verified, and
         # extracts none.
-        ("keras_vit/web/__init__.py", "tarfile"),
+        ("keras_vit/exporting/web/__init__.py", "tarfile"),
     }
 
 

@@ -9,8 +9,7 @@ import pytest
 import keras_vit
 from keras_vit.converters import Checkpoint
 from keras_vit.layers.resampling import resample_embedding
-from keras_vit.models import weights_by_path
-from keras_vit.models.assigning import adapt_channels, load_weights
+from keras_vit.models.assigning import adapt_channels, load_weights, weights_by_path
 from keras_vit.weights.weight_map import WeightMap
 from tests import golden_data
 from tests.harness import numpy

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import downloads
 from keras_vit.config import BIT_VARIANTS, VARIANTS, Variant, stride
 from keras_vit.models.variants import variant_builder
+from keras_vit.utils import downloads
 from keras_vit.weights import resolve_weights
 from keras_vit.weights.formats import FORMATS, RESNET_CONSTANTS
 from keras_vit.weights.released import ALIASES, RELEASED, ReleasedWeights
@@ -39,7 +39,7 @@ def tiny(monkeypatch):
 def offer(monkeypatch, tag, *files, classes=7, **options):
     """Adds a row to the table."""
     files = tuple(
-        (keras_vit.downloads.Source(address), format) for address, format in files
+        (keras_vit.utils.downloads.Source(address), format) for address, format in files
     )
     row = ReleasedWeights(files, 32, classes, "tf", GOOGLE, **options)
     monkeypatch.setitem(RELEASED, ("Tiny", tag), row)
@@ -172,7 +172,7 @@ def test_resnets_of_google_and_timm_match(kind, server, hub, tmp_path, monkeypat
         ("a", (server.url + "google.npz", format)),
         ("b", (f"hf://{timm}", "timm")),
     ):
-        source = keras_vit.downloads.Source(file[0])
+        source = keras_vit.utils.downloads.Source(file[0])
         row = ReleasedWeights(((source, file[1]),), 32, 7, "tf", arguments)
         monkeypatch.setitem(RELEASED, ("Tiny", name), row)
         found = build(weights=name, input_shape=(32, 32, 3))

@@ -22,7 +22,7 @@ def models(
     size: tuple[str, ...] = ("S16",),
     what: tuple[str, ...] = WHAT,
     backend: tuple[str, ...] = BACKENDS,
-    batch: tuple[int, ...] = (8,),
+    batch_size: tuple[int, ...] = (8,),
     image_size: tuple[int, ...] = (224,),
     only: tuple[str, ...] = (),
     before: str = "",
@@ -55,7 +55,7 @@ def models(
     DINO with 2 crops of 224 pixels and 2 of 96.
     """
     given = {"before": before, "compile": compile, "export": export}
-    for setting in itertools.product(backend, size, what, batch, image_size):
+    for setting in itertools.product(backend, size, what, batch_size, image_size):
         title = "{}, {}, {}, batch {}, {} px".format(*setting)
         print(f"\n{title}, {threads} threads", flush=True)
         names = [

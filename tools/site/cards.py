@@ -41,13 +41,13 @@ def pages() -> dict[str, str]:
         {**page, "cards": [card(page, tag) for tag in page["cards"]]}
         for page in FACTS["pages"]
     ]
+    sources = {"sources": FACTS["sources"]}
     overview = TEMPLATES.get_template("overview.md.jinja")
     one = TEMPLATES.get_template("cards.md.jinja")
     return {
-        "models/index.md": overview.render(pages=found, aliases=ALIASES),
+        "models/index.md": overview.render(pages=found, aliases=ALIASES, **sources),
         **{
-            f"models/{page['name']}.md": one.render(**page, sources=FACTS["sources"])
-            for page in found
+            f"models/{page['name']}.md": one.render(**page, **sources) for page in found
         },
     }
 

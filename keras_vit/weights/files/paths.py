@@ -7,7 +7,7 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator
 
-from keras_vit.downloads import fetch_if_remote
+from keras_vit.utils.downloads import fetch_if_remote
 from keras_vit.utils.types import StrPath
 
 # The names of files of arrays end in one of these.

@@ -24,15 +24,15 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import converters, downloads
+from keras_vit import converters
 from keras_vit.inspection import tokens
 from keras_vit.inspection.relevance import explain
 from keras_vit.layers import ImagePreprocessing
 from keras_vit.layers.resampling import resampling_matrix
-from keras_vit.models import patch_pixels
+from keras_vit.models.features import patch_pixels
 from keras_vit.models.graph import heads_of
 from keras_vit.preprocessing.labels import default_names
-from keras_vit.utils import onnx
+from keras_vit.utils import downloads, onnx
 from keras_vit.utils.images import size_with_aspect
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import Array, Config, StrPath, Tensor

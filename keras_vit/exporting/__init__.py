@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import keras
 import numpy as np
 
-from keras_vit import web
 from keras_vit.config import TextConfig
+from keras_vit.exporting import web
 from keras_vit.families import build
 from keras_vit.inspection import tokens
 from keras_vit.models import Model, inference_model, preprocessing_of

@@ -1,11 +1,9 @@
-"""Metrics of the recipes, as Keras metrics."""
+"""Mean average precision, as a Keras metric."""
 
 import keras
 from keras import ops
 
 from keras_vit.utils.types import Config, Tensor
-
-__all__ = ["get_metric", "MeanAveragePrecision"]
 
 # Larger logits share a bin: their probabilities are within 1.2e-7, which is the
 # precision of float32, of 1.

@@ -14,7 +14,7 @@ from http.client import HTTPException, HTTPMessage
 from typing import IO
 
 from keras_vit._version import __version__
-from keras_vit.downloads import hub
+from keras_vit.utils.downloads import hub
 from keras_vit.utils.logging import logger
 from keras_vit.utils.types import StrPath
 

@@ -40,7 +40,7 @@ class MeanIoU(keras.metrics.Metric):
 
     Example:
 
-    >>> metric = keras_vit.segmentation.MeanIoU(2)
+    >>> metric = keras_vit.metrics.MeanIoU(2)
     >>> metric.update_state([0, 1], [[0.9, 0.1], [0.6, 0.4]])
     >>> float(metric.result())
     0.25

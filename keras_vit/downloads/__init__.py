@@ -1,7 +1,0 @@
-from keras_vit.downloads.cache import Source, cache_dir, fetch, fetch_if_remote
-from keras_vit.downloads.hub import check_repository, upload_folder
-
-__all__ = [
-    "cache_dir", "check_repository", "fetch", "fetch_if_remote", "Source",
-    "upload_folder",
-]  # fmt: skip
