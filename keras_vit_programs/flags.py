@@ -354,11 +354,11 @@ def fill(given: S, data: Any = None) -> S:
     filled = dataclasses.replace(given, **{name: values[name] for name in fields})
     is_published = rules.get("learning_rate") == name and not values.get("sweep")
     if given.preset and is_published and images not in (None, values["batch_size"]):
+        memory = " or, to use less memory, --accumulate without --batch-size"
         warnings.warn(
             f"The learning rate of --preset {given.preset} is for batches of {images} "
             f"images, and these have {values['batch_size']} images: give "
-            "--learning-rate or, to use less memory, --accumulate without "
-            "--batch-size.",
+            f"--learning-rate{memory if given.batch_size else ''}.",
             stacklevel=2,
         )
     if given.show_settings:
