@@ -87,7 +87,7 @@ _ELSEWHERE = {
     "applications": "ViTB16",
     "autoimageprocessor": "preprocess_input",
     "automodel": "load",
-    "createmodel": 'ViTB16(weights="imagenet")',
+    "createmodel": 'load("hf://timm/NAME")',
     "createtransform": "preprocess_input",
     "dinov2": 'ViTB14(weights="dinov2")',
     "dinov2backbone": 'ViTB14(weights="dinov2")',

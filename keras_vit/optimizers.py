@@ -340,14 +340,13 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         grads: _Tensors,
         trainable_variables: Sequence[keras.Variable],
     ) -> None:
-        if self.gradient_accumulation_steps and replicas.count() > 1:
+        if self.gradient_accumulation_steps and replicas.has_strategy():
             # Keras would fail with TensorFlow's message about `merge_call`.
             raise ValueError(
-                "Keras accumulates gradients on one device of TensorFlow. "
+                "Keras does not accumulate gradients in a strategy of TensorFlow. "
                 "Leave out `gradient_accumulation_steps`, or use "
                 "KERAS_BACKEND=jax. Received: gradient_accumulation_steps="
-                f"{self.gradient_accumulation_steps} on "
-                f"{replicas.count()} devices"
+                f"{self.gradient_accumulation_steps}"
             )
         if self.gradient_accumulation_steps:
             # The accumulated gradients may be more precise.

@@ -72,7 +72,7 @@ def write_class_results(run: Run, model: keras.Model, summary: dict[str, Any]) -
     write_mistakes(wrong, files, labels, predicted, sure, names, path)
     if len(model.inputs) > 1:  # patches are no pictures
         return
-    worst = np.sort(wrong[:_MISTAKES])
+    worst = wrong[:_MISTAKES]  # the most confident first
     # The images of both pictures are read together.
     some = evenly(count)
     read = np.union1d(some, worst)
@@ -81,7 +81,7 @@ def write_class_results(run: Run, model: keras.Model, summary: dict[str, Any]) -
     draw_predictions(run, logits[some], shown, labels[some], summary)
     if not wrong.size:
         return
-    images = images[np.isin(read, worst)]
+    images = images[np.searchsorted(read, worst)]
     titles = [
         f"{_end_of_name(files[i])}true: {printable(names[labels[i]])}\n"
         f"model: {sure[i]:.0%} {printable(names[predicted[i]])}"

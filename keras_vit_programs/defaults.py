@@ -1,6 +1,7 @@
 """Defaults that programs share: rows of their tables."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from keras_vit_programs.flags import Rule
 
 if TYPE_CHECKING:
     from keras_vit.data import ImageDataset
+    from keras_vit.utils.scaling import Mode
 
 
 def spec_of(settings: Any, data: "ImageDataset") -> dict[str, Any]:
@@ -40,9 +42,18 @@ PATCH_SIZE = Rule(
     patch_size,
     over="given",
 )
-MODE = Rule(
-    "mode", "that of --weights, else tf", lambda settings, data: settings.spec["mode"]
-)
+
+
+def mode(settings: Any, data: "ImageDataset") -> "Mode":
+    """Returns the scaling of pixels of the weights; a warning says if it is unknown."""
+    if settings.spec["mode"] is None:
+        from keras_vit.evaluation.runs import warn_of_scaling
+
+        warn_of_scaling(settings.weights)
+    return settings.spec["mode"] or "tf"
+
+
+MODE = Rule("mode", "that of --weights, else tf", mode)
 
 
 def holdout(settings: Any, data: "ImageDataset | None" = None) -> float | str | None:
@@ -195,7 +206,7 @@ def steps(why: str, default: Callable[[Any, "ImageDataset"], int]) -> Rule:
     @functools.wraps(default)  # of which --show-settings tells the line
     def value(s: Any, data: "ImageDataset") -> int:
         if s.epochs:
-            return s.epochs * -(-data.num_train // s.batch_size)
+            return s.epochs * math.ceil(data.num_train / s.batch_size)
         return default(s, data)
 
     return Rule("steps", why, value)

@@ -358,7 +358,7 @@ def fill(given: S, data: Any = None) -> S:
         warnings.warn(
             f"The learning rate of --preset {given.preset} is for batches of {images} "
             f"images, and these have {values['batch_size']} images: give "
-            f"--learning-rate{memory if given.batch_size else ''}.",
+            f"--learning-rate{memory if vars(given).get('batch_size') else ''}.",
             stacklevel=2,
         )
     if given.show_settings:

@@ -1,5 +1,6 @@
 """The reports of a run: its beginning, its results, `config.json`."""
 
+import math
 import pathlib
 import shlex
 import time
@@ -42,7 +43,7 @@ def describe_run(run: "Run", model: keras.Model, done: int) -> str:
         config = getattr(getattr(model, "encoder", model), "config", None)
         patch *= getattr(config, "stride", 1)  # of the ResNet of a hybrid
         patches = f", patches {patch} x {patch}"
-    epochs = round(run.steps * run.batch_size / data.num_train)
+    epochs = round(run.steps / math.ceil(data.num_train / run.batch_size))
     summary = f", {run.summary}" if run.summary else ""
     lines = [
         f"data      {data.name}: {data.num_train} training and "

@@ -128,6 +128,12 @@ def begin(
             "Recipes split a model over the devices of one process only, since "
             "the first process writes it. Use --strategy data-parallel."
         )
+    if strategy.name in ("mirrored", "tpu") and config.accumulate > 1:
+        raise ValueError(
+            f"--accumulate {config.accumulate} is not possible with --strategy "
+            f"{strategy.name}, in which Keras does not accumulate gradients. Leave it "
+            "out and give --remat to save memory, or use KERAS_BACKEND=jax."
+        )
     data = load(config)
     if data.multi_label and getattr(config, "loss", None) != "sigmoid":
         raise ValueError(

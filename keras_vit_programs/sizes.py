@@ -142,10 +142,10 @@ def resolve_model_spec(
         patch_size: Integer. The requested patch size, or None.
 
     Returns:
-        Dict with `mode`, that of `preprocess_input`; `stride`, the pixels per
-        position of what is cut into patches, 0 for a ResNet; and `patch_size`,
-        `image_size`, `num_layers`, `hidden_size` and `name`, the model's, each None
-        if it is unspecified.
+        Dict with `mode`, that of `preprocess_input`, or None if weights do not say it;
+        `stride`, the pixels per position of what is cut into patches, 0 for a ResNet;
+        and `patch_size`, `image_size`, `num_layers`, `hidden_size` and `name`, the
+        model's, each None if it is unspecified.
 
     Raises:
         ValueError: if there is no such model, or the arguments contradict
@@ -233,7 +233,7 @@ def _checkpoint_spec(
         "num_layers": sizes.get("num_layers"),
         "hidden_size": sizes.get("hidden_size"),
         "name": model or _name_of(checkpoint),
-        "mode": checkpoint.preprocess_mode or "tf",
+        "mode": checkpoint.preprocess_mode or ("tf" if checkpoint.saved else None),
     }
 
 

@@ -59,7 +59,7 @@ def test_float64_under_jax():
         ("from_preset", "load"),
         ("from_pretrained", "load"),
         ("load_model", "load"),
-        ("create_model", r"ViTB16\(weights="),
+        ("create_model", "load.+hf://timm/NAME"),
         ("create_transform", "preprocess_input"),
         ("ViTBase16", "ViTB16"),
         ("vit_small_patch16_224", "ViTS16"),

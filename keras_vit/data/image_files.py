@@ -55,7 +55,9 @@ def image_files(
         warn(
             f"{len(others)} {'files are' if len(others) > 1 else 'file is'} left out: "
             f"{summarize(others)}. Images must have a name that ends in "
-            f"{', '.join(extensions)}: convert others. Links must lead to a file.",
+            f"{', '.join(extensions)}: convert others."
+            + " Links must lead to a file."
+            * any(map(os.path.islink, others)),
         )
     return images
 
@@ -117,6 +119,8 @@ def find_defect(
             file.seek(-min(8, file.seek(0, os.SEEK_END)), os.SEEK_END)
             end, length = file.read(), file.tell()
     except pillow.UnidentifiedImageError:
+        if start[4:8] == b"ftyp":
+            return "is a HEIC, AVIF or video file: convert it to JPEG."
         return (
             "is not a JPEG, PNG, BMP, GIF, WebP or TIFF image or a NumPy array, "
             "whatever its name says, or it is damaged."

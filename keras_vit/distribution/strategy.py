@@ -161,9 +161,10 @@ def get_strategy(
     if name not in ("auto", *NAMES[backend]):
         raise ValueError(
             f"There is no strategy {name!r} for the backend {backend}. It has: "
-            f"auto, {', '.join(NAMES[backend])}. Others need another "
-            "KERAS_BACKEND: "
-            f"{', '.join(f'{k}: {v}' for k, v in NAMES.items())}"
+            f"auto, {', '.join(NAMES[backend])}. Other values of KERAS_BACKEND have: "
+            + "; ".join(
+                f"{k}: {', '.join(v)}" for k, v in NAMES.items() if k != backend
+            )
         )
     fits = model_devices is None or name == "model-parallel"
     checks.require(fits, "model_devices", model_devices, f"None for {name!r}")

@@ -21,7 +21,12 @@ from keras_vit.data.protocols import (
 )
 from keras_vit.data.token_budget import TokenBudget
 from keras_vit.evaluation.predict import predict_dataset
-from keras_vit.evaluation.runs import check_model, config_of_run, open_weights
+from keras_vit.evaluation.runs import (
+    check_model,
+    config_of_run,
+    open_weights,
+    warn_of_scaling,
+)
 from keras_vit.evaluation.scores import sigmoid, softmax
 from keras_vit.inspection.tokens import token_layout
 from keras_vit.models import (
@@ -158,12 +163,14 @@ class LoadedClassifier:
     ) -> Config:
         """Returns the arguments of `ImageDataset.test` for the model, with
         `protocol` if that of the model is unknown."""
-        plain = protocol if data.has_protocols else "simple"
+        known = self.settings.protocol
+        if not data.has_protocols and known.source != "an argument":
+            known = Setting("simple", "")  # all that such images, as digits, have
         return {
             "image_size": self.budget or self.image_size,
             "batch_size": batch_size,
             "mode": self.mode,
-            "protocol": self.protocol or plain,
+            "protocol": known.value or protocol,
         }
 
     def probabilities(self, outputs: ArrayLike) -> Array:
@@ -188,6 +195,7 @@ class LoadedClassifier:
             FileNotFoundError: if there is no such file.
             ValueError: if a file is not an image, or the names of the classes are
                 unknown.
+            OSError: if ImageNet's class names cannot be downloaded.
 
         Example:
 
@@ -289,11 +297,14 @@ def load_classifier(
     if max_tokens:
         mixed_sizes(loaded)  # an error names a model without such patches
         budget = TokenBudget(max_tokens, patch_pixels(loaded))
+    settings = image_settings(sources)
+    if settings.mode.source == "the default" and not checkpoint.saved:
+        warn_of_scaling(weights)
     published = {} if config else read_config(checkpoint.path)
     several = published.get("problem_type") == MULTI_LABEL
     return LoadedClassifier(
         model=loaded,
-        settings=image_settings(sources),
+        settings=settings,
         channels=channels,
         class_names=(
             tuple(map(printable, data["class_names"]))
@@ -382,7 +393,7 @@ def num_classes_of(trained: LoadedClassifier) -> int:
         raise ValueError(
             f"The model {trained.model.name!r} has no classification head. "
             "Train one, as `keras-vit train` does, or evaluate the features, as "
-            "recipes/few_shot.py does."
+            "`keras_vit.evaluation.few_shot_of_model` does."
         )
     return trained.model.output.shape[-1]
 

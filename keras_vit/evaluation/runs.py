@@ -4,6 +4,7 @@ import pathlib
 from typing import Any
 
 from keras_vit.utils.types import Config, StrPath
+from keras_vit.utils.warnings import warn
 from keras_vit.weights import Checkpoint, open_checkpoint, resolve_weights
 from keras_vit.weights.files import read_config
 
@@ -43,6 +44,15 @@ def check_model(checkpoint: Checkpoint, model: str, sizes: Config) -> None:
                 f"and not {size}. Leave out the model's name to get the model that "
                 "the file holds."
             )
+
+
+def warn_of_scaling(path: StrPath) -> None:
+    """Warns that a file does not say how pixels are scaled, so that "tf" is assumed."""
+    warn(
+        f"{str(path)!r} does not say how its model scales pixels, and `mode` is tf, "
+        "which scales them to [-1, 1]. Give another if it was trained with another, "
+        "such as torch for DeiT, DINO, DINOv2 and MAE."
+    )
 
 
 def resolve_weights_path(weights: str) -> str:

@@ -19,6 +19,7 @@ from keras_vit.exporting import web
 from keras_vit.families import build
 from keras_vit.inspection import tokens
 from keras_vit.models import Model, inference_model, preprocessing_of
+from keras_vit.models.features import patch_pixels
 from keras_vit.models.graph import output_activation
 from keras_vit.models.keras_file import load_keras_file
 from keras_vit.utils import onnx
@@ -283,9 +284,15 @@ def _check_model(
     backend = keras.config.backend()
     if None in (height, width) and backend not in form.any_size:
         able = " or ".join(f"KERAS_BACKEND={x}" for x in form.any_size)
+        grid = getattr(getattr(model, "config", None), "grid_size", None)
+        usual = ""
+        if grid:  # at which the positions are not resampled
+            sides = (n * p for n, p in zip(grid, patch_pixels(model), strict=True))
+            usual = f", such as {' and '.join(map(str, sides))}"
         raise ValueError(
             f"With {backend}, {form.name} models have one image size: choose "
-            "it with `image_size`" + (f", or run this with {able}." if able else ".")
+            f"it with `image_size`{usual}"
+            + (f", or run this with {able}." if able else ".")
         )
     bytes_of_weights = 4 * model.count_params()
     if form.converted and bytes_of_weights >= _MAX_BYTES:

@@ -89,7 +89,8 @@ def check_same_run(
     if changes:
         raise ValueError(
             f"{str(path)!r} is of another run: {'; '.join(changes)}. To resume it, "
-            "restore these values; or begin a new run in an empty folder."
+            "restore these images and settings; or begin a new run, in an empty folder "
+            "or with `overwrite=True`."
         )
 
 

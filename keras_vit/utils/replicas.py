@@ -41,6 +41,15 @@ def count() -> int:
     return 1 if found is None else found.num_replicas_in_sync
 
 
+def has_strategy() -> bool:
+    """Returns whether this is in the scope of a TensorFlow strategy."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return tf.distribute.has_strategy()
+
+
 def gather(x: Any) -> tuple[Any, Any]:
     """Returns the rows of all TensorFlow replicas, each with as many, and the
     index of the first of this one."""

@@ -144,6 +144,7 @@ def check_writable(target: pathlib.Path, format: str) -> None:
     if target.suffix == "" and not split(format)[0].folder_files:
         raise ValueError(
             f"{str(target)!r} has no suffix, so that it is a folder, which "
-            "only the formats huggingface, keras_hub, eomt and yolos are. "
+            "only the formats huggingface, keras_hub, eomt and yolos are; "
+            "`keras_vit.hub.save` writes one that timm opens. "
             f"Received: format={format!r}"
         )

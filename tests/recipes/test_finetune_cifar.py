@@ -566,3 +566,19 @@ def test_saved_weights_match_the_reported_accuracy(tmp_path, capsys):
     for found in (max(accuracies), accuracy_of(model)):
         assert found == pytest.approx(config["test_accuracy"], abs=1e-5)
     assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.backends("tensorflow")
+def test_accumulation_is_refused_in_a_strategy_of_tensorflow(capsys, tmp_path):
+    line = programs.refused(
+        capsys, "finetune_cifar", "--strategy", "mirrored", "--accumulate", 2,
+        "--output", tmp_path / "run",
+    )  # fmt: skip
+    assert "--accumulate 2 is not possible with --strategy mirrored" in line
+    strategy = keras_vit.distribution.get_strategy("mirrored")
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        sgd = keras_vit.optimizers.PublishedSGD(0.1, gradient_accumulation_steps=2)
+        model.compile(sgd, "mse")
+    with pytest.raises(ValueError, match="does not accumulate gradients"):
+        model.fit(np.zeros((4, 2)), np.zeros((4, 1)), verbose=0)

@@ -1,6 +1,7 @@
 """Loading classifiers, and their outputs on whole datasets."""
 
 import json
+import types
 import warnings
 
 import keras
@@ -11,7 +12,7 @@ from PIL import Image
 import keras_vit
 from keras_vit.data.pipeline import ImageSource
 from keras_vit.evaluation import classifiers
-from keras_vit_programs import flags
+from keras_vit_programs import defaults, flags, sizes
 from keras_vit_programs.classifiers import describe_classifier, load_trained
 from tests.small import bit, randomize, tiny, vit
 from tests.small import images as small_images
@@ -395,3 +396,35 @@ def test_photos_are_cropped_as_the_folder_of_timm_says(tmp_path):
     np.testing.assert_allclose([p for *_, p in found], chances, rtol=1e-5)
     resized = load(str(tmp_path / "model.safetensors"), max_tokens=8)
     assert resized.protocol is None
+
+
+def test_an_unknown_scaling_of_pixels_is_said(tmp_path):
+    path, known = tmp_path / "model.safetensors", tmp_path / "model.npz"
+    options = {"hidden_size": 64, "num_heads": 1, "classes": 2}
+    model = tiny(activation="gelu", input_shape=(8, 8, 3), **options)
+    for target, format in ((path, "timm"), (known, "vit_jax")):
+        keras_vit.converters.save(model, target, format)
+    options = {"weights": str(path), "image_size": 8}
+    with pytest.warns(UserWarning, match="does not say how its model scales"):
+        assert load(**options).mode == "tf"
+    settings = types.SimpleNamespace(
+        spec=sizes.resolve_model_spec(None, str(path)), **options
+    )
+    with pytest.warns(UserWarning, match="such as torch for DeiT"):
+        assert defaults.mode(settings, None) == "tf"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*scales pixels")
+        assert load(mode="torch", **options).mode == "torch"
+        assert load(**{**options, "weights": str(known)}).mode == "tf"
+
+
+def test_digits_have_no_protocol_of_a_run():
+    data = keras_vit.data.load_dataset("digits")
+    options = {"image_size": 8, "mode": "tf", "protocol": "vit_jax"}
+    settings = classifiers.image_settings({"a run": options})
+    model = classifiers.LoadedClassifier(vit(input_shape=(8, 8, 1)), settings, 1)
+    assert model.reading(data, 4)["protocol"] == "simple"
+    given = classifiers.image_settings({"an argument": options})
+    model = classifiers.LoadedClassifier(model.model, given, 1)
+    with pytest.raises(ValueError, match="leave out `protocol`"):
+        data.test(**model.reading(data, 4))

@@ -38,6 +38,8 @@ def existing_path(path: StrPath) -> pathlib.Path:
             hint = f" Give a folder without a prefix: {name!r}."
         elif path.suffix not in SUFFIXES and re.fullmatch(r"[\w-]+/[\w.-]+", name):
             hint = f" A repository of the Hugging Face hub is 'hf://{name}'."
+        elif re.fullmatch(r"(vit|deit|flexivit)\w+\.\w+", name):
+            hint = f" timm's weights of this name are 'hf://timm/{name}'."
         raise FileNotFoundError(
             f"There is no file {str(path)!r}. Give the path of a checkpoint: "
             f"{', '.join(SUFFIXES)}, .keras or .weights.h5, or a folder of timm, "

@@ -69,16 +69,20 @@ TYPES = ("complex", "dict", "float", "frozenset", "int", "list", "object", "rang
 TYPES += ("set", "slice", "str", "tuple")
 # Arguments of Lightning modules that are names of architectures.
 _ARCHITECTURES = ("arch", "architecture", "backbone", "encoder", "model", "model_name")
-# A name of an architecture in timm, without the tag of its weights.
-_NAME = re.compile(r"(?:(?:hf[-_]hub:)?timm/)?(\w+)(?:\.\w+)?")
-# How the names begin of architectures whose images timm's train.py does not scale by
-# 0.5, unless its flags say so.
+# A name of an architecture in timm, and the tag of its weights.
+_NAME = re.compile(r"(?:(?:hf[-_]hub:)?timm/)?((\w+)(?:\.\w+)?)")
+# How timm's train.py scales the images of architectures whose names begin like this,
+# unless its flags say so; the first that fits counts.
 _SCALED = {
+    r"vit_\w+\.sat493m": ((0.43, 0.411, 0.296), (0.213, 0.156, 0.143)),
+    r"vit_\w+(\.(dino|mae)$|_resnet\d+d_)": MODES["torch"],
+    r"vit_\w+\.bamboo|vit_large_patch14_clip_(224|336)\.(?!laion2b)": MODES["clip"],
     r"deit|vit_small_patch8|vit_intern|vit_(giant|huge)_patch\d+_gap": MODES["torch"],
     r"vit_\w+_(dinov[23]|lingbot|rope_(?!reg)|sapiens2)": MODES["torch"],
-    r"vit_(?!large_patch14_clip_(224|336)$)\w+_(clip|radio)_": MODES["clip"],
+    r"vit_(?!large_patch14_clip_(224|336)\b)\w+_(clip|radio)_": MODES["clip"],
     r"vit_betwixt_patch16_rope": MODES["clip"],
     r"vit_\w+_(mci|miil|tipsv2)": ((0.0,), (1.0,)),
+    r"vit_|flexivit_|resnetv2_\w+_bit": MODES["tf"],
 }
 NUM_ARGUMENTS = {
     "torch._utils._rebuild_tensor": (4,),
@@ -269,20 +273,21 @@ def read_training(path: pathlib.Path) -> Config:
     found = [content.get("arch"), flags.get("model")]
     if not any(found):
         found = [module.get(key) for key in _ARCHITECTURES]
-    names = {match[1] for name in found if (match := _NAME.fullmatch(str(name or "")))}
-    if len(names) != 1:
+    matches = [match for name in found if (match := _NAME.fullmatch(str(name or "")))]
+    if len({match[2] for match in matches}) != 1:
         return {}
+    name, architecture = max(matches[0][1], matches[-1][1], key=len), matches[0][2]
     options = flags.get("model_kwargs")
     options = dict(options) if isinstance(options, dict) else {}
-    config: Config = {"architecture": names.pop(), "model_args": options}
+    config: Config = {"architecture": architecture, "model_args": options}
     if flags:
         config["global_pool"] = flags.get("gp") or options.get("global_pool")
     if flags.get("mean") and flags.get("std"):
         config["pretrained_cfg"] = {name: flags[name] for name in ("mean", "std")}
     elif content.get("arch"):
-        for start, (mean, std) in _SCALED.items():
-            if re.match(start, config["architecture"]):
-                config["pretrained_cfg"] = {"mean": mean, "std": std}
+        scaled = (pair for start, pair in _SCALED.items() if re.match(start, name))
+        if pair := next(scaled, None):
+            config["pretrained_cfg"] = dict(zip(("mean", "std"), pair, strict=True))
     return config
 
 
