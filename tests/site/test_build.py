@@ -69,20 +69,20 @@ def problem_of(link, site, name, pages):
 
 
 def public_names():
-    """Yields the public names of the package and of its public modules."""
-    modules = [getattr(keras_vit, name) for name in keras_vit.__all__]
-    modules = [x for x in modules if inspect.ismodule(x)]
-    for module in (keras_vit, *modules, keras_vit.data.steps):
-        for name in module.__all__:
-            if getattr(module, name) not in modules:
-                yield f"{module.__name__}.{name}"
+    """Yields the public names, one for each object, without modules."""
+    for line in (ROOT / "tests" / "public_names.txt").read_text().split():
+        name = line.rpartition(".")[2]
+        if line != f"keras_vit.{name}" and hasattr(keras_vit, name):
+            continue
+        if not inspect.ismodule(getattr(keras_vit, name, None)):
+            yield line
 
 
 def test_the_reference_has_every_public_name(pages):
     ids = set().union(*(page.ids for page in pages.values()))
     names = set(public_names())
     assert {"keras_vit.ViTB16", "keras_vit.layers.Patches"} <= names
-    assert len(names) > 150
+    assert len(names) > 250
     assert not sorted(names - ids)
 
 

@@ -15,6 +15,7 @@ from keras_vit.config import (
     ViTConfig,
     variant_sizes,
 )
+from keras_vit.weights.released import RELEASED
 
 MODELS = ("VisionTransformer", "HybridVisionTransformer", "BiT")
 TITLES = {"hub": "Hugging Face hub", "pretraining": "Masked pre-training"}
@@ -28,10 +29,18 @@ def pages() -> dict[str, str]:
         for name in public_names(keras_vit)
         if callable(getattr(keras_vit, name)) and name not in named
     ]
+    functions += [
+        f"{module.__name__}.{name}"
+        for module in (keras_vit.models, keras_vit.families, keras_vit.weights)
+        for name in public_names(module)
+        if not hasattr(keras_vit, name)
+    ]
     found = {
         "api/models.md": _models(),
         "api/functions.md": _page(
-            "Functions", "Functions and classes of `keras_vit`.", functions
+            "Functions",
+            "Functions and classes of `keras_vit`, and others of its models.",
+            functions,
         ),
     }
     for name in keras_vit.__all__:
@@ -67,6 +76,10 @@ def _models() -> str:
         models=MODELS,
         signature=f"(\n{lines})",
         variants={x: variant_sizes(x) for x in (*VARIANTS, *BIT_VARIANTS)},
+        weights={
+            x: [tag for model, tag in RELEASED if model == x]
+            for x in (*VARIANTS, *BIT_VARIANTS)
+        },
         fields={
             "ViTConfig": _fields(keras_vit.VisionTransformer, ViTConfig),
             "ResNetConfig": _fields(keras_vit.BiT, ResNetConfig),
