@@ -340,7 +340,7 @@ class ScheduledOptimizer(keras.optimizers.Optimizer):
         grads: _Tensors,
         trainable_variables: Sequence[keras.Variable],
     ) -> None:
-        if self.gradient_accumulation_steps and replicas.has_strategy():
+        if self.gradient_accumulation_steps and replicas.is_replicated():
             # Keras would fail with TensorFlow's message about `merge_call`.
             raise ValueError(
                 "Keras does not accumulate gradients in a strategy of TensorFlow. "

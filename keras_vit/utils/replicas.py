@@ -41,13 +41,14 @@ def count() -> int:
     return 1 if found is None else found.num_replicas_in_sync
 
 
-def has_strategy() -> bool:
-    """Returns whether this is in the scope of a TensorFlow strategy."""
+def is_replicated() -> bool:
+    """Returns whether this is a replica of a TensorFlow strategy, also the only one."""
     if keras.backend.backend() != "tensorflow":
         return False
     import tensorflow as tf
 
-    return tf.distribute.has_strategy()
+    alone = isinstance(tf.distribute.get_strategy(), tf.distribute.OneDeviceStrategy)
+    return tf.distribute.has_strategy() and not alone
 
 
 def gather(x: Any) -> tuple[Any, Any]:
