@@ -17,7 +17,7 @@ OTHERS = {
     for name in names
     if name not in strategy.NAMES[BACKEND]
 }
-ELSEWHERE = "tensorflow: none, m" if BACKEND == "jax" else "jax: none, data-parallel"
+ELSEWHERE = "jax: none, data-p" if BACKEND == "tensorflow" else "tensorflow: none, m"
 
 
 def test_auto_describes_its_choice():
