@@ -262,10 +262,17 @@ def _quietly(execute: Callable[[Any], None], tensorflow: Any) -> None:
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
-    # TensorFlow warns of repeated tracing, because each model of a sweep is traced.
-    logging.getLogger("tensorflow").addFilter(
-        lambda line: "triggered tf.function retracing" not in line.getMessage()
+    # TensorFlow warns of repeated tracing, because each model of a sweep is traced, and
+    # with absl of what TFDS calls.
+    hidden = (
+        "triggered tf.function retracing",
+        "CounterV2",
+        "`FeatureConnector.dtype`",
     )
+    for name in ("tensorflow", "absl"):
+        logging.getLogger(name).addFilter(
+            lambda line: not any(words in line.getMessage() for words in hidden)
+        )
 
 
 def recipes() -> pathlib.Path:

@@ -12,7 +12,7 @@ import dataclasses
 import inspect
 import math
 import operator
-import os
+import pathlib
 import re
 import signal
 import sys
@@ -315,7 +315,8 @@ def _place(function: Callable[..., Any] | None) -> list[str]:
     if function is None:
         return []
     code = inspect.unwrap(function).__code__
-    return [f"({os.path.relpath(code.co_filename)}:{code.co_firstlineno})"]
+    place = "/".join(pathlib.Path(code.co_filename).parts[-2:])
+    return [f"({place}:{code.co_firstlineno})"]
 
 
 def fill(given: S, data: Any = None) -> S:
@@ -347,7 +348,9 @@ def fill(given: S, data: Any = None) -> S:
             continue
         if rule.value:
             values[rule.name] = rule.value(settings, data)
-        if old is None or values[rule.name] != old:
+        # The reason of a setting that stays off is not that of its value.
+        is_off = rule.value and old is None and values[rule.name] is None
+        if not is_off and (old is None or values[rule.name] != old):
             rules[rule.name] = " ".join([rule.why, *_place(rule.value)])
         if rule.name == "steps" and values.get("epochs"):  # of which it is a product
             rules["steps"] = f"{values['epochs']} epochs, {rules['epochs']}"

@@ -68,7 +68,8 @@ def describe_run(run: "Run", model: keras.Model, done: int) -> str:
         )
     lines += [
         f"training  {counted(run.steps, 'step')} of {counted(run.batch_size, 'image')} "
-        f"({counted(epochs, 'epoch')}){summary}, on {keras.backend.backend()}",
+        f"({counted(epochs, 'epoch')}){summary}, on {keras.backend.backend()}"
+        + (", in bfloat16" if settings.get("mixed_precision") else ""),
         strategy,
         f"output    {run.folder}",
     ]

@@ -179,13 +179,18 @@ class LoadedClassifier:
         return probabilities(self.model, outputs, kind)
 
     def predict(
-        self, files: StrPath | Iterable[StrPath], top: int = 5
+        self,
+        files: StrPath | Iterable[StrPath],
+        top: int = 5,
+        skip_bad_images: bool = False,
     ) -> dict[pathlib.Path, list[tuple[str | None, str, float]]]:
         """Returns the most probable classes of files, as `keras-vit predict` does.
 
         Args:
             files: Path of an image file or of a folder of them, or a list of paths.
             top: Integer. Number of classes per image.
+            skip_bad_images: Boolean. Whether to leave out files that are not images,
+                with a warning.
 
         Returns:
             Dict from the path of each file to a list of `(wordnet_id, name,
@@ -203,7 +208,7 @@ class LoadedClassifier:
         >>> classifier.predict("photo.jpg")
         """
         paths = [files] if isinstance(files, str | os.PathLike) else files
-        data, found = load_files(paths)
+        data, found = load_files(paths, skip_bad_images=skip_bad_images)
         data = self.adapt(data)
         batches = data.test(**self.reading(data, min(32, len(found))))
         outputs, _ = predict_dataset(self.predictor, batches, len(found))

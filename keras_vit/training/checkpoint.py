@@ -232,13 +232,11 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         checkpoint and stop."""
 
         def terminate(number: int, frame: Any) -> None:
-            if number == signal.SIGINT:
-                if self._signalled or not self._fits:
-                    signal.default_int_handler(number, frame)
-                logger.info(
-                    "\nStopping after this step, with a checkpoint. Ctrl-C again stops "
-                    "at once."
-                )
+            is_key = number == signal.SIGINT
+            if is_key and (self._signalled or not self._fits):
+                signal.default_int_handler(number, frame)
+            again = " Ctrl-C again stops at once." if is_key else ""
+            logger.info(f"\nStopping after this step, with a checkpoint.{again}")
             self._signalled = number
 
         if threading.current_thread() is not threading.main_thread():

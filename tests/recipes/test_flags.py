@@ -283,7 +283,8 @@ def test_settings_are_shown_with_what_set_them(trained_run, tmp_path, capsys):
         "keep +last.* best with a validation split",
         "label_smoothing +0.0 +chosen here",
         "strategy +auto +default",
-        "epochs +None +converted",
+        "epochs +None$",
+        "weight_decay +0.05 +0.05 for adamw",
         "digits: 1,438 training and 359 test images$",
     ):
         assert re.search(f"(?m)^{row}", rows), row
