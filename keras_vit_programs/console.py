@@ -275,10 +275,9 @@ def add_format_arguments(parser: argparse.ArgumentParser, source: str) -> None:
     parser.add_argument(
         "--set",
         metavar="NAME=VALUE",
-        nargs="+",
-        action="extend",
+        action="append",
         default=[],
-        help=f"arguments of VisionTransformer that {source} does not store, such as "
+        help=f"an argument of VisionTransformer that {source} does not store, such as "
         "num_heads=6 or grid_size=(2,8); may be repeated",
     )
 

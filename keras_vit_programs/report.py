@@ -20,7 +20,6 @@ Exit status: 0 done, 1 error, 2 wrong usage.
 """
 
 import argparse
-import pathlib
 import time
 from typing import TYPE_CHECKING
 
@@ -47,21 +46,17 @@ def _run(a: argparse.Namespace) -> int:
     # Imported here, so that --help does not wait for Keras.
     from keras_vit import converters, models
     from keras_vit.evaluation.classifiers import class_names
+    from keras_vit.evaluation.runs import warn_of_scaling
     from keras_vit.inspection import tokens
     from keras_vit.utils.logging import logger
     from keras_vit.utils.optional import require
     from keras_vit.utils.text import printable
     from keras_vit_programs import images as image_files
-    from keras_vit_programs import report_page
+    from keras_vit_programs import report_page, run_folder
 
     started = time.perf_counter()
     require("matplotlib", "recipes")
-    output = a.output.expanduser()
-    if output.exists() and any(output.iterdir()) and not a.overwrite:
-        raise ValueError(
-            f"The output folder {str(output)!r} is not empty. Choose another "
-            "--output, or replace an earlier report with --overwrite."
-        )
+    output = run_folder.results_folder(a.output, "runs/report", a.overwrite)
     given_mode = console.parse_mode(a.mode)
     paths = image_files.image_paths(a.images)
     settings = dict(map(console.parse_setting, a.set))
@@ -86,7 +81,9 @@ def _run(a: argparse.Namespace) -> int:
         model = models.without_preprocessing(
             converters.load_for_images(checkpoint, **settings)
         )
-        mode = checkpoint.preprocess_mode
+        mode = given_mode or checkpoint.preprocess_mode
+        if mode is None and images and not checkpoint.saved:
+            warn_of_scaling(a.model)
     classes = model.outputs[0].shape[-1]
     logger.info(
         f"model    {report_page.format_name(checkpoint)}: "
@@ -99,7 +96,7 @@ def _run(a: argparse.Namespace) -> int:
         images,
         [printable(path.name) for path in paths],
         size=size or tokens.image_size(model) or (DEFAULT_SIZE, DEFAULT_SIZE),
-        mode=given_mode or mode or "tf",
+        mode=mode or "tf",
         keep_aspect=a.keep_aspect,
         labels=a.labels or class_names(checkpoint, classes),
         objects=objects,
@@ -156,9 +153,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output",
         metavar="DIR",
-        type=pathlib.Path,
-        default=pathlib.Path("report"),
-        help="folder for the report (default: report)",
+        help="folder for the report; default: runs/report, with -2, -3, ... appended "
+        "if it exists",
     )
     parser.add_argument(
         "--overwrite",

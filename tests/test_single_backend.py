@@ -74,7 +74,7 @@ check(keras.models.load_model("model.keras"))
 model.save_weights("model.weights.h5")
 keras_vit.converters.save(model, "timm.safetensors", "timm")
 assert main(["timm.safetensors", "flax.npz", "--to", "vit_jax",
-             "--set", "num_heads=2", "activation=gelu_tanh"]) == 0
+             "--set", "num_heads=2", "--set", "activation=gelu_tanh"]) == 0
 check(build(weights="flax.npz", classes=3))
 assert "ViTB16/imagenet21k" in keras_vit.list_weights()
 for pixels in np.full(3, 255), keras.ops.full((3,), 255):

@@ -201,7 +201,7 @@ def test_set_flag_gives_missing_arguments(given, photos, tmp_path):
         ([MODEL, "{photos}/notes.txt", "{photos}/a.png"], "notes.txt: "),
         ([MODEL, "{photos}/cut.png", "{photos}/notes.txt"], "(?s)cut.*notes"),
         ([MODEL, "{empty}"], "no image '.*empty'"),
-        ([MODEL, "--output", "{photos}/a.png"], "Not a directory.*a.png"),
+        ([MODEL, "--output", "{photos}/a.png"], "--output .*a.png. is a file"),
         ([MODEL, "--labels", "none.txt", "{photos}/a.png"], "none.txt"),
         ([MODEL, "--from", "timm"], "cannot be read as the format 'timm'"),
         ([MODEL, "--set", "patch_size"], "--set takes name=value"),
