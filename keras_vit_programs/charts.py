@@ -133,13 +133,13 @@ def plot_top_predictions(
         row, column = divmod(number, columns)
         left, right = grid[row, 2 * column : 2 * column + 2]
         left.imshow(image, cmap="gray", vmin=0, vmax=1)
-        left.set_title(plot_label(name, _MAX_NAME_LENGTH), fontsize=8)
+        left.set_title(plot_label(name, 32), fontsize=8)
         right.barh(range(len(top)), [p for _, p in top], color="#9dc0e6")
         right.set(xlim=(0, 1), ylim=(max(1, len(top)) - 0.5, -0.5))
         if not top:
             right.text(0.02, 0, "none", va="center", fontsize=8)
         for position, (name, probability) in enumerate(top):
-            text = f"{plot_label(name, _MAX_NAME_LENGTH)}  {probability:.1%}"
+            text = f"{plot_label(name, 26)}  {probability:.1%}"
             right.text(0.02, position, text, va="center", fontsize=8)
     return figure
 

@@ -184,8 +184,9 @@ def convert(
 
     source = pathlib.Path(source).expanduser()
     target = pathlib.Path(target).expanduser()
-    for name in filter(None, (format, to)):
-        split(name)
+    for name, value in (("format", format), ("to", to)):
+        if value is not None:
+            split(value, name)
     settings = dict(settings or {})
     base = settings.pop("base", None)
     if is_keras(target):

@@ -97,7 +97,8 @@ def run_summary(run: "Run", model: keras.Model, row: Row) -> dict[str, Any]:
             "step": row["step"],
             "chosen_by": metric if run.keep == "best" else None,
         },
-        "seconds": round(time.perf_counter() - run.started, 1),
+        "resumed_from": run.resumed_from,
+        "seconds": round(time.perf_counter() - run.started, 1),  # of this process
         **environment_info(),
     }
 
@@ -118,6 +119,8 @@ def print_results(summary: dict[str, Any], folder: pathlib.Path) -> None:
     split, _, kind = score.partition("_")
     named = score.replace("_", " ")
     lines = [f"\n{named} {summary[score]:.4f} after {summary['seconds']:.0f} seconds"]
+    if summary["resumed_from"]:
+        lines[0] += f", from step {summary['resumed_from']} on"
     if kept["chosen_by"]:
         chosen = f"weights of step {kept['step']} of {config['steps']}, with the best "
         chosen += named

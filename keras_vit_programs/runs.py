@@ -360,7 +360,7 @@ class Run:
         if hasattr(model, "teacher_digest"):
             digest = model.teacher_digest()
             self.checkpoints.fingerprint["teacher_digest"] = digest
-        done = self._restore(model)
+        done = self.resumed_from = self._restore(model)
         logger.info(describe_run(self, one_size(_trained(saved or model)), done))
         self.checkpoints.learning_rate = schedule
         self._add_callbacks(model)

@@ -163,7 +163,8 @@ def _summarize(
     for rate, value in found.items():
         text = "diverged" if value is None else f"{value:.4f}"
         if rate == best:
-            text += "  best"
+            equal = list(found.values()).count(value) > 1
+            text += "  best" + ", the lowest of equals" * equal
         logger.info(f"{rate:<13g}  {text}")
     logger.info(f"\ntraining on all images with {best:g}")
     summary = {

@@ -140,10 +140,11 @@ def verify(
         if row:
             rows.append(row)
             tried.append(reference)
-    size = " x ".join(map(str, shape))
+    size, epsilon = " x ".join(map(str, shape)), arguments.get("norm_epsilon")
     lines = [
         f"{BATCH} random images of {size} (seed {SEED}), {output}, "
-        f"Keras on {keras.backend.backend()}",
+        f"Keras on {keras.backend.backend()}, everywhere with the options of "
+        f"{source.name}" + (f", such as norm_epsilon={epsilon:g}" if epsilon else ""),
         *table(rows),
         *unverified,
     ]

@@ -180,7 +180,7 @@ def probe_l2_of(config, scores):
 
 
 def show(results, config):
-    print(f"\n{'shots':>6}{'l2':>10}{'accuracy':>10}{'+-':>8}{'a class':>10}")
+    print(f"\n{'shots':>6}{'l2':>10}{'accuracy':>10}{'std':>8}{'a class':>10}")
     for row in results["few_shot"]:
         print(
             f"{row['shots']:6}{row['l2']:10g}{row['accuracy']:10.4f}"

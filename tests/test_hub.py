@@ -55,8 +55,9 @@ def make_run(folder, **arguments):
         {"distillation": True, "activation": "gelu"},
         {"norm_epsilon": 1e-5, "activation": "quick_gelu"},
         {"classes": None, "include_top": False},
+        {"hidden_size": 384, "num_heads": 6},
     ],
-    ids=["plain", "preprocessing", "distilled", "clip", "features"],
+    ids=["plain", "preprocessing", "distilled", "clip", "features", "small"],
 )
 def test_four_libraries_give_equal_outputs(arguments, tmp_path, capfd, caplog):
     run = make_run(tmp_path / "run", **arguments)
@@ -66,6 +67,8 @@ def test_four_libraries_give_equal_outputs(arguments, tmp_path, capfd, caplog):
     assert same and complete, table
     assert not capfd.readouterr().err and not caplog.records  # of a library
     assert table.count("same") == 3
+    config = json.loads((tmp_path / "folder/config.json").read_text())
+    assert ("_small_" in config["architecture"]) == ("hidden_size" in arguments)
     if arguments:
         return
     weights = tmp_path / "folder" / "timm.safetensors"

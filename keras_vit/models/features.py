@@ -20,6 +20,7 @@ from keras_vit.layers import (
 )
 from keras_vit.models.graph import Graph, with_calls
 from keras_vit.models.model import Model, copy_attributes, unique_name
+from keras_vit.utils import checks
 from keras_vit.utils.types import Tensor
 
 _STAGE = re.compile(r"stage_\d+")
@@ -52,6 +53,8 @@ def feature_extractor(model: keras.Model, names: str | Sequence[str]) -> Model:
     """
     check_functional(model)
     requested = [names] if isinstance(names, str) else list(names)
+    for name in requested:
+        checks.one_of("names", name, [layer.name for layer in model.layers])
     graph = Graph(model)
     outputs = {name: graph.all_tokens(model.get_layer(name)) for name in requested}
     if isinstance(names, str):

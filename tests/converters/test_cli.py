@@ -87,7 +87,7 @@ def test_inspect_and_wrong_arguments(capsys, tmp_path):
     for arguments, message in (
         ([source], "TARGET is missing"),
         ([source, str(tmp_path / "a.txt")], "must end in"),
-        ([source, str(tmp_path / "a.npz"), "--to", "onnx"], "must be one of"),
+        ([source, str(tmp_path / "a.npz"), "--to", "onnx"], "--to must be one of"),
         ([source, str(tmp_path / "a.npz"), "--set", "x"], "name=value"),
         ([str(tmp_path / "no.npz"), str(tmp_path / "a.npz")], "no file"),
         ([source, str(tmp_path / "no" / "a.npz")], "no folder"),

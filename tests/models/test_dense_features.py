@@ -247,3 +247,9 @@ def test_stages_of_bit_are_timms(tmp_path, record_error):
         x = batch(size)
         expected = theirs(original, x)
         assert_maps(maps, x, expected, record_error, "bit")
+
+
+def test_features_of_a_layer_of_another_library():
+    model = keras_vit.ViTTi16(include_top=False, input_shape=(32, 32, 3))
+    with pytest.raises(ValueError, match="Did you mean 'block_11'"):
+        keras_vit.feature_extractor(model, ["blocks.11"])

@@ -128,6 +128,7 @@ def quick(monkeypatch):
         return {
             f"{data.evaluation_split}_accuracy": FOUND[rate],
             "seconds": 1,
+            "resumed_from": 0,
             "config": {"mode": config.mode, "image_size": 8},
             "data": {"name": "digits", "channels": 1, "max_value": 16},
             "kept": {"chosen_by": None},
@@ -145,7 +146,10 @@ def test_sweep_continues_after_a_diverged_run(tmp_path, quick, capsys):
     assert quick == [*trials, (0.003, True)]
     printed = capsys.readouterr().out
     assert "accuracy on 143 validation images\n" in printed
-    assert "0.003          0.7500  best\n0.01           0.7500\n" in printed
+    assert (
+        "0.003          0.7500  best, the lowest of equals\n0.01           0.7500\n"
+        in printed
+    )
     assert "0.03           diverged\n" in printed
     assert json.loads((output / "sweep.json").read_text())["best"] == 0.003
     # A resumed sweep does not repeat the diverged run.

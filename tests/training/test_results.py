@@ -31,6 +31,7 @@ def metadata_of(name, channels, mode, loss="softmax"):
     return {
         "config": {"mode": mode, "image_size": 8, "loss": loss},
         "data": {**data, "max_value": 16 if channels == 1 else 255},
+        "resumed_from": 0,
         "seconds": 1.0,
         "kept": {"chosen_by": None},
         "test_accuracy": 0.5,

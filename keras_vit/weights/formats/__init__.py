@@ -45,14 +45,14 @@ RESNET_CONSTANTS = {
 }
 
 
-def split(format: str) -> tuple[Format, str]:
-    """Returns the code base and the variant of a `format`, "name" or
-    "name:variant", or raises a `ValueError` if it is unknown."""
+def split(format: str, argument: str = "format") -> tuple[Format, str]:
+    """Returns the code base and the variant of a format, "name" or "name:variant",
+    or raises a `ValueError` with the name of the argument if it is unknown."""
     name, _, variant = format.partition(":")
     if name not in FORMATS:
         raise ValueError(
-            f"`format` must be one of {', '.join(map(repr, FORMATS))}. "
-            f"Received: format={format!r}"
+            f"`{argument}` must be one of {', '.join(map(repr, FORMATS))}. "
+            f"Received: {argument}={format!r}"
         )
     return FORMATS[name], variant
 

@@ -226,8 +226,9 @@ def model_arguments(arguments: Config) -> Config:
 
 # Functions of timm that build any `VisionTransformer` from JSON arguments. They
 # differ in what JSON cannot hold: the epsilon of norms, and distillation.
+_SIZES = {192: "tiny", 384: "small", 1024: "large"}
 _ENTRY_POINTS = {
-    (1e-6, False): "vit_base_patch16_224",
+    (1e-6, False): "vit_{size}_patch16_224",
     (1e-5, False): "vit_base_patch16_clip_224",
     (1e-6, True): "deit_base_distilled_patch16_224",
 }
@@ -259,7 +260,9 @@ def hub_config(
     if a["distillation"]:
         del options["class_token"]
     return {
-        "architecture": _ENTRY_POINTS[a["norm_epsilon"], distilled],
+        "architecture": _ENTRY_POINTS[a["norm_epsilon"], distilled].format(
+            size=_SIZES.get(a["hidden_size"], "base")
+        ),
         "num_classes": a["classes"] or 0,
         "num_features": a["hidden_size"],
         "global_pool": options["global_pool"],
