@@ -80,8 +80,9 @@ def _run(arguments: argparse.Namespace) -> int:
     settings = dict(map(console.parse_setting, arguments.set))
     source = downloads.fetch_if_remote(arguments.source)
     if arguments.inspect:
-        print(report(source, arguments.from_, settings))
-        return 0
+        text, is_known = report(source, arguments.from_, settings)
+        print(text)
+        return 0 if is_known else 1
     if arguments.target is None:
         raise ValueError("TARGET is missing (or use --inspect).")
     if arguments.verify or arguments.to == "hub":
@@ -140,7 +141,7 @@ def _to_hub(
         **settings,
     )
     able = [library for library, reason in missing.items() if not reason]
-    print(f"wrote {arguments.target}, which {' and '.join(able)} can load")
+    print(f"wrote {arguments.target}, which {', '.join(able)} and keras_vit can load")
     for library, reason in missing.items():
         print(f"{library:13}  {reason or 'included'}")
     status = 0

@@ -10,8 +10,9 @@ from keras_vit.weights.formats import is_config_of
 
 def report(
     path: StrPath, format: str | None = None, arguments: Config | None = None
-) -> str:
-    """Returns a description of a checkpoint: `keras-vit convert --inspect`.
+) -> tuple[str, bool]:
+    """Returns a description of a checkpoint, and whether its format is known:
+    `keras-vit convert --inspect`.
 
     Ambiguities do not raise an error: the description lists them with the
     arguments that resolve them.
@@ -25,9 +26,8 @@ def report(
             arrays = read(path, finite=False)
             if format is not None:
                 raise
-            return "\n".join(
-                [*_key_table(arrays), "format          unknown", str(error)]
-            )
+            lines = [*_key_table(arrays), "format          unknown", str(error)]
+            return "\n".join(lines), False
         name, (arrays, _) = match.name, read_all(path)
         arrays = {key: arrays[key] for key in match.own_keys.values()}
     num_heads = arguments.get("num_heads")
@@ -70,6 +70,11 @@ def report(
     if config and not is_keras(path):
         used = "read" if is_config_of(config, checkpoint.format) else "not read"
         lines.append(f"{'config.json':20} {used}")
+    mode, resizing = checkpoint.preprocess_mode, checkpoint.resizing
+    lines += [
+        f"{'pixels':20} {mode or 'unknown scaling'}"
+        + "".join(f", {key} {value}" for key, value in (resizing or {}).items())
+    ]
     not_stored = checkpoint.code_base.arguments.keys() - checkpoint.stored.keys()
     default = dict.fromkeys(not_stored - arguments.keys(), " (default of the format)")
     lines += [
@@ -79,7 +84,7 @@ def report(
     if ambiguities:
         lines += ["", "ambiguous:", *(f"  {line}" for line in ambiguities)]
     # Last, as a terminal shows the end of a long text.
-    return "\n".join([*_key_table(arrays), *lines])
+    return "\n".join([*_key_table(arrays), *lines]), True
 
 
 def _infer(checkpoint: Checkpoint, arguments: Config, ambiguities: list[str]) -> Config:

@@ -169,7 +169,8 @@ class Report:
                 grid = " × ".join(map(str, positions.built_grid))
                 yield "Learned positions", f"for {grid} patches"
         try:
-            yield from dataclasses.asdict(config_of(model)).items()
+            fields = dataclasses.asdict(config_of(model)).items()
+            yield from ((name, x) for name, x in fields if x is not None)
         except ValueError as error:  # of blocks that differ
             yield "Config", error
 

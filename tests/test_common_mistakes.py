@@ -142,6 +142,14 @@ MODELS = {
         lambda: keras_vit.ViT_B16,
         (AttributeError, "Did you mean 'ViTB16'?"),
     ),
+    "weights as a switch": (
+        lambda: tiny(weights=True),
+        (ValueError, "name of keras_vit.list_weights.*weights=True"),
+    ),
+    "an argument that is a function": (
+        lambda: tiny(features_only=True),
+        (TypeError, "Call the function 'dense_features' instead"),
+    ),
     # The first argument is `include_top`: this gave a random model.
     "weights by position": (
         lambda: keras_vit.ViTTi16("imagenet"),

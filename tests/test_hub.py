@@ -250,7 +250,7 @@ def test_commands_say_which_libraries_load_a_hybrid(tmp_path, capsys):
     assert convert.main([source, target, "--to", "timm"]) == 0
     assert "note: timm loads the file only into" in capsys.readouterr().out
     assert convert.main([source, str(tmp_path / "hub"), "--to", "hub"]) == 0
-    assert ", which keras can load\n" in capsys.readouterr().out
+    assert ", which keras and keras_vit can load\n" in capsys.readouterr().out
 
 
 @pytest.mark.backends("torch")

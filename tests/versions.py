@@ -3,7 +3,7 @@
     python -m tests.versions [ROW ...]
 
 A row has an environment of its own, with one backend, what the package itself
-depends on, pytest, pytest-xdist and hypothesis. "lowest" is the lower bound in
+depends on, and what the tests need. "lowest" is the lower bound in
 pyproject.toml, "newest" what the suite is pinned to there: bounds are what was
 run. "nightly" has Keras's nightly build in place of the release. The exit
 status is 1 if a row failed.
@@ -33,6 +33,8 @@ CORE = (
     "tests/converters/test_round_trips.py",
 )
 TOOLS = ("pytest", "pytest-xdist", "hypothesis")
+# What the programs need that the tests of hostile files run.
+TOOLS += ("matplotlib", "onnx", "onnxruntime", "onnxscript")
 
 
 # Backend and kind; the kind "lowest-keras" has only Keras at its lower bound.

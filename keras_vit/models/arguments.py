@@ -100,6 +100,8 @@ def check_arguments(
             close = difflib.get_close_matches(name, accepted, 1)
             suggestion = FOREIGN_ARGUMENT_NAMES.get(name, close[0] if close else None)
             hint = f" Did you mean {suggestion!r}?" if suggestion else ""
+            if name in ("features_only", "output_attentions", "dtype"):
+                hint = f" Call the function {suggestion!r} instead."
             raise TypeError(f"{function}() has no argument {name!r}.{hint}")
 
 

@@ -66,6 +66,8 @@ _BIT = """a BiT ResNet for images.
 def list_models(pattern: str = "*") -> list[str]:
     """Returns the names of the functions that build a model, such as "ViTB16".
 
+    `keras_vit.list_weights` returns the names of weights, such as those of DINO.
+
     Args:
         pattern: String. What the names match, in any case, with "*" for any
             characters, such as "vitb*".

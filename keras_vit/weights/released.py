@@ -54,6 +54,8 @@ def resolve_weights(
     returned unchanged. `sizes` are arguments of the variant; the file must agree with
     them.
     """
+    expected = "a name of keras_vit.list_weights(), a path, a URL or None"
+    checks.require(not isinstance(weights, bool), "weights", weights, expected)
     if not isinstance(weights, str):
         return weights
     tag, path = ALIASES.get(weights, weights), pathlib.Path(weights)
@@ -84,8 +86,8 @@ def resolve_weights(
     if variant not in variants:
         raise ValueError(
             f"{variant} has no weights {weights!r}. It has: "
-            f"{', '.join(map(repr, tags_of(variant))) or 'none'}. See "
-            "keras_vit.list_weights()."
+            f"{', '.join(map(repr, tags_of(variant))) or 'none'}. These models have "
+            f"it: {', '.join(variants)}."
         )
     released = RELEASED[variant, tag]
     formats = dict(released.files)

@@ -12,8 +12,8 @@ from tests.small import vit
 pytestmark = pytest.mark.backends("torch")
 
 
-def inspected(capsys, *arguments):
-    assert _cli.main([*map(str, arguments), "--inspect"]) == 0
+def inspected(capsys, *arguments, status=0):
+    assert _cli.main([*map(str, arguments), "--inspect"]) == status
     out, err = capsys.readouterr()
     assert not err
     metadata = {}
@@ -109,7 +109,7 @@ def test_inspect_reads_keras_files(capsys, tmp_path):
 
 def test_keys_of_an_unknown_format_are_shown(capsys, tmp_path):
     np.savez(tmp_path / "a.npz", what=np.ones((2, 3), "float32"))
-    out, _ = inspected(capsys, tmp_path / "a.npz")
+    out, _ = inspected(capsys, tmp_path / "a.npz", status=1)
     assert "The keys fit no format" in out
     assert ["what", "(2,", "3)", "float32"] in [
         line.split() for line in out.splitlines()

@@ -70,7 +70,7 @@ def test_the_name_says_what_arrays_do_not(name, content, tmp_path):
     assert "`activation`" not in said and "`norm_epsilon`" not in said
 
 
-def test_pixels_are_scaled_as_for_the_architecture(tmp_path):
+def test_images_are_scaled_and_cropped_as_for_the_architecture(tmp_path):
     """Where flags do not say it: timm's `train.py` takes it from the architecture."""
     timm, torch = pytest.importorskip("timm"), pytest.importorskip("torch")
     names = [
@@ -85,22 +85,32 @@ def test_pixels_are_scaled_as_for_the_architecture(tmp_path):
         content = {"arch": name, "state_dict": {}, "args": argparse.Namespace()}
         torch.save(content, tmp_path / "last.pth.tar")
         config = torch_files.read_training(tmp_path / "last.pth.tar")
-        found[name] = config["pretrained_cfg"]["mean"]
-    expected = {x: timm.get_pretrained_cfg(x).mean for x in names}
+        found[name] = config["pretrained_cfg"]
+    expected = {name: timm.get_pretrained_cfg(name) for name in names}
     assert len(names) > 400
-    assert not [x for x in names if not np.allclose(found[x], expected[x], atol=1e-3)]
+    wrong = [
+        x for x in names if not np.allclose(found[x]["mean"], expected[x].mean, 0, 1e-3)
+    ]
+    assert not wrong
+    cropped = [name for name in names if "crop_pct" in found[name]]
+    assert len(cropped) > 80
+    for name in cropped:
+        cfg = expected[name]
+        assert found[name]["crop_pct"] == cfg.crop_pct, name
+        assert (cfg.interpolation, cfg.crop_mode) == ("bicubic", "center"), name
 
 
 def test_flags_of_a_training(tmp_path):
     name = "vit_base_patch16_224"
     model = built(name, global_pool="avg", act_layer="relu")
     flags = {"gp": "avg", "model_kwargs": {**SIZES, "act_layer": "relu"}}
-    flags |= {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.3]}
+    flags |= {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.3], "crop_pct": 0.8}
     content = of_timm(name, model, **flags)
     said, error = said_and_error(content, model, tmp_path)
     assert error < 1e-5 and not said
     found = open_checkpoint(tmp_path / "last.pth.tar")
     assert found.preprocess_mode == ((0.4, 0.5, 0.6), (0.2, 0.2, 0.3))
+    assert found.resizing == {"interpolation": "bicubic", "crop_pct": 0.8}
     content["args"].gp = "max"
     with pytest.raises(ValueError, match="'global_pool'.*must be one of"):
         said_and_error(content, model, tmp_path)

@@ -35,9 +35,10 @@ def stored_mode(path: StrPath) -> Mode | None:
 
 
 def stored_resizing(path: StrPath, own: object = None) -> Config | None:
-    """Returns how a .keras file (`own`), or a folder of timm or transformers, says that
-    images are resized, in timm's terms; None if none of them says it."""
-    config = read_config(path)
+    """Returns how a .keras file (`own`), a folder of timm or transformers, or a
+    checkpoint of timm's `train.py` says that images are resized, in timm's terms; None
+    if none of them says it."""
+    config = read_config(path) or read_training(weights_file(path))
     found = own or config.get("pretrained_cfg", config)
     kinds = {"interpolation": str, "crop_pct": (int, float), "crop_mode": str}
     if isinstance(found, dict):

@@ -84,6 +84,11 @@ _SCALED = {
     r"vit_\w+_(mci|miil|tipsv2)": ((0.0,), (1.0,)),
     r"vit_|flexivit_|resnetv2_\w+_bit": MODES["tf"],
 }
+# The plain architectures of timm, which crop images of 224 pixels at 0.9.
+_CROPPED = re.compile(
+    r"(?:vit|deit3?)_(?:tiny|small|medium|base|large|huge)(?:_distilled)?"
+    r"_patch\d+_(224|384)(?:\.(?!bamboo|fb_in22k)\w+)?"
+)
 NUM_ARGUMENTS = {
     "torch._utils._rebuild_tensor": (4,),
     "torch._utils._rebuild_tensor_v2": (6, 7),
@@ -282,13 +287,18 @@ def read_training(path: pathlib.Path) -> Config:
     config: Config = {"architecture": architecture, "model_args": options}
     if flags:
         config["global_pool"] = flags.get("gp") or options.get("global_pool")
-    if flags.get("mean") and flags.get("std"):
-        config["pretrained_cfg"] = {name: flags[name] for name in ("mean", "std")}
-    elif content.get("arch"):
+    images: Config = {}
+    if content.get("arch"):
         scaled = (pair for start, pair in _SCALED.items() if re.match(start, name))
-        if pair := next(scaled, None):
-            config["pretrained_cfg"] = dict(zip(("mean", "std"), pair, strict=True))
-    return config
+        images |= zip(("mean", "std"), next(scaled, ()), strict=False)
+        if crop := _CROPPED.fullmatch(name):
+            crop_pct = 0.9 if crop[1] == "224" else 1.0
+            images |= {"interpolation": "bicubic", "crop_pct": crop_pct}
+    if flags.get("mean") and flags.get("std"):
+        images |= {name: flags[name] for name in ("mean", "std")}
+    crops = ("interpolation", "crop_pct", "crop_mode")
+    images |= {name: flags[name] for name in crops if flags.get(name)}
+    return config | ({"pretrained_cfg": images} if images else {})
 
 
 def write_torch(items: Iterable[tuple[str, Array]], path: pathlib.Path) -> None:
