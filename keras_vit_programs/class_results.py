@@ -170,7 +170,9 @@ def class_table(rows: Sequence[dict[str, Any]]) -> str:
     for row in rows:
         name = printable(row["class"])[:23]
         line = f"{name:24}{row['images']:8}{row['accuracy']:10.4f}"
-        if row["mistaken_for"] is not None:
+        if row["times"] == 1 and row["images"] - row["right"] > 1:
+            line += "  several classes, once each"
+        elif row["mistaken_for"] is not None:
             line += f"  {printable(row['mistaken_for'])} ({row['times']})"
         lines.append(line)
     if len(lines) > 2 * _CLASSES:

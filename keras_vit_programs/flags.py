@@ -319,10 +319,10 @@ def _place(function: Callable[..., Any] | None) -> list[str]:
     return [f"({place}:{code.co_firstlineno})"]
 
 
-def fill(given: S, data: Any = None) -> S:
-    """Returns the settings of a program with its defaults: flags that are given stay,
-    others are as published, or otherwise as in the table of its defaults, each row of
-    which reads the settings so far and the data.
+def fill(given: S, data: Any = None, of_weights: tuple[str, ...] = ()) -> S:
+    """Returns the settings of a program with its defaults: flags that are given, or
+    that were read `of_weights`, stay, others are as published, or otherwise as in the
+    table of its defaults, each row of which reads the settings so far and the data.
 
     With `--show-settings`, they are printed, and the program ends.
     """
@@ -335,6 +335,7 @@ def fill(given: S, data: Any = None) -> S:
         for name, field in fields.items()
         if values[name] is not None
     }
+    rules |= dict.fromkeys(of_weights, "that of --weights")
     published = given.published.values(values)
     images = given.published.values(values | {"batch_size": None}).get("batch_size")
     name = f"published: {given.preset}" if given.preset else given.published.source
@@ -357,11 +358,14 @@ def fill(given: S, data: Any = None) -> S:
     filled = dataclasses.replace(given, **{name: values[name] for name in fields})
     is_published = rules.get("learning_rate") == name and not values.get("sweep")
     if given.preset and is_published and images not in (None, values["batch_size"]):
-        memory = " or, to use less memory, --accumulate without --batch-size"
+        scaled = values["learning_rate"] * values["batch_size"] / images
+        memory = ""
+        if vars(given).get("batch_size"):
+            memory = ", or, to use less memory, --accumulate without --batch-size"
         warnings.warn(
             f"The learning rate of --preset {given.preset} is for batches of {images} "
             f"images, and these have {values['batch_size']} images: give "
-            f"--learning-rate{memory if vars(given).get('batch_size') else ''}.",
+            f"--learning-rate, in proportion {scaled:g}{memory}.",
             stacklevel=2,
         )
     if given.show_settings:

@@ -194,13 +194,15 @@ class Progress:
     # Seconds between updates of the progress line. Each reads the loss, which
     # waits for the device.
     EVERY = 0.3
+    # Seconds of training without a row, after which a line says how long it takes.
+    SILENT = 20.0
 
     def __init__(self, steps: int) -> None:
         self._steps, self._shown = steps, 0.0
         self._titles: list[tuple[str, str]] = []  # those of the last row
         # The time and the step from which the time that is left is estimated.
         self._first: tuple[float, int] | None = None
-        self._evaluated = False
+        self._evaluated = self._has_told = False
 
     def __call__(self, recorder: Recorder, row: Row) -> None:
         if self._is_live():
@@ -229,6 +231,14 @@ class Progress:
             self._shown = now
             row = recorder.make_row(logs)
             self._rewrite(self._bar(self._cells(recorder, row), row["step"]))
+        waits = not (self._is_live() or self._has_told or self._evaluated)
+        if waits and now - self._first[0] > self.SILENT:
+            self._has_told = True
+            recorder.make_row(logs)  # waits for the device
+            spent, done = time.perf_counter() - self._first[0], recorder.step
+            each = spent / max(1, done - self._first[1])
+            left = datetime.timedelta(seconds=round(each * (self._steps - done)))
+            logger.info(f"step {done}: {each:.2f} s a step, about {left} left")
 
     def _is_live(self) -> bool:
         return sys.stdout.isatty() and logger.isEnabledFor(logging.INFO)

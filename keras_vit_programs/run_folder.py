@@ -29,6 +29,7 @@ from keras_vit.utils.types import StrPath
 
 CHECKPOINTS = "checkpoints"
 SWEEP = "sweep"
+LOG = "log.txt"
 COMPARISON = "comparison"
 # This file is written last: a folder with it is that of a finished run.
 DONE = "config.json"
@@ -79,7 +80,7 @@ def check_output(folder: StrPath, overwrite: bool) -> pathlib.Path:
     if used and (finished or not begun) and not overwrite:
         state, further = "is not empty", ""
         if finished:
-            state = "is that of a finished run"
+            state = "contains a finished run"
             further = (
                 f" (with --weights {folder} --keep-head, `keras-vit train` trains "
                 "its model further; without --keep-head, it learns other classes)"

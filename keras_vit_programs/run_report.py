@@ -15,6 +15,7 @@ from keras_vit.utils.logging import logger
 from keras_vit_programs.console import counted, wrap_lines
 from keras_vit_programs.run_folder import (
     FILES,
+    LOG,
     MORE_FILES,
     environment_info,
     program_info,
@@ -43,7 +44,8 @@ def describe_run(run: "Run", model: keras.Model, done: int) -> str:
         config = getattr(getattr(model, "encoder", model), "config", None)
         patch *= getattr(config, "stride", 1)  # of the ResNet of a hybrid
         patches = f", patches {patch} x {patch}"
-    epochs = round(run.steps / math.ceil(data.num_train / run.batch_size))
+    epochs = run.steps / math.ceil(data.num_train / run.batch_size)
+    digits = 0 if epochs >= 10 else 1
     summary = f", {run.summary}" if run.summary else ""
     lines = [
         f"data      {data.name}: {data.num_train} training and "
@@ -68,7 +70,7 @@ def describe_run(run: "Run", model: keras.Model, done: int) -> str:
         )
     lines += [
         f"training  {counted(run.steps, 'step')} of {counted(run.batch_size, 'image')} "
-        f"({counted(epochs, 'epoch')}){summary}, on {keras.backend.backend()}"
+        f"({epochs:.{digits}f} epochs){summary}, on {keras.backend.backend()}"
         + (", in bfloat16" if settings.get("mixed_precision") else ""),
         strategy,
         f"output    {run.folder}",
@@ -127,7 +129,7 @@ def print_results(summary: dict[str, Any], folder: pathlib.Path) -> None:
         if split == "test":
             chosen += ", which is optimistic: these images chose the weights"
         lines.append(chosen)
-    paths = [folder / name for name in (*FILES, *MORE_FILES)]
+    paths = [folder / name for name in (*FILES, *MORE_FILES, LOG)]
     lines += [f"  {path}" for path in paths if path.exists()]
     if kind in ("accuracy", "mean_average_precision"):
         shown = shlex.quote(str(folder))

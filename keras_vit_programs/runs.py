@@ -46,6 +46,7 @@ from keras_vit_programs.run_folder import (
     CHECKPOINTS,
     DONE,
     FILES,
+    LOG,
     MORE_FILES,
     exclusive_lock,
     prepare_output,
@@ -134,7 +135,6 @@ def fingerprint(
 
 
 TENSORBOARD = "tensorboard"
-LOG = "log.txt"
 # Parts of the messages of TensorFlow and JAX about a lost process.
 _LOST = ("unhealthy", "heartbeat", "UNAVAILABLE", "Connection", "Broken pipe")
 
@@ -242,6 +242,7 @@ class Run:
         if self.patience:
             self.checkpoints.stops.append(no_improvement(self.patience))
         self._training = self._saving = False
+        self.resumed_from = 0
 
     def __enter__(self) -> Self:
         self.started = time.perf_counter()

@@ -134,6 +134,15 @@ def begin(
             f"{strategy.name}, in which Keras does not accumulate gradients. Leave it "
             "out and give --remat to save memory, or use KERAS_BACKEND=jax."
         )
+    if getattr(config, "sweep", None) and config.learning_rate is not None:
+        raise ValueError(
+            "--sweep finds the learning rate: leave out --learning-rate. Received: "
+            f"--learning-rate {config.learning_rate:g}"
+        )
+    # `--show-settings` ends before the folder is used.
+    is_free = config.overwrite or config.show_settings
+    named = pathlib.Path(getattr(config, "dataset", "")).expanduser().resolve().name
+    check_output(config.output or pathlib.Path("runs") / named, is_free)
     data = load(config)
     if data.multi_label and getattr(config, "loss", None) != "sigmoid":
         raise ValueError(
@@ -142,8 +151,6 @@ def begin(
             "train on images of one class each."
         )
     output = config.output or pathlib.Path("runs") / data.name
-    # `--show-settings` ends before the folder is used.
-    is_free = config.overwrite or config.show_settings
     return strategy, data, check_output(output, is_free)
 
 

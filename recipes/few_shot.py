@@ -180,11 +180,11 @@ def probe_l2_of(config, scores):
 
 
 def show(results, config):
-    print(f"\n{'shots':>6}{'l2':>10}{'accuracy':>10}{'std':>8}{'a class':>10}")
+    print(f"\n{'shots':>6}{'l2':>10}{'accuracy':>10}{'std':>8}{'per class':>11}")
     for row in results["few_shot"]:
         print(
             f"{row['shots']:6}{row['l2']:10g}{row['accuracy']:10.4f}"
-            f"{row['std']:8.4f}{row['per_class']:10.4f}"
+            f"{row['std']:8.4f}{row['per_class']:11.4f}"
         )
     if len(config.l2) > 1:
         print(f"best l2 on these test images: {results['best_l2']:g}")

@@ -470,10 +470,11 @@ def resolve_config(given, data):
     """Returns the settings with their defaults, for a dataset."""
     if given.keep_head:
         building.check_classes(given.model, given.weights, data)
+    of_weights = ()
     if given.preset and given.model is None:  # some of whose settings are of a model
         name = sizes.resolve_model_spec(None, given.weights)["name"]
-        given = dataclasses.replace(given, model=name)
-    config = flags.fill(given, data)
+        given, of_weights = dataclasses.replace(given, model=name), ("model",)
+    config = flags.fill(given, data, of_weights)
     spec = sizes.resolve_model_spec(config.model, config.weights)
     unfit = [name for name in EACH_STEP if getattr(given, name)]
     if config.features == "once" and (unfit or config.train != "head"):

@@ -90,7 +90,7 @@ def validate_images(
     if bad and len(bad) == len(paths):
         raise ValueError(f"No image can be used: {summarize(bad)}")
     if bad:
-        warn(f"{found} and are skipped: {summarize(bad)}")
+        warn(f"{found} (skipped): {summarize(bad)}")
     return {path for path, defect in defects.items() if not defect}, len(bad)
 
 

@@ -524,8 +524,7 @@ def match_class_names(
     if strange:
         raise ValueError(
             f"The model knows {len(known)} classes by name, such as "
-            f"{known[0]!r}, and {len(strange)} of the {len(wanted)} classes of "
-            f"{data.name!r} are not among them: "
+            f"{known[0]!r}, but not all {len(wanted)} of {data.name!r}. It lacks: "
             f"{_first(strange)}. {remedy}"
         )
     return np.array([known.index(name) for name in wanted]), known

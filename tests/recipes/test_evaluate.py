@@ -164,7 +164,7 @@ def test_unknown_classes_are_refused(shades, tmp_path, capsys):
     folder = real_folder(tmp_path / "set", {"gray": 100, "pink": 200})
     given = ("evaluate", "--weights", run, "--output", tmp_path / "out")
     line = programs.refused(capsys, *given, "--dataset", folder)
-    assert "1 of the 2 classes of 'set' are not among them: 'pink'" in line
+    assert "but not all 2 of 'set'. It lacks: 'pink'" in line
     assert "train a head on 'set' with `keras-vit train`" in line
     (run / "config.json").unlink()  # then the names are unknown
     line = programs.refused(capsys, *given)

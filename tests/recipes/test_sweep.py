@@ -107,7 +107,7 @@ def test_interrupted_sweep_resumes(tmp_path, trained, monkeypatch, capsys):
     assert "test_accuracy" in metadata
     assert (output / "model.keras").exists()
     assert not (output / "sweep" / "lr-0.01" / "model.keras").exists()
-    refused("is that of a finished run", **settings)
+    refused("contains a finished run", **settings)
 
 
 # The accuracy of the replaced training for each learning rate.

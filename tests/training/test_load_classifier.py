@@ -359,7 +359,7 @@ def test_classes_are_matched_by_name(classes, known, names, indices, warning):
 @pytest.mark.parametrize(
     "classes, known, names, words",
     [
-        (3, "abc", "abx", "1 of the 3 classes .*: 'x'. Name"),
+        (3, "abc", "abx", "not all 3 of .*: 'x'. Name"),
         (2, "abc", "ab", "has 2 classes with 3 names"),
         (4, None, "abc", "4 classes with no names, and 'set' has 3.*a head"),
     ],

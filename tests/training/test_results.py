@@ -183,5 +183,5 @@ def test_the_size_of_patches_is_in_pixels_of_the_image(model, pixels):
     text = run_report.describe_run(run, model, 0)
     words = " ".join(text.split())
     assert f", patches {pixels} x {pixels} " in words
-    assert " training 1 step of 1 image (0 epochs), on torch " in words
+    assert " training 1 step of 1 image (0.0 epochs), on torch " in words
     assert " rows one after every 2 steps" in words
