@@ -68,10 +68,11 @@ def test_python_blocks_run(name, weights, tmp_path, monkeypatch):
 
 
 @pytest.mark.backends("jax")
-def test_python_blocks_run_on_jax(weights, tmp_path, monkeypatch):
-    """Run the page about several devices, whose Python does more under JAX."""
-    assert any('backend() == "jax"' in x for x in BLOCKS["docs/scale.md"])
-    test_python_blocks_run("docs/scale.md", weights, tmp_path, monkeypatch)
+@pytest.mark.parametrize("name", ["docs/scale.md", "docs/cost.md"])
+def test_python_blocks_run_on_jax(name, weights, tmp_path, monkeypatch):
+    """Run the pages whose Python does more under JAX."""
+    assert any('backend() == "jax"' in x for x in BLOCKS[name])
+    test_python_blocks_run(name, weights, tmp_path, monkeypatch)
 
 
 def docstring_examples():
