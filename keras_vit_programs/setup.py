@@ -141,8 +141,9 @@ def begin(
         )
     # `--show-settings` ends before the folder is used.
     is_free = config.overwrite or config.show_settings
-    named = pathlib.Path(getattr(config, "dataset", "")).expanduser().resolve().name
-    check_output(config.output or pathlib.Path("runs") / named, is_free)
+    # Before the data is read: most datasets have the name of their folder.
+    named = pathlib.Path(getattr(config, "dataset", "digits")).expanduser().resolve()
+    check_output(config.output or pathlib.Path("runs") / named.name, is_free)
     data = load(config)
     if data.multi_label and getattr(config, "loss", None) != "sigmoid":
         raise ValueError(

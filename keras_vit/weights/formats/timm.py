@@ -226,12 +226,12 @@ def model_arguments(arguments: Config) -> Config:
 
 # Functions of timm that build any `VisionTransformer` from JSON arguments. They
 # differ in what JSON cannot hold: the epsilon of norms, and distillation.
-_SIZES = {192: "tiny", 384: "small", 1024: "large"}
 _ENTRY_POINTS = {
     (1e-6, False): "vit_{size}_patch16_224",
     (1e-5, False): "vit_base_patch16_clip_224",
     (1e-6, True): "deit_base_distilled_patch16_224",
 }
+_SIZES = {192: "tiny", 384: "small", 1024: "large"}  # by the width
 
 
 def hub_config(
