@@ -178,10 +178,10 @@ DEFAULTS = (
         "batch_size", "at most the number of images", defaults.whole_batch, over="given"
     ),
     defaults.steps(
-        "30 epochs, but from scratch at least 2400 (15 epochs and 1200 for "
-        "compact-hybrid on images above 40 pixels) and at most 300 epochs, and "
-        "with --weights at least 100 and at most 500, or 10000 for 20000 images "
-        "or more, or 20000 for 500000 images or more",
+        "30 epochs. From scratch, at least 2400 steps, half as many for compact-hybrid "
+        "on images above 40 pixels, but at most 300 epochs. With --weights, 100 to "
+        "500 steps, or 10000 from 20000 images on, or 20000 from 500000 on. "
+        "--show-settings prints the number",
         steps,
     ),
     flags.Rule(

@@ -292,8 +292,8 @@ def read_training(path: pathlib.Path) -> Config:
         scaled = (pair for start, pair in _SCALED.items() if re.match(start, name))
         images |= zip(("mean", "std"), next(scaled, ()), strict=False)
         if crop := _CROPPED.fullmatch(name):
-            crop_pct = 0.9 if crop[1] == "224" else 1.0
-            images |= {"interpolation": "bicubic", "crop_pct": crop_pct}
+            images |= {"interpolation": "bicubic", "crop_mode": "center"}
+            images["crop_pct"] = 0.9 if crop[1] == "224" else 1.0
     if flags.get("mean") and flags.get("std"):
         images |= {name: flags[name] for name in ("mean", "std")}
     crops = ("interpolation", "crop_pct", "crop_mode")
