@@ -39,6 +39,8 @@ def test_table_of_classes():
     )
     rows[0] |= {"images": 1000, "right": 0, "accuracy": 0.0}
     assert "classified" not in class_table(rows)  # too many to count
+    rows[1]["times"] = 1
+    assert "0.0833  several classes, once each\n" in class_table(rows[1:2])
 
 
 @pytest.mark.parametrize(

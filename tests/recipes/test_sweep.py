@@ -7,7 +7,7 @@ import pytest
 
 import keras_vit
 from keras_vit import training
-from keras_vit_programs import flags, presets
+from keras_vit_programs import flags, presets, setup
 from tests.recipes.test_finetune_cifar import (
     read_metadata,
     recipe,
@@ -108,6 +108,9 @@ def test_interrupted_sweep_resumes(tmp_path, trained, monkeypatch, capsys):
     assert (output / "model.keras").exists()
     assert not (output / "sweep" / "lr-0.01" / "model.keras").exists()
     refused("contains a finished run", **settings)
+    with pytest.raises(ValueError, match="contains a finished run"):
+        setup.begin(recipe.Config(**settings), load=None)  # before the data is read
+    refused("leave out --learning-rate", **settings, learning_rate=0.1)
 
 
 # The accuracy of the replaced training for each learning rate.

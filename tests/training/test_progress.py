@@ -51,6 +51,17 @@ def rows_of_run(folder, shown_steps=5):
     return recorder.rows
 
 
+def test_a_log_without_a_row_says_how_long_training_takes(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(rows.Progress, "SILENT", 0.0)
+    rows_of_run(tmp_path)
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith("step ") and first.endswith(" left")
+    assert " s a step, about 0:00:0" in first
+    assert not [line for line in others if line.startswith("step ")]
+
+
 def test_log_has_each_evaluation(tmp_path, capsys):
     rows = rows_of_run(tmp_path)
     assert "learning_rate" not in rows[0]  # whose schedule was not given

@@ -334,6 +334,11 @@ def test_convert_accepts_urls(hub, tmp_path, capsys):
     assert "404" in capsys.readouterr().err
 
 
+def test_weights_of_another_model_name_it():
+    with pytest.raises(ValueError, match="These models have it: ViTS14, "):
+        keras_vit.ViTS16(weights="dinov2")
+
+
 def test_list_weights():
     names = keras_vit.list_weights()
     assert names == [f"{variant}/{tag}" for variant, tag in RELEASED]
