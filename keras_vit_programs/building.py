@@ -76,12 +76,15 @@ def build_model(
         name = model
         if model in COMPACT:
             name, sizes = COMPACT[model][0], {**COMPACT[model][1], **sizes}
-            sizes["name"] = model.replace("-", "_")
+            sizes["name"] = _layer_name(model)
         built = getattr(models, name)(**{**sizes, **arguments})
         if model in ("compact-vit", "compact-hybrid"):
             spread_positions(built, seed)
         return built
     checkpoint = open_weights(model, weights, sizes_of(model))
+    trained = config_of_run(checkpoint.path).get("config", {}).get("model")
+    if trained in COMPACT:
+        arguments["name"] = _layer_name(trained)
     if keep_head:
         bias = checkpoint.weights.get("head/bias", ())
         if len(bias) != arguments["classes"]:
@@ -113,6 +116,11 @@ def build_model(
     if not keep_head:
         zero_init_head(built)
     return built
+
+
+def _layer_name(model: str) -> str:
+    """Returns the name of the Keras model of a compact model."""
+    return model.replace("-", "_")
 
 
 def _for_bit(arguments: dict[str, Any]) -> dict[str, Any]:

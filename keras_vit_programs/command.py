@@ -102,7 +102,7 @@ def main(argv: list[str] | None = None) -> int:
         print(__doc__)
         for command, (_, flags, text) in COMMANDS.items():
             print(f"  {command:11}{text:48}{_values(flags)}".rstrip())
-        print("  new        copies a recipe into this folder, to be changed   RECIPE")
+        print("  new        copies a recipe, such as few_shot, to be changed  RECIPE")
         return 0
     if name == "--version":
         # Without the package, whose import takes seconds.

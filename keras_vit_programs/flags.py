@@ -374,9 +374,20 @@ def fill(given: S, data: Any = None, of_weights: tuple[str, ...] = ()) -> S:
                 f"{data.name}: {data.num_train:,} training and "
                 f"{data.num_evaluation:,} {data.evaluation_split} images"
             )
+        if values.get("model") is None and values.get("weights"):
+            rules["model"] = "that of --weights"
+        unset = []
         for name in sorted(fields):
-            row = f"{name:20} {values[name]!s:20} {rules.get(name, '')}"
-            logger.info(row.rstrip())
+            text = fields[name].metadata.get("help")
+            said = text and text.partition("; default: ")[2]
+            why, value = rules.get(name, said), values[name]
+            if value is None and text and not why:
+                unset.append(name)
+            elif text and name != "show_settings":
+                shown = f"{value:.6g}" if isinstance(value, float) else str(value)
+                shown = "-" if value is None else shown
+                logger.info(f"{name:20} {shown:20} {why}".rstrip())
+        logger.info(console.wrap_lines(f"not set   {', '.join(unset)}"))
         sys.exit(0)
     return filled
 

@@ -109,7 +109,9 @@ class Report:
             self._norms()
         folder = importlib.resources.files("keras_vit_programs")
         page = string.Template((folder / PAGE).read_text()).substitute(
-            title=html.escape(f"Inside {self.checkpoint.path.rsplit('/', 1)[-1]}"),
+            title=html.escape(
+                f"Inside {'/'.join(self.checkpoint.path.split('/')[-2:])}"
+            ),
             subtitle=f"keras_vit {__version__}, Keras {keras.__version__} on "
             f"{keras.backend.backend()}",
             body="\n".join(self.sections),
@@ -169,8 +171,11 @@ class Report:
                 grid = " × ".join(map(str, positions.built_grid))
                 yield "Learned positions", f"for {grid} patches"
         try:
-            fields = dataclasses.asdict(config_of(model)).items()
-            yield from ((name, x) for name, x in fields if x is not None)
+            config = config_of(model)
+            for field in dataclasses.fields(config):
+                value = getattr(config, field.name)
+                if value != field.default:
+                    yield field.name, value
         except ValueError as error:  # of blocks that differ
             yield "Config", error
 

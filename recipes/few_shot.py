@@ -68,8 +68,9 @@ class Config(flags.Evaluation):
         minimum=1,
     )
     l2: tuple[float, ...] = flags.flag(
-        "one or more L2 penalties of the weights; all results are reported, "
-        "and also which penalty has the highest mean accuracy over --shots",
+        "L2 penalty of the weights, by default that of `fewshot_lsr.py`. It is not "
+        "chosen on images: with several, all results are reported, and also which "
+        "penalty has the highest mean accuracy over --shots on these test images",
         (1024.0,),
         above=0,
     )

@@ -339,8 +339,11 @@ def main(config):
                 f"--preset {config.preset} crops photographs, for which the digits "
                 "are too small: give --protocol simple, or a --dataset."
             )
-        # Before the dataset is downloaded.
-        sizes.resolve_model_spec(config.model, config.weights, config.patch_size)
+        # Before the dataset is downloaded; released weights are downloaded after the
+        # images of a folder are checked.
+        is_released = f"{config.model}/{config.weights}" in keras_vit.list_weights()
+        if not (is_released and os.path.exists(config.dataset)):
+            sizes.resolve_model_spec(config.model, config.weights, config.patch_size)
         strategy, data, output = setup.begin(config)
         if strategy.num_devices > 1 and config.train == "head":
             if config.features == "once":

@@ -14,6 +14,7 @@ from keras_vit.data.canvases import BOXES_SIZE, digit_boxes
 from keras_vit.data.csv_files import delimiter_of
 from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.labels import summarize
+from keras_vit.data.tfds import download, open_builder
 from keras_vit.utils.images import read_image
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import Array
@@ -105,8 +106,8 @@ def _from_tfds(name: str) -> tuple[dict[str, list], list[str]]:
     """Returns the encoded images of a dataset of TFDS, which are kept in
     memory, with their labels, and the names of the classes."""
     tfds = require("tensorflow_datasets")
-    builder = tfds.builder(name)
-    builder.download_and_prepare()
+    builder = open_builder(tfds, name)
+    download(builder, name)
     skip = {"image": tfds.decode.SkipDecoding()}
     parts = {"train": [], "test": []}
     for part, images in parts.items():

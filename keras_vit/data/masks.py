@@ -21,6 +21,7 @@ from keras_vit.data.dataset import ImageDataset
 from keras_vit.data.image_files import image_files
 from keras_vit.data.labels import summarize
 from keras_vit.data.splits import split_by_path
+from keras_vit.data.tfds import download, open_builder
 from keras_vit.utils import checks
 from keras_vit.utils.images import PICTURES, open_image, read_image
 from keras_vit.utils.optional import require
@@ -290,8 +291,8 @@ def _from_tfds(name: str, ignore: int) -> ImageDataset:
             "value of pixels without a class, must be another number. "
             f"Received: ignore={ignore}"
         )
-    builder = tfds.builder(name)
-    builder.download_and_prepare()
+    builder = open_builder(tfds, name)
+    download(builder, name)
     splits = builder.info.splits
     test = next(x for x in ("test", "validation") if x in splits)
     skip = tfds.decode.SkipDecoding()

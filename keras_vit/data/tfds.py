@@ -12,6 +12,7 @@ from keras_vit.data.dataset import Batching, ImageDataset
 from keras_vit.data.decoding import import_tensorflow, tf
 from keras_vit.data.pipeline import FOREVER, ImageSource, check_label, keep_local_rows
 from keras_vit.data.splits import TEST_SPLITS
+from keras_vit.utils.logging import logger
 from keras_vit.utils.optional import require
 from keras_vit.utils.types import Dataset, Tensor
 
@@ -257,6 +258,12 @@ def choose_test_split(
 def download(builder: Any, name: str) -> None:
     """Downloads and prepares a dataset; the `ValueError` of a failure says
     which files must be downloaded by hand, if any."""
+    if not builder.is_prepared():
+        # At level WARNING, so that it is shown by default.
+        logger.warning(
+            f"TFDS: downloading {name!r} into {str(builder.data_dir)!r}; if the server "
+            "cannot be reached, TFDS tries for several minutes before it fails"
+        )
     try:
         builder.download_and_prepare()
     except Exception as error:  # of a server, a proxy or a disk

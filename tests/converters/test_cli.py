@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -84,6 +85,7 @@ def test_inspect_and_wrong_arguments(capsys, tmp_path):
     assert _cli.main([source, "--inspect"]) == 0
     out = capsys.readouterr().out
     assert "vit_jax\n" in out and "embedding/kernel" in out
+    assert re.search("(?m)^pixels +tf", out)
     for arguments, message in (
         ([source], "TARGET is missing"),
         ([source, str(tmp_path / "a.txt")], "must end in"),

@@ -226,6 +226,7 @@ def test_tfds(monkeypatch):
     features = {"objects": {"label": label}}
     builder = types.SimpleNamespace(
         info=types.SimpleNamespace(features=features),
+        is_prepared=lambda: True,
         download_and_prepare=lambda: None,
         as_dataset=lambda split, decoders: (
             examples if split == "train" else examples[:1]

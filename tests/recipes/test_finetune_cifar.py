@@ -278,6 +278,32 @@ def test_classes_of_released_weights_are_those_of_their_model(monkeypatch):
     assert opened == [("ViTB16", "imagenet2012", 768)]
 
 
+@pytest.mark.backends("torch")
+def test_images_are_checked_before_weights_are_downloaded(tmp_path, monkeypatch):
+    def fetch(*arguments, **options):
+        raise AssertionError
+
+    monkeypatch.setattr(keras_vit.utils.downloads, "fetch", fetch)
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        (tmp_path / "photos" / name / "a.jpg").touch()
+    given = {"dataset": str(tmp_path / "photos"), "model": "ViTS14"}
+    given["output"] = str(tmp_path / "run")
+    refused("2 of 2 images cannot be used: .* is empty", weights="dinov2", **given)
+    refused("There is no file 'dinov3'", weights="dinov3", **given)
+
+
+@pytest.mark.backends("torch")
+def test_a_compact_model_keeps_its_name(tmp_path):
+    arguments = {"input_shape": (32, 32, 3), "classes": 2}
+    model = building.build_model("compact-hybrid", None, None, **arguments)
+    keras_vit.converters.save(model, tmp_path / "model.npz")
+    settings = {"config": {"model": "compact-hybrid"}, "data": {}}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    again = building.build_model(None, str(tmp_path), None, **arguments)
+    assert again.name == model.name == "compact_hybrid"
+
+
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_images_that_are_not_square(tmp_path):

@@ -281,13 +281,16 @@ def test_settings_are_shown_with_what_set_them(trained_run, tmp_path, capsys):
         "batch_size +64 +64, or more",
         "learning_rate +0.00098.* 0.003 from scratch.*finetune_cifar.py:\\d+\\)",
         "keep +last.* best with a validation split",
-        "label_smoothing +0.0 +chosen here",
+        "label_smoothing +0 +chosen here",
         "strategy +auto +default",
-        "epochs +None$",
+        "model +- +that of --weights$",
+        "patience +- +no early stopping$",
+        "not set .*epochs, features",
         "weight_decay +0.05 +0.05 for adamw",
         "digits: 1,438 training and 359 test images$",
     ):
         assert re.search(f"(?m)^{row}", rows), row
+    assert "rate_images" not in rows and "None" not in rows
     with pytest.raises(SystemExit):
         given = ("--sweep", "0.1,0.2", "--show-settings")
         programs.run("finetune_cifar", *given)

@@ -101,6 +101,7 @@ def test_report_contents(photos, tmp_path, capsys):
         "b & <c>.jpg",
     ):
         assert phrase in text, phrase
+    assert "rope_base" not in text  # a default
     # The page contains all images and fetches nothing.
     inside = list(page.pictures.values())
     for name in FIGURES:

@@ -250,6 +250,7 @@ def test_tfds(name, monkeypatch):
     test = "test" if name == "oxford_iiit_pet" else "validation"
     builder = types.SimpleNamespace(
         info=types.SimpleNamespace(splits={"train": 0, test: 0}),
+        is_prepared=lambda: True,
         download_and_prepare=lambda: None,
         as_dataset=lambda split, decoders: [example] * (2 if split == "train" else 1),
     )

@@ -216,6 +216,27 @@ def test_labels_above_the_last_class_raise(label):
     assert "from 0 to 4" in str(pipeline.find_data_error(error.value))
 
 
+def test_a_download_says_where_and_how_it_failed(monkeypatch, tmp_path):
+    def fail():
+        raise ConnectionError("no route to host")
+
+    builder = types.SimpleNamespace(
+        is_prepared=lambda: False,
+        download_and_prepare=fail,
+        data_dir=tmp_path / "cats",
+        data_dir_root=tmp_path,
+        MANUAL_DOWNLOAD_INSTRUCTIONS=None,
+    )
+    said = []
+    monkeypatch.setattr(tfds_sets.logger, "warning", said.append)
+    with pytest.raises(ValueError, match="prepare 'cats': no route to host"):
+        tfds_sets.download(builder, "cats")
+    assert len(said) == 1 and str(tmp_path / "cats") in said[0]
+    builder.is_prepared, builder.download_and_prepare = lambda: True, lambda: None
+    tfds_sets.download(builder, "cats")
+    assert len(said) == 1
+
+
 def test_labels_of_minus_one_raise():
     data = keras_vit.data.load_dataset("kv_local_unlabeled")
     assert data.num_test == 5
