@@ -337,7 +337,8 @@ def main(config):
         if config.dataset == "digits" and config.preset and not config.protocol:
             raise ValueError(
                 f"--preset {config.preset} crops photographs, for which the digits "
-                "are too small: give --protocol simple, or a --dataset."
+                "are too small: give a --dataset, or, to try it on digits, --protocol "
+                "simple --steps 100 --warmup-steps 10."
             )
         # Before the dataset is downloaded; released weights are downloaded after the
         # images of a folder are checked.

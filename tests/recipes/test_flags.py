@@ -23,7 +23,7 @@ pytestmark = pytest.mark.backends("torch")
 REFUSED = {
     "finetune_cifar": {
         "--preset vit_jax": "give --weights",
-        "--weights {run} --preset vit_jax": "give --protocol simple, or a --dataset",
+        "--weights {run} --preset vit_jax": "give a --dataset, or, to try it on digits, --protocol",
         "--keep-head": "--keep-head is for fine-tuning",
         "--pooling gap": "--pooling is for fine-tuning",
         "--train head": "--train is for fine-tuning",
