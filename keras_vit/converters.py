@@ -31,6 +31,7 @@ from keras_vit.utils.warnings import warn
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.files import atomic_write
 from keras_vit.weights.files.keras import is_keras, write_metadata
+from keras_vit.weights.formats import split
 from keras_vit.weights.infer import DENSE, drop_pretraining
 from keras_vit.weights.writing import write_checkpoint
 
@@ -204,6 +205,7 @@ def write_model(
                     write_metadata(temporary, *metadata)
         return
     format = format or ("vit_jax" if path.suffix else "huggingface")
+    split(format)  # an unknown name is no limit of the model
     if format.partition(":")[0] in DENSE and not head:
         raise ValueError(
             f"The format {format!r} is for detectors and segmenters, which "

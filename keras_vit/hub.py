@@ -143,7 +143,10 @@ def _write(
         warn_of_activation(built, " and ".join(written))
     text = json.dumps(config, indent=2)
     (folder / "config.json").write_text(text, encoding="utf-8")
-    card = _card(title, model, arguments, mode, run, class_names, license, missing)
+    resizing = config.get("pretrained_cfg")
+    card = _card(
+        title, model, arguments, mode, resizing, run, class_names, license, missing
+    )
     (folder / _CARD).write_text(card, encoding="utf-8")
     return missing
 
@@ -207,6 +210,7 @@ def _card(
     model: keras.Model,
     arguments: Config,
     mode: Mode,
+    resizing: Config | None,
     run: Config,
     class_names: list[str] | None,
     license: str | None,
@@ -258,6 +262,9 @@ def _card(
         f"{list(std)}; `keras_vit.preprocess_input(images, mode={mode!r})`",
         f"- Classes: {arguments['classes'] or 'none, the output is features'}",
     ]
+    if resizing:
+        crop = f"crop_pct={resizing['crop_pct']:.4g}, {resizing['crop_mode']}"
+        lines.insert(-1, f"- Resizing: {resizing['interpolation']}, {crop}, as in timm")
     if preprocessing_of(model) is not None:
         lines[-2] += (
             f". `{WEIGHTS[KERAS]}` does this itself: give it values from 0 to 255"

@@ -19,7 +19,7 @@ from keras_vit.weights.formats import (
     implied_arguments,
 )
 from keras_vit.weights.infer import is_position_layer
-from keras_vit_programs.sizes import COMPACT, sizes_of, stride_of
+from keras_vit_programs.sizes import COMPACT, MODEL_NAMES, sizes_of, stride_of
 
 _NO_REGULARIZATION = {
     "dropout": 0.0,
@@ -76,15 +76,15 @@ def build_model(
         name = model
         if model in COMPACT:
             name, sizes = COMPACT[model][0], {**COMPACT[model][1], **sizes}
-            sizes["name"] = _layer_name(model)
+            sizes["name"] = model.replace("-", "_")
         built = getattr(models, name)(**{**sizes, **arguments})
         if model in ("compact-vit", "compact-hybrid"):
             spread_positions(built, seed)
         return built
     checkpoint = open_weights(model, weights, sizes_of(model))
-    trained = config_of_run(checkpoint.path).get("config", {}).get("model")
-    if trained in COMPACT:
-        arguments["name"] = _layer_name(trained)
+    name = model or config_of_run(checkpoint.path).get("config", {}).get("model")
+    if name in MODEL_NAMES:
+        arguments["name"] = name.replace("-", "_")
     if keep_head:
         bias = checkpoint.weights.get("head/bias", ())
         if len(bias) != arguments["classes"]:
@@ -116,11 +116,6 @@ def build_model(
     if not keep_head:
         zero_init_head(built)
     return built
-
-
-def _layer_name(model: str) -> str:
-    """Returns the name of the Keras model of a compact model."""
-    return model.replace("-", "_")
 
 
 def _for_bit(arguments: dict[str, Any]) -> dict[str, Any]:

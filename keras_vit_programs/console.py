@@ -176,7 +176,8 @@ def with_flags(message: object, names: Collection[str]) -> str:
             return "it by `keras-vit convert FILE model.keras --set num_heads=...`"
         return found[0]
 
-    return _ARGUMENT.sub(flag, str(message))
+    text = _ARGUMENT.sub(flag, str(message))
+    return text.replace("`keras_vit.hub.save`", "--to hub") if "to" in names else text
 
 
 def run_program(run: Callable[[Arguments], int], arguments: Arguments) -> int:

@@ -232,13 +232,18 @@ def run(
     if not getattr(config, "no_compile_cache", True):
         cache_compilations()
     try:
+        if config.show_settings and config.preset and getattr(config, "model", ""):
+            with user_errors():  # before a dataset or weights are downloaded
+                values = config.published.values(vars(config))
+            shown = ", ".join(f"{name} {value}" for name, value in values.items())
+            logger.info(console.wrap_lines(f"{config.preset}: {shown}\n"))
         main(config)
     except UserError as error:
         message = console.with_flags(error, names)
         logger.error("error: %s", console.printable_lines(message))
         sys.exit(2)
     except Preempted as preempted:
-        logger.info("\n%s", preempted)
+        logger.info("\n%s", _resuming(config, str(preempted)))
         sys.exit(128 + preempted.number)
     except Diverged as error:
         logger.error("\nerror: %s", error)
@@ -250,8 +255,15 @@ def run(
                 "; the same command resumes from the last checkpoint, or "
                 "starts again if there is none"
             )
-        logger.error("\nerror: interrupted%s", hint)
+        logger.error("\nerror: interrupted%s", _resuming(config, hint))
         sys.exit(128 + signal.SIGINT)
+
+
+def _resuming(config: "Settings", text: str) -> str:
+    """Returns a message on how to resume a run, which --overwrite begins again."""
+    if not getattr(config, "overwrite", False):
+        return text
+    return text.replace("same command", "same command without --overwrite")
 
 
 def _plain(hint: Any) -> Any:
@@ -401,7 +413,9 @@ class Output(Settings):
         "named after the study or evaluation, if any, and the dataset",
         metavar="DIR",
     )
-    overwrite: bool = flag("replace the files of an earlier run in --output", False)
+    overwrite: bool = flag(
+        "delete the files of an earlier run in --output, and begin again", False
+    )
     no_compile_cache: bool = flag(
         "do not store JAX's compiled programs in the folder of downloads for the "
         "next run",

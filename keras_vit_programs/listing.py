@@ -75,6 +75,10 @@ def report(
         f"{'pixels':20} {mode or 'unknown scaling'}"
         + "".join(f", {key} {value}" for key, value in (resizing or {}).items())
     ]
+    built = {} if checkpoint.is_fixed else checkpoint.build_arguments_with(arguments)
+    if not built.get("include_top", True) and built.get("pooling", "") is None:
+        kinds = "`pooling=token` or gap for one vector, or classes for a head"
+        lines.append(f"{'output':20} all tokens, as there is no head; give {kinds}")
     not_stored = checkpoint.code_base.arguments.keys() - checkpoint.stored.keys()
     default = dict.fromkeys(not_stored - arguments.keys(), " (default of the format)")
     lines += [

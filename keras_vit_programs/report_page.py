@@ -190,7 +190,9 @@ class Report:
         if output_activation(self.model) == "linear":
             scores = keras.ops.convert_to_numpy(keras.ops.softmax(scores))
         labels = self.labels
-        text = "The top classes of each image."
+        text = "The top classes of each image, which is resized as in the figures."
+        if (self.checkpoint.resizing or {}).get("crop_pct", 1) < 1:
+            text += " `keras-vit predict` also crops it as the model's files say."
         if labels is None:
             labels = default_names(scores.shape[1])
             text += " Name the classes with --labels."

@@ -87,7 +87,8 @@ def check_output(folder: StrPath, overwrite: bool) -> pathlib.Path:
             )
         raise ValueError(
             f"The output folder {str(folder)!r} {state}. Choose another --output"
-            f"{further}, or replace what an earlier run wrote with --overwrite."
+            f"{further}, or give --overwrite, which deletes what an earlier run wrote "
+            "and begins again."
         )
     existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):

@@ -62,7 +62,10 @@ def describe_run(run: "Run", model: keras.Model, done: int) -> str:
         f"model     {model.name}: {model.count_params():,} parameters, images "
         f"{height} x {width} x {channels}{patches}"
     )
-    if settings.get("weights", "") is None and channels == 3:
+    if settings.get("weights"):
+        model_name = f"{settings['model']}, " if settings.get("model") else ""
+        lines.append(f"weights   {model_name}{settings['weights']}")
+    elif settings.get("weights", "") is None and channels == 3:
         lines.append(
             "weights   none: trained from scratch. With released weights, the "
             "accuracy is usually higher: --model ViTB16 --weights imagenet21k, or, "

@@ -14,6 +14,8 @@ from keras_vit import converters
 from keras_vit.converters import write_keras
 from keras_vit.data import find_data_error
 from keras_vit.data.dataset import ImageDataset
+from keras_vit.data.protocols import resizing_of
+from keras_vit.data.token_budget import TokenBudget
 from keras_vit.distribution.sharding import to_tf_dataset
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.models import mixed_sizes, one_size
@@ -459,6 +461,14 @@ class Run:
             saved = one_size(model)
             saved.class_names = self.data.class_names
             saved.preprocess_mode = self.reading["mode"]
+            # Not that of the weights from which it was trained.
+            protocol, size = (
+                self.reading.get("protocol", ""),
+                self.reading["image_size"],
+            )
+            sides = size if isinstance(size, tuple) else (size,)
+            is_fixed = not isinstance(size, TokenBudget)
+            saved.resizing = resizing_of(protocol, max(sides)) if is_fixed else None
             (write or save_model)(saved, folder)
         # What follows needs no other process: one that waits in vain for the
         # first would not end.

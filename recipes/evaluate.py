@@ -56,7 +56,7 @@ FILES = (
 )
 CALIBRATION = """The calibration error is the mean difference between the accuracy and
 the probability of the predicted class, over bins of images with similar
-probabilities; 0 is best.
+probabilities; 0 is best. The mean confidence is the mean of this probability.
 """
 SPLITS = {"test": ("test",), "train": ("train",), "all": ("train", "test")}
 
@@ -228,6 +228,7 @@ def measure(probabilities, labels, class_names, config, output):
     results["mean_per_class_accuracy"] = float(
         np.mean([row["accuracy"] for row in there])
     )
+    results["mean_confidence"] = float(np.mean(probabilities.max(axis=1)))
     results["calibration_error"] = keras_vit.evaluation.calibration_error(
         probabilities, labels, config.bins
     )

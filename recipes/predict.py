@@ -236,10 +236,17 @@ def class_names(config, trained):
     classes = keras_vit.evaluation.num_classes_of(trained)
     names = config.labels or trained.class_names
     if names is None and classes not in (1000, 21843):
-        raise ValueError(
-            f"The names of the model's {classes} classes are unknown: give "
-            "--labels, a file with one name per line, or, for CLIP and SigLIP, --names."
+        if getattr(keras_vit.config_of(trained.model), "pre_norm", False):
+            raise ValueError(
+                "The outputs of CLIP's image tower are no classes: give --names, or "
+                "--labels, a file with one name per line."
+            )
+        warnings.warn(
+            f"The names of the {classes} classes are unknown, and they are numbered. "
+            "--labels, a file with one name per line, gives their names.",
+            stacklevel=2,
         )
+        return [f"class {index}" for index in range(classes)]
     try:
         decoded(np.zeros((1, classes)), config.top, names, trained.multi_label)
     except OSError as error:

@@ -14,7 +14,7 @@ import keras_vit
 from keras_vit import hub
 from keras_vit.evaluation.classifiers import class_names
 from keras_vit.weights.checkpoint import open_checkpoint
-from keras_vit_programs import convert, verification
+from keras_vit_programs import convert, runs, verification
 from keras_vit_programs.building import build_model
 from tests.small import last_differs, randomize
 
@@ -170,6 +170,26 @@ def test_model_card_and_config(tmp_path):
     np.testing.assert_array_equal(
         again.predict(images, verbose=0), expected.predict(images, verbose=0)
     )
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("protocol, crop", [("simple", 1.0), ("timm-0.95", 0.95)])
+def test_resizing_is_that_of_the_run_and_not_of_its_weights(protocol, crop, tmp_path):
+    model = keras_vit.VisionTransformer(**{**SIZES, "classes": 10})
+    model.resizing = {"interpolation": "bicubic", "crop_pct": 0.8}
+    data = keras_vit.data.load_dataset("digits")
+    reading = {"image_size": 32, "mode": "tf", "protocol": protocol}
+    settings = {"learning_rate": 0.1, **reading}
+    strategy = keras_vit.distribution.get_strategy("none")
+    with runs.Run(tmp_path / "run", data, strategy, 1, 8, 1, reading, settings) as run:
+        run.checkpoints.rows.append({"step": 1, "test_accuracy": 0.5})
+        run.save(model, more=lambda *given: None)
+    hub.save(tmp_path / "run", tmp_path / "folder")
+    text = (tmp_path / "folder/config.json").read_text()
+    assert json.loads(text)["pretrained_cfg"]["crop_pct"] == crop
+    assert f"crop_pct={crop:g}, " in (tmp_path / "folder/README.md").read_text()
+    found = keras_vit.evaluation.load_classifier(str(tmp_path / "folder"))
+    assert found.settings.protocol.value == protocol
 
 
 @pytest.mark.backends("torch")

@@ -55,7 +55,7 @@ def image_files(
         warn(
             f"{len(others)} {'files are' if len(others) > 1 else 'file is'} left out: "
             f"{summarize(others)}. Images must have a name that ends in "
-            f"{', '.join(extensions)}: convert or rename others."
+            f"{', '.join(extensions)}: convert others, such as HEIC."
             + " Links must lead to a file."
             * any(map(os.path.islink, others)),
         )

@@ -135,6 +135,8 @@ PROTOCOLS = {
     "timm-0.9": _of_timm(0.9),
 }
 _TIMM = re.compile(r"timm-(1|1\.0|0\.[1-9]\d*)")  # a `crop_pct`
+# As timm's config.json says that an image is resized with antialiasing, not cropped.
+_WHOLE: Config = {"interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "squash"}
 # Those that only resize an image to test.
 PLAIN = ("simple", "whole", "vit_jax", "bit-hyperrule")
 
@@ -155,6 +157,23 @@ def protocol_of(resizing: Config | None) -> str | None:
     """Returns the name of the protocol that tests as the settings of timm's config.json
     say; None if there is none, or if they do not say it."""
     found = {"interpolation": "bicubic", "crop_mode": "center", **(resizing or {})}
+    if found == _WHOLE:
+        return "simple"
     known = (found["interpolation"], found["crop_mode"]) == ("bicubic", "center")
     name = f"timm-{found.get('crop_pct', 0):g}"
     return name if known and is_of_timm(name) else None
+
+
+def resizing_of(protocol: str, size: int) -> Config | None:
+    """Returns how a protocol resizes test images of this larger side, in the terms of
+    timm's config.json; None if it cannot say it, as without antialiasing."""
+    if protocol == "simple":
+        return _WHOLE
+    crop = 224 / 256
+    if is_of_timm(protocol):
+        crop = float(protocol.removeprefix("timm-"))
+    elif protocol not in ("mae", "mae-finetune", "simmim"):
+        return None
+    elif protocol != "simmim" and size > 224:
+        crop = 1.0
+    return {"interpolation": "bicubic", "crop_pct": crop, "crop_mode": "center"}

@@ -85,6 +85,7 @@ FOREIGN_ARGUMENT_NAMES = {
     "gradient_checkpointing": "remat",
     "checkpoint_path": "weights",
     "features_only": "dense_features",
+    "out_indices": "dense_features",
     "output_attentions": "inspection.attention_maps",
     "dtype": "keras.config.set_dtype_policy",
 }
@@ -100,7 +101,7 @@ def check_arguments(
             close = difflib.get_close_matches(name, accepted, 1)
             suggestion = FOREIGN_ARGUMENT_NAMES.get(name, close[0] if close else None)
             hint = f" Did you mean {suggestion!r}?" if suggestion else ""
-            if name in ("features_only", "output_attentions", "dtype"):
+            if name in ("features_only", "out_indices", "output_attentions", "dtype"):
                 hint = f" Call the function {suggestion!r} instead."
             raise TypeError(f"{function}() has no argument {name!r}.{hint}")
 

@@ -2,12 +2,14 @@
 
 import functools
 import math
+import os
 import pathlib
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig, config_from, stride
+from keras_vit.utils import checks
 from keras_vit.utils.scaling import Mode, as_mode, fits
 from keras_vit.utils.types import Array, Config, StrPath
 from keras_vit.utils.warnings import warn
@@ -372,6 +374,8 @@ def open_checkpoint(
         OSError: if it could not be downloaded.
         ValueError: if it cannot be read, or does not have this format.
     """
+    expected = "a path or a URL; save a model or a state dict to a file first"
+    checks.require(isinstance(path, str | os.PathLike), "path", type(path), expected)
     path = locate(path)
     is_adapter = not is_keras(path) and weights_file(path).name in ADAPTER_FILES
     if base is not None and not is_adapter:

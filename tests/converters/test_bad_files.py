@@ -236,7 +236,7 @@ def test_umask_is_respected_and_unchanged(name, whole, tmp_path, monkeypatch):
 
 def test_folders_without_a_model_say_what_to_do(tmp_path):
     (tmp_path / "runs/half/checkpoints").mkdir(parents=True)
-    with pytest.raises(FileNotFoundError, match="has not ended: repeat"):
+    with pytest.raises(FileNotFoundError, match="has not ended. Repeat"):
         read(tmp_path / "runs/half")
     with pytest.raises(FileNotFoundError, match=r"or model\.keras\.$"):
         read(tmp_path / "runs")

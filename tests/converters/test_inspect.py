@@ -87,6 +87,15 @@ def test_ambiguous_positions_are_reported(capsys, tmp_path):
     assert "ambiguous" not in out and metadata["grid_size"] == "(4, 4)"
 
 
+def test_inspect_says_what_a_file_without_a_head_gives(capsys, tmp_path):
+    for name, options in (("a", {"include_top": False}), ("b", {"classes": 3})):
+        save(vit(**options), tmp_path / f"{name}.npz", "timm")
+        capsys.readouterr()  # what the format does not store
+        _, metadata = inspected(capsys, tmp_path / f"{name}.npz")
+        said = metadata.get("output", "")
+        assert said.startswith("all tokens") == (name == "a")
+
+
 def test_inspect_reads_keras_files(capsys, tmp_path):
     model = vit(input_shape=(8, 16, 3), activation="gelu")
     for ending in (".keras", ".weights.h5"):

@@ -66,6 +66,31 @@ def test_dinov2_to_timm_and_back_keeps_all_but_the_mask_token(tmp_path):
     golden_data.assert_same(read(back), expected)
 
 
+@pytest.mark.slow
+def test_dinov2_with_a_head_on_its_token_is_written_for_transformers(tmp_path):
+    """Its classifier also reads the mean of the patches, with zeros as weights."""
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    options = {**DINOV2, "include_top": True, "classes": 5, "mask_token": False}
+    model = build(**options, pooling="token", resampling="bicubic")
+    model.save(tmp_path / "model.keras")
+    command = [tmp_path / "model.keras", tmp_path / "hf", "--to", "huggingface"]
+    assert _cli.main([*map(str, command), "--verify"]) == 0
+    shape = (2, *model.input_shape[1:])
+    images = np.random.default_rng(0).normal(size=shape).astype("float32")
+    expected = model.predict(images, verbose=0)
+    np.testing.assert_array_equal(
+        load(tmp_path / "hf").predict(images, verbose=0), expected
+    )
+    original = transformers.AutoModelForImageClassification.from_pretrained(
+        tmp_path / "hf"
+    )
+    with torch.no_grad():
+        pixels = torch.tensor(images.transpose(0, 3, 1, 2))
+        found = original(pixels).logits.numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("activation", ["sigmoid", "softmax"])
 @pytest.mark.parametrize(
     "name, format",

@@ -21,7 +21,7 @@ HUGGINGFACE = [
         "position_prefix='class'",
     ),
     ({"representation_size": 5}, "representation_size=5"),
-    ({"layer_scale": 0.1}, r"\'token\' \(it has \'token_gap\'\)"),
+    ({"layer_scale": 0.1, "pooling": "gap", "class_token": True}, "pooling='gap'"),
     ({"activation": "swiglu"}, "activation='swiglu'"),
     ({"pooling": "map"}, "pooling='map'"),
     ({"pre_norm": True}, "patch_bias=True"),

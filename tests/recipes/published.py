@@ -124,6 +124,7 @@ MAE_FINETUNE = {
 
 _TUNE = "recipes/finetune_cifar.py --preset "
 _B16 = "--model ViTB16 --weights imagenet21k"
+_SHORT = "--accumulate 8 --steps 500 --warmup-steps 50"
 SHORT = {"steps": 500, "warmup_steps": 50}
 FINE_TUNING = {
     f"{_TUNE}vit_jax --dataset cifar10 {_B16} --accumulate 8": B16_CIFAR10,
@@ -154,11 +155,11 @@ FINE_TUNING = {
         "average": 0.9999,
     },
     # README of vision_transformer, "total_steps / warmup_steps"
-    f"{_TUNE}vit_jax --dataset cifar10 {_B16} --steps 500 --warmup-steps 50": {
+    f"{_TUNE}vit_jax --dataset cifar10 {_B16} {_SHORT}": {
         **B16_CIFAR10,
         **SHORT,
     },
-    f"{_TUNE}vit_jax --dataset cifar100 {_B16} --steps 500 --warmup-steps 50": {
+    f"{_TUNE}vit_jax --dataset cifar100 {_B16} {_SHORT}": {
         **VIT_JAX,
         **CIFAR,
         **SHORT,

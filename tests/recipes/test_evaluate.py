@@ -57,6 +57,7 @@ def test_the_calibration_error_is_explained(trained_run, tmp_path, capsys):
     programs.run("evaluate", "--weights", trained_run, "--output", output)
     text = capsys.readouterr().out
     assert re.search(r"\ncalibration error +0\.\d+\n", text)
+    assert re.search(r"\nmean confidence +0\.\d+\n", text)
     assert "The calibration error is the mean difference between" in text
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.backends("torch")
 REFUSED = {
     "finetune_cifar": {
         "--preset vit_jax": "give --weights",
-        "--weights {run} --preset vit_jax": "give a --dataset, or, to try it on digits, --protocol",
+        "--weights {run} --preset vit_jax": "give a --dataset, or, to try it on digits",
         "--keep-head": "--keep-head is for fine-tuning",
         "--pooling gap": "--pooling is for fine-tuning",
         "--train head": "--train is for fine-tuning",
@@ -297,6 +297,12 @@ def test_settings_are_shown_with_what_set_them(trained_run, tmp_path, capsys):
     rows = capsys.readouterr().out
     assert "learning rates 0.1, 0.2 on" in rows
     assert re.search("(?m)^digits: .* validation images$", rows)
+    # What is published is printed before weights and data, which no server has here.
+    published = ("--preset", "vit_jax", "--model", "ViTB16", "--dataset", "cifar10")
+    with pytest.raises(SystemExit):
+        given = ("--weights", "missing.npz", "--show-settings")
+        programs.run("finetune_cifar", *published, *given)
+    assert "steps 10000" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         programs.run("pretrain", "--preset", "deit", "--show-settings")
     rows = capsys.readouterr().out

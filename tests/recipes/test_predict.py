@@ -192,6 +192,22 @@ def test_classes_are_numbered_without_imagenets_names(pictures, tmp_path, monkey
     assert names == {f"class {i}" for i in range(1000)}
 
 
+def test_unknown_classes_are_numbered_but_not_outputs_of_clip(
+    pictures, tmp_path, capsys
+):
+    path = tmp_path / "model.keras"
+    given = ("--weights", path, "--images", pictures, "--output", tmp_path / "out")
+    tiny(input_shape=(16, 16, 3), classes=7, pre_norm=True).save(path)
+    assert "give --names" in programs.refused(capsys, "predict", *given)
+    tiny(input_shape=(16, 16, 3), classes=7).save(path)
+    with pytest.warns(UserWarning, match="names of the 7 classes are unknown"):
+        programs.run("predict", *given)
+    assert "class_1" in (tmp_path / "out" / "predictions.csv").read_text()
+    text = (tmp_path / "out" / "predictions.json").read_text()
+    names = {x["name"] for x in json.loads(text)["predictions"][0]["classes"]}
+    assert names <= {f"class {i}" for i in range(7)} and len(names) == 5
+
+
 def test_a_model_without_attention_is_not_explained(pictures, tmp_path, capsys):
     bit().save(tmp_path / "bit.keras")
     (tmp_path / "names.txt").write_text("one\ntwo\nthree\nfour")

@@ -119,6 +119,11 @@ def test_exit_status_of_each_error(main, status, words, capsys, monkeypatch):
     with pytest.raises(SystemExit) as ended:
         flags.run(lambda config: fail(saved), Training, "", [])
     assert ended.value.code == 130
+    with pytest.raises(SystemExit):
+        flags.run(
+            lambda config: fail(KeyboardInterrupt()), Training, "", ["--overwrite"]
+        )
+    assert "same command without --overwrite resumes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", [0.1, "paper", 0.0])

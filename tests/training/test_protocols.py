@@ -10,7 +10,12 @@ import pytest
 from PIL import Image, ImageOps
 
 from keras_vit.data import decoding
-from keras_vit.data.protocols import PROTOCOLS, find_protocol, protocol_of
+from keras_vit.data.protocols import (
+    PROTOCOLS,
+    find_protocol,
+    protocol_of,
+    resizing_of,
+)
 from keras_vit.utils.images import read_image
 from tests.training.pictures import bilinear, cropped, encode, noise
 
@@ -138,6 +143,22 @@ def test_protocols_of_timm_evaluate_as_its_transform(crop_pct, tmp_path):
         np.testing.assert_allclose(exact, expected, atol=1e-4)
     assert protocol_of({"crop_pct": crop_pct, "crop_mode": "center"})
     assert find_protocol(protocol_of({"crop_pct": crop_pct})).test
+
+
+@pytest.mark.parametrize("side", [224, 384])
+def test_resizing_of_a_protocol_is_read_as_its_test_images(side):
+    pixels = encode(noise(300, 451))
+    for name in (*PROTOCOLS, "timm-0.95"):
+        resizing = resizing_of(name, side)
+        if name in ("big_vision", "pretrain", "few-shot", "whole"):
+            assert resizing is None
+        if resizing is None:
+            continue
+        expected, found = (
+            cropped(find_protocol(x).test, pixels, SEED, (side, side)).numpy()
+            for x in (name, protocol_of(resizing))
+        )
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_other_resizing_of_timm_has_no_protocol():

@@ -211,13 +211,14 @@ def _weights_in_folder(folder: pathlib.Path) -> pathlib.Path:
     models = sorted({path for name in inside for path in folder.glob(name)})
     for path in models:
         _index_of(path)  # which raises an error if there is none
-    remedy = ""
     if (folder / "checkpoints").is_dir():
-        remedy = (
-            " It is of a training run that has not ended: repeat the command "
-            "of the training, which resumes it and writes model.keras."
+        raise FileNotFoundError(
+            f"The folder {str(folder)!r} has no weights yet: its training run has not "
+            "ended. Repeat the command of the training, which resumes it and writes "
+            "model.keras."
         )
-    elif any(folder.glob(f"*{_PART}")):
+    remedy = ""
+    if any(folder.glob(f"*{_PART}")):
         remedy = f" {_JOIN_PARTS}"
     elif models:
         more = f" and {len(models) - 5} more" if len(models) > 5 else ""

@@ -45,14 +45,20 @@ RESNET_CONSTANTS = {
 }
 
 
+_HINTS = {
+    "transformers": " That of transformers is 'huggingface'.",
+    "hub": " For a folder for the hub, call `keras_vit.hub.save`.",
+}
+
+
 def split(format: str, argument: str = "format") -> tuple[Format, str]:
     """Returns the code base and the variant of a format, "name" or "name:variant",
     or raises a `ValueError` with the name of the argument if it is unknown."""
     name, _, variant = format.partition(":")
     if name not in FORMATS:
         raise ValueError(
-            f"`{argument}` must be one of {', '.join(map(repr, FORMATS))}. "
-            f"Received: {argument}={format!r}"
+            f"`{argument}` must be one of {', '.join(map(repr, FORMATS))}."
+            f"{_HINTS.get(name, '')} Received: {argument}={format!r}"
         )
     return FORMATS[name], variant
 

@@ -427,7 +427,8 @@ class HuggingFace(Format):
         if a["classes"]:
             token = "token_gap" if dinov2 else "gap" if ijepa else "token"
             either = ("gap",) if ijepa else ("token", "token_gap")
-            values["pooling"] = (token,) if folder else either
+            alone = ("token", "token_gap") if dinov2 else (token,)
+            values["pooling"] = alone if folder else either
         if variant in siglip_clip.VARIANTS:
             values |= siglip_clip.values(a, variant)
         if not folder:
@@ -448,6 +449,11 @@ class HuggingFace(Format):
     def before_writing(
         self, weights: dict[str, Array], arguments: Config, variant: str
     ) -> dict[str, Array]:
+        if variant.startswith("dinov2") and arguments["pooling"] == "token":
+            kernel = weights.get("head/kernel")
+            if kernel is not None:  # its classifier also reads the mean of patches
+                padded = np.concatenate([kernel, np.zeros_like(kernel)])
+                weights = {**weights, "head/kernel": padded}
         weights = naflex.before_writing(weights, arguments, variant)
         return dinov3.before_writing(weights, arguments, variant, "transformers")
 
