@@ -236,7 +236,8 @@ def class_names(config, trained):
     classes = keras_vit.evaluation.num_classes_of(trained)
     names = config.labels or trained.class_names
     if names is None and classes not in (1000, 21843):
-        if getattr(keras_vit.config_of(trained.model), "pre_norm", False):
+        config_of_model = getattr(trained.model, "config", None)
+        if getattr(config_of_model, "pre_norm", False):
             raise ValueError(
                 "The outputs of CLIP's image tower are no classes: give --names, or "
                 "--labels, a file with one name per line."
