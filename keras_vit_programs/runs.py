@@ -461,14 +461,10 @@ class Run:
             saved = one_size(model)
             saved.class_names = self.data.class_names
             saved.preprocess_mode = self.reading["mode"]
-            # Not that of the weights from which it was trained.
-            protocol, size = (
-                self.reading.get("protocol", ""),
-                self.reading["image_size"],
-            )
-            sides = size if isinstance(size, tuple) else (size,)
-            is_fixed = not isinstance(size, TokenBudget)
-            saved.resizing = resizing_of(protocol, max(sides)) if is_fixed else None
+            # This replaces the resizing of the weights that were trained further.
+            size, saved.resizing = self.reading["image_size"], None
+            if not isinstance(size, TokenBudget):
+                saved.resizing = resizing_of(self.reading.get("protocol", ""), size)
             (write or save_model)(saved, folder)
         # What follows needs no other process: one that waits in vain for the
         # first would not end.

@@ -135,7 +135,7 @@ PROTOCOLS = {
     "timm-0.9": _of_timm(0.9),
 }
 _TIMM = re.compile(r"timm-(1|1\.0|0\.[1-9]\d*)")  # a `crop_pct`
-# As timm's config.json says that an image is resized with antialiasing, not cropped.
+# These entries of timm's config.json resize an image with antialiasing and do not crop.
 _WHOLE: Config = {"interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "squash"}
 # Those that only resize an image to test.
 PLAIN = ("simple", "whole", "vit_jax", "bit-hyperrule")
@@ -164,9 +164,10 @@ def protocol_of(resizing: Config | None) -> str | None:
     return name if known and is_of_timm(name) else None
 
 
-def resizing_of(protocol: str, size: int) -> Config | None:
-    """Returns how a protocol resizes test images of this larger side, in the terms of
-    timm's config.json; None if it cannot say it, as without antialiasing."""
+def resizing_of(protocol: str, size: int | tuple[int, int]) -> Config | None:
+    """Returns how a protocol resizes test images to this size, in the terms of timm's
+    config.json; None if they cannot express it, such as a resizing without
+    antialiasing."""
     if protocol == "simple":
         return _WHOLE
     crop = 224 / 256
@@ -174,6 +175,6 @@ def resizing_of(protocol: str, size: int) -> Config | None:
         crop = float(protocol.removeprefix("timm-"))
     elif protocol not in ("mae", "mae-finetune", "simmim"):
         return None
-    elif protocol != "simmim" and size > 224:
+    elif protocol != "simmim" and max(height_and_width(size)) > 224:
         crop = 1.0
     return {"interpolation": "bicubic", "crop_pct": crop, "crop_mode": "center"}
