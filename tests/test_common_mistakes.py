@@ -150,6 +150,18 @@ MODELS = {
         lambda: tiny(features_only=True),
         (TypeError, "Call the function 'dense_features' instead"),
     ),
+    "timm's layers by index": (
+        lambda: tiny(out_indices=[0]),
+        (TypeError, "Call the function 'dense_features' instead"),
+    ),
+    "weights that are no file": (
+        lambda: tiny(weights={"head.weight": 0}),
+        (ValueError, "`path` must be a path or a URL; save .*class 'dict'"),
+    ),
+    "a format by the name of its library": (
+        lambda: keras_vit.converters.save(tiny(), "a.npz", format="transformers"),
+        (ValueError, "^`format` must be .*That of transformers is 'huggingface'"),
+    ),
     # The first argument is `include_top`: this gave a random model.
     "weights by position": (
         lambda: keras_vit.ViTTi16("imagenet"),
